@@ -2,7 +2,8 @@
 
 ``import mxhybrid``, pass ``kvstore='hybrid'`` to a standard ``gluon.Trainer`` and start the script with
 ``horovodrun``, MXNet's ``launch.py`` or plain ``python``.  row_sparse parameters then live in partitions on
-parameter servers, dense parameters are summed by Horovod allreduce, as in Parallax (Kim et al., EuroSys 2019).
+parameter servers; gradients of dense parameters are summed by allreduce, as in Parallax (Kim et al., EuroSys 2019).
+The lane carries rows and sums where it is available (:mod:`mxhybrid.lane`), else ps-lite and Horovod.
 """
 from .base.launcher import is_worker as _is_worker
 from .base.program import is_command as _is_command
@@ -10,10 +11,10 @@ from .native.row_wise import row_wise
 
 __version__ = '0.1.0'
 
-# The command `mxhybrid` also looks at installations where importing MXNet fails, crashes or hangs.  For everybody else:
-# under launch.py the same script also runs as server and scheduler, where importing MXNet serves until the job
-# ends and nothing of ours is needed (mxhybrid.servers.pickled, which MXNet's server loads, imports what it uses) but
-# row_wise, which stands above for modules of the user's that such a server imports.
+# The command `mxhybrid` also examines installations where importing MXNet fails, crashes or hangs, so it does not
+# import MXNet.  Under launch.py the script of a job also runs as server and as scheduler, where importing MXNet serves
+# until the job ends.  Such a process needs nothing else of this package (mxhybrid.servers.pickled, which MXNet's server
+# loads, imports what it uses) but row_wise, which is imported above for user modules that such a server imports.
 _is_tool = _is_command()
 if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
@@ -29,12 +30,12 @@ if not _is_tool and _is_worker():
 
     _hooks.install()
 
-    # Imported when they are first used: a script that splits no layers and saves no checkpoint does without them.
+    # Imported at their first use: a script that splits no layers and saves no checkpoint does not need them.
     _LATER = {'checkpoint': '.checkpoint', 'parallel': '.parallel', 'planner': '.planner',
               'parallelize': '.planner.parallelize'}
 
     def __getattr__(name):
-        """Import the module that holds a name of the package when the name is first used."""
+        """Import the module of a name of the package at its first use."""
         if name not in _LATER:
             raise AttributeError('module %r has no attribute %r' % (__name__, name))
         module = _importlib.import_module(_LATER[name], __name__)
@@ -46,12 +47,12 @@ if not _is_tool and _is_worker():
         return sorted(set(globals()) | set(_LATER))
 
     def create(**settings):
-        """Create a hybrid store; the same as ``mx.kv.create('hybrid')``, with settings.
+        """Create a hybrid store, as ``mx.kv.create('hybrid')`` does, with settings.
 
         Parameters
         ----------
         **settings
-            By name, see below; one that is None counts as not given.
+            Settings by name, see below; a setting that is None counts as not given.
 
         Returns
         -------
@@ -60,7 +61,7 @@ if not _is_tool and _is_worker():
         Raises
         ------
         SettingError
-            A setting that cannot work, on any worker, or that is not the same on all of them.
+            A setting cannot work, on any worker, or must be the same on all workers and is not.
         JobError
             The other processes did not arrive in time.
         """

@@ -10,17 +10,17 @@ import os
 import re
 import textwrap
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .errors import SettingError
 
 #: Routes of a table: measured, or one of both.
-WAYS = ('auto', 'servers', 'allreduce')
+TABLE_ROUTES = ('auto', 'servers', 'allreduce')
 #: Transports of rows between workers and servers; 'auto' takes the lane if it is available.
 WIRES = ('auto', 'ps-lite', 'lane')
 #: Transports of dense sums of arrays on CPUs; 'auto' takes the lane if it carries rows.
 DENSE = ('auto', 'horovod', 'lane')
-#: Seconds that starting a job may take before a worker gives up waiting for the others.
+#: Seconds that a worker waits for the others while the job starts.
 DEFAULT_TIMEOUT_S = 120.0
 #: Seconds for which a worker may keep all others waiting.
 DEFAULT_STALL_S = 600.0
@@ -68,7 +68,7 @@ def _count_or_auto(setting: str, value: Any) -> Union[int, str]:
     try:
         return _count(setting, value)
     except SettingError as error:
-        raise SettingError("%s. 'auto' finds one while training" % error) from None
+        raise SettingError("%s. 'auto' finds a count while training" % error) from None
 
 
 def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
@@ -106,8 +106,8 @@ def _one_of(setting: str, value: Any, known: Sequence[str], problem: str) -> str
 
 
 def _route(setting: str, value: Any) -> str:
-    return _one_of(setting, value, WAYS, "is not a route of a table: use 'auto', 'servers' or 'allreduce', for all "
-                   "tables or by name, for example 'embed*=allreduce,*=auto'")
+    return _one_of(setting, value, TABLE_ROUTES, "is not a route of a table: use 'auto', 'servers' or 'allreduce', for "
+                   "all tables or by name, for example 'embed*=allreduce,*=auto'")
 
 
 def _routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
@@ -246,7 +246,7 @@ class Settings:
         (), _routes, "transport of the rows of tables: `servers` and `allreduce` force one, `auto` measures both and "
         "chooses; for all tables, or by pattern of the parameter's name, of which the first match applies: "
         "`{'embed*': 'allreduce'}` or `'embed*=allreduce,*=auto'`", ALL)
-    plan_file: str = _declared(
+    partition_file: str = _declared(
         '', _file, "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
         "written when a search ends", WORKER_0, is_output=True)
     wire_dtype: str = _declared(
@@ -286,24 +286,24 @@ class Settings:
         """True if float32 values travel as float16."""
         return self.wire_dtype == 'float16'
 
-    def _asked_for(self, name: str) -> Union[int, str, None]:
+    def _count_setting(self, name: str) -> Union[int, str, None]:
         for pattern, count in self.partitions:
             if fnmatch.fnmatchcase(name, pattern):
                 return count
         return None
 
-    def way_for(self, name: str) -> str:
+    def route_for(self, name: str) -> str:
         """Return the route of the table `name`: 'auto', 'servers' or 'allreduce'."""
-        return next((way for pattern, way in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
+        return next((route for pattern, route in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
 
     def partitions_for(self, name: str) -> Optional[int]:
         """Return the partition count for the table `name`, or None for the default."""
-        count = self._asked_for(name)
+        count = self._count_setting(name)
         return count if isinstance(count, int) else None
 
     def is_auto(self, name: str) -> bool:
         """Return whether the partition count of the table `name` is searched during training."""
-        return self._asked_for(name) == AUTO
+        return self._count_setting(name) == AUTO
 
     def with_tables(self, tables: Mapping[str, TablePlan]) -> 'Settings':
         """Return these settings, with those of a plan, by name, for tables without settings of their own."""
@@ -327,9 +327,34 @@ class Settings:
 DECLARED: Dict[str, Declaration] = {setting.name: setting.metadata['declaration'] for setting in fields(Settings)}
 
 
+#: Former names of settings, which work for one more release: the setting by its former name.
+FORMER_NAMES = {'plan_file': 'partition_file'}
+
+
 def variable(name: str) -> str:
     """Return the environment variable of the setting `name`."""
     return 'MXHYBRID_' + name.upper()
+
+
+def variables_of(name: str) -> List[str]:
+    """Return the environment variables that give the setting `name`: the present one, then former ones."""
+    return [variable(name)] + [variable(former) for former, present in FORMER_NAMES.items() if present == name]
+
+
+def given_variable(name: str, environ: Mapping[str, str]) -> str:
+    """Return the first of these variables that is set, the present one if none is."""
+    return next((known for known in variables_of(name) if environ.get(known, '').strip()), variable(name))
+
+
+def former_names_given(keywords: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
+    """Return the present names, by the former ones, of keywords and variables that give a setting by a former name."""
+    found = {}
+    for former, name in FORMER_NAMES.items():
+        if keywords.get(former) is not None:
+            found[former] = name
+        elif keywords.get(name) is None and given_variable(name, environ) == variable(former):
+            found[variable(former)] = variable(name)
+    return found
 
 
 def in_words() -> str:
@@ -371,15 +396,23 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
     """
     keywords = {name: value for name, value in (keywords or {}).items() if value is not None}
     for name in keywords:
-        if name not in DECLARED:
+        if name not in DECLARED and name not in FORMER_NAMES:
             raise SettingError('unknown setting %r: the settings are %s' % (name, ', '.join(DECLARED)))
+    former_names = {}  # by the present name
+    for former, name in FORMER_NAMES.items():
+        if former in keywords:
+            if name in keywords:
+                raise SettingError('%s and %s are the former and the present name of one setting: give %s only'
+                                   % (former, name, name))
+            former_names[name] = former
     values: Dict[str, Any] = {}
     for name, declaration in DECLARED.items():
-        text = environ.get(variable(name))
-        if name in keywords:
-            values[name] = declaration.check(name, keywords[name])
-        elif text is not None and text.strip():
-            values[name] = declaration.check(variable(name), text)
+        keyword, from_environment = former_names.get(name, name), given_variable(name, environ)
+        text = environ.get(from_environment, '')
+        if keyword in keywords:
+            values[name] = declaration.check(keyword, keywords[keyword])
+        elif text.strip():
+            values[name] = declaration.check(from_environment, text)
         elif planned and planned.get(name) is not None:
             values[name] = declaration.check('%s of the plan' % name, planned[name])
     settings = Settings(**values)

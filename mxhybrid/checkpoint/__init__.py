@@ -1,4 +1,4 @@
-"""Checkpoints of a whole training: what a net and its Trainer have learned, saved and put back."""
+"""Checkpoints of a whole training: save and restore the weights of a net and the state of its Trainer."""
 from .save_load import Checkpoint, gather, load, save
 
 __all__ = ['Checkpoint', 'gather', 'load', 'save']

@@ -1,17 +1,17 @@
-"""What a model and its Trainer have learned, wherever it lives, as arrays in pieces and JSON values.
+"""Collects weights, optimizer state and counters of a model and its Trainer, as arrays in pieces and JSON values.
 
 ========================================  ======================================  ==============================
-what                                      where it lives                          in a job of one process
+values                                    place                                   in a job of one process
 ========================================  ======================================  ==============================
 dense weights                             every worker, alike                     the worker
 row_sparse weights, and their state       servers, or every worker                MXNet's store
-dense weights that servers hold           servers (:mod:`mxhybrid.routes.own_rows`)
+dense weights that servers hold           servers (:mod:`mxhybrid.routes.on_demand_rows`)
 optimizer state of dense weights          every worker, alike                     the worker, or MXNet's store
-weights that are split, and their state   parts on workers (:mod:`mxhybrid.checkpoint.split_weights`)
+split weights, and their state            shards on workers (:mod:`mxhybrid.checkpoint.split_weights`)
 counters, rates, schedule                 the Trainer's optimizer, on every worker
 ========================================  ======================================  ==============================
 
-Worker 0 reads all of it, tables in pieces of :data:`PIECE_BYTES`; :mod:`mxhybrid.checkpoint.restore` puts it back.
+Worker 0 reads all values, tables in pieces of :data:`PIECE_BYTES`; :mod:`mxhybrid.checkpoint.restore` restores them.
 """
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -31,12 +31,13 @@ logger = get_logger(__name__)
 
 #: Bytes of a table that are read at a time.
 PIECE_BYTES = 8 << 20
-#: Attributes of an optimizer that are not copied as they are: per step, stored apart, or this process's own.
+#: Attributes of an optimizer that are not copied: they change in each step, are stored elsewhere, or belong to this
+#: process.
 _NOT_STORED = BOOKKEEPING | {'rescale_grad'}
 
 
 class Item(NamedTuple):
-    """One parameter of the model: its name in the model's structure, and its number in the Trainer if it has one."""
+    """A parameter of the model: its name in the structure of the model, and its number in the Trainer, if any."""
 
     name: str
     param: Any
@@ -44,7 +45,7 @@ class Item(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array to be stored; `pieces` gives its elements in C order."""
+    """An array to be stored; `pieces` yields its elements in C order."""
 
     name: str
     shape: Tuple[int, ...]
@@ -53,7 +54,7 @@ class Array(NamedTuple):
 
 
 def items_of(net: Any, trainer: Any) -> List[Item]:
-    """All parameters of `net`, shared ones once; InputError if the Trainer has one that is not in it."""
+    """Return all parameters of `net`, shared ones once; InputError if the Trainer has a parameter that is not in it."""
     params = trainers.params_by_place(net)
     keys = {id(param): key for key, param in enumerate(trainers.params_of(trainer))}
     items, seen = [], set()
@@ -69,13 +70,13 @@ def items_of(net: Any, trainer: Any) -> List[Item]:
     return items
 
 
-def holding_route(trainer: Any, item: Item) -> Any:
-    """The route of a parameter whose weight and optimizer state lie in a table; None where a worker has them."""
+def table_route(trainer: Any, item: Item) -> Any:
+    """Return the route of a parameter whose weight and state are in a table, None if a worker has them."""
     store = trainers.store_of(trainer)
     if item.key is None or not isinstance(store, Hybrid) or not store.distributed:
         return None
     route: Any = store.backend.routes[item.key]
-    return route if route.holds_weight else None
+    return route if route.weight_in_table else None
 
 
 def _row_pieces(rows: int, width: int, itemsize: int) -> Iterator[Tuple[int, int]]:
@@ -85,12 +86,12 @@ def _row_pieces(rows: int, width: int, itemsize: int) -> Iterator[Tuple[int, int
 
 
 def row_width(shape: Tuple[int, ...]) -> int:
-    """Elements of a row."""
+    """Return the number of elements of a row."""
     return int(np.prod(shape[1:]))
 
 
 def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Array]:
-    """All weights and all optimizer state (worker 0 only, while the others take part in `gathering`)."""
+    """Yield all weights and all optimizer state (worker 0 only, while the other workers take part in `gathering`)."""
     for item in items:
         if item.name in gathering.weights:
             for slot, whole in enumerate([gathering.weights[item.name]] + (gathering.states[item.name] or [])):
@@ -103,7 +104,7 @@ def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Ar
 
 
 def _weight(trainer: Any, item: Item) -> Array:
-    param, route = item.param, holding_route(trainer, item)
+    param, route = item.param, table_route(trainer, item)
     shape, dtype = tuple(param.shape), np.dtype(param.dtype)
 
     def from_table() -> Iterator[np.ndarray]:
@@ -130,10 +131,10 @@ def _weight(trainer: Any, item: Item) -> Array:
 
 
 def _dense_rows(array: Any, first: int, last: int) -> np.ndarray:
-    held, stored = row_sparse_parts(array)
+    row_ids, stored = row_sparse_parts(array)
     rows = np.zeros((last - first, stored.shape[1]), stored.dtype)
-    inside = (held >= first) & (held < last)
-    rows[held[inside] - first] = stored[inside]
+    inside = (row_ids >= first) & (row_ids < last)
+    rows[row_ids[inside] - first] = stored[inside]
     return rows
 
 
@@ -141,26 +142,26 @@ def _pieces_of(array: Any) -> Iterator[np.ndarray]:
     if array.stype == 'default':
         yield host_view(array)
         return
-    give = row_reader(array)
+    read_rows = row_reader(array)
     for first, last in _row_pieces(array.shape[0], row_width(array.shape), np.dtype(array.dtype).itemsize):
-        yield give(np.arange(first, last, dtype=np.int64))
+        yield read_rows(np.arange(first, last, dtype=np.int64))
 
 
 def _state(trainer: Any, item: Item) -> Optional[List[Array]]:
-    """Optimizer state of a parameter, arrays without their names; None before its first update."""
-    optimizer, route = trainer.optimizer, holding_route(trainer, item)
+    """Return the optimizer state of a parameter, arrays without their names; None before the first update."""
+    optimizer, route = trainer.optimizer, table_route(trainer, item)
     if route is None:
         states_here = trainers.updaters_of(trainer)[0].states
         if item.key not in states_here:
             return None
-        found = []
+        arrays_of_state = []
         for array in state_arrays(states_here[item.key]):
             if not isinstance(array, mx.nd.NDArray):
                 raise InputError('optimizer %r keeps a %s for %s: checkpoints hold arrays only'
                                  % (name_of(optimizer), type(array).__name__, item.name))
-            found.append(Array('', tuple(array.shape), np.dtype(array.dtype), _later(_pieces_of, array)))
-        return found
-    # New values for the weights drop the state, but not the count.
+            arrays_of_state.append(Array('', tuple(array.shape), np.dtype(array.dtype), _later(_pieces_of, array)))
+        return arrays_of_state
+    # New values of the weight drop the state, but not the count.
     if not was_updated(optimizer, item.key) or not route.has_state:
         return None
     return [Array('', shape, route.dtype, _later(_table_state, route, slot, shape))
@@ -177,28 +178,28 @@ def _table_state(route: Any, slot: int, shape: Tuple[int, ...]) -> Iterator[np.n
 
 
 def describe(trainer: Any, items: List[Item], gathering: Gathering) -> Dict[str, Any]:
-    """Everything besides arrays, as JSON values (not collective).
+    """Return all values that are not arrays, as JSON values (not collective).
 
-    That is 'optimizer' and 'scheduler': class name and scalars; 'num_update'; 'loss_scaler': AMP's, if there is one;
-    'parameters': by name, updates made, multipliers, and how many arrays of state there are, None before the first
-    update.
+    'optimizer' and 'scheduler' have class name and scalars, 'num_update' is the optimizer's, 'loss_scaler' has the
+    attributes of AMP's, if there is one, and 'parameters' has, by name, the number of updates, the multipliers, and the
+    number of arrays of state, None before the first update.
     """
     optimizer = trainer.optimizer
     counts, parameters = counts_of(optimizer), {}
     for item in items:
-        found: Optional[List[Any]]
+        state: Optional[List[Any]]
         if item.name in gathering.weights:
-            count, found = gathering.counts[item.name], gathering.states[item.name]
+            count, state = gathering.counts[item.name], gathering.states[item.name]
         else:
-            count, found = counts.get(item.key), _state(trainer, item)
-        parameters[item.name] = {'count': count, 'state': None if found is None else len(found),
+            count, state = counts.get(item.key), _state(trainer, item)
+        parameters[item.name] = {'count': count, 'state': None if state is None else len(state),
                                  'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
     left_out = sorted(name for name, value in vars(optimizer).items()
                       if name not in _NOT_STORED and not is_scalar(value)
                       and not (isinstance(value, (dict, list, tuple, set)) and not value))
     if left_out:
-        logger.warning('the checkpoint lacks what optimizer %r keeps in %s: training that is resumed may differ',
-                       name_of(optimizer), ', '.join(left_out))
+        logger.warning('the checkpoint does not have the attributes %s of optimizer %r: resumed training may differ',
+                       ', '.join(left_out), name_of(optimizer))
     scheduler, scaler = optimizer.lr_scheduler, trainers.loss_scaler_of(trainer)
     return {'optimizer': [name_of(optimizer), _plain_attributes(optimizer)],
             'num_update': gathering.num_update, 'begin_num_update': int(optimizer.begin_num_update),
@@ -207,17 +208,17 @@ def describe(trainer: Any, items: List[Item], gathering: Gathering) -> Dict[str,
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is a number, a string or None, or a list of them."""
+    """Return whether a value is a number, a string or None, or a list of them."""
     if isinstance(value, (list, tuple)):
-        return all(isinstance(one, (bool, int, float, str, np.generic, type(None))) for one in value)
+        return all(isinstance(element, (bool, int, float, str, np.generic, type(None))) for element in value)
     return isinstance(value, (bool, int, float, str, np.generic, type(None)))
 
 
 def _plain_attributes(thing: Any) -> Dict[str, Any]:
-    """Attributes of an object that are numbers, strings, or lists of them."""
+    """Return the attributes of an object that are numbers, strings, or lists of them."""
     def plain(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [plain(one) for one in value]
+            return [plain(element) for element in value]
         return value.item() if isinstance(value, np.generic) else value
     return {name: plain(value) for name, value in getattr(thing, '__dict__', {}).items()
             if name not in _NOT_STORED and is_scalar(value)}

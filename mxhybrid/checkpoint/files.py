@@ -1,6 +1,6 @@
-"""Checkpoints as files: written whole or not at all, read without trust.
+"""Checkpoints as files: written completely or not at all, and verified when they are read.
 
-A checkpoint is a directory with a manifest, and shards in the safetensors format of at most :data:`SHARD_BYTES`::
+A checkpoint is a directory with a manifest, and shards of at most :data:`SHARD_BYTES` in the safetensors format::
 
     checkpoints/
         00000001-step-200/
@@ -9,14 +9,14 @@ A checkpoint is a directory with a manifest, and shards in the safetensors forma
             00001.safetensors
         00000002-step-400/
 
-The first number counts the checkpoints of a directory: the highest is the newest, even where a job went back to an
-earlier step.  The manifest says for each array which elements of it, counted in C order, lie in which shard, and has
-a digest of every shard and of itself.  Nothing in a checkpoint is code, and nothing of it is unpickled.
+The first number counts the checkpoints of a directory: the highest is the newest, even if a job went back to an earlier
+step.  The manifest says, for each array, which shard has which elements, counted in C order.  It has a digest of every
+shard and of itself.  Nothing in a checkpoint is code, and nothing in it is unpickled.
 
 A checkpoint is written under another name, flushed to the disk with its directory, and then renamed; so a directory
-with the right name is complete, unless something damaged it later.  An old one is renamed before it is removed.  Of the
-names for that, ``.writing`` and ``.removing``, with a number behind where one is taken, the next save removes what it
-finds.  What cannot be removed is left, with a warning, and keeps nobody from saving.
+with a checkpoint's name is complete, unless something damaged it later.  An old checkpoint is renamed before it is
+removed.  The temporary names are ``.writing`` and ``.removing``, with a number if the name exists; the next save
+removes such directories.  A file that cannot be removed is left, with a warning, and does not prevent a save.
 """
 import errno
 import json
@@ -25,7 +25,7 @@ import re
 import shutil
 import stat
 from types import TracebackType
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Type
 
 import numpy as np
 
@@ -38,24 +38,24 @@ logger = get_logger(__name__)
 
 #: Version of the layout, raised when older readers would misread it.
 FORMAT = 1
-#: Bytes of arrays in a shard; memory that writing and reading take is a small multiple of it.
+#: Bytes of arrays in a shard; writing and reading take a small multiple of them as memory.
 SHARD_BYTES = 32 << 20
-#: Bytes that a reader accepts at most of a manifest.
+#: Largest size of a manifest, in bytes, that a reader accepts.
 MAX_MANIFEST_BYTES = 256 << 20
 
 _MANIFEST = 'manifest.json'
 _WRITING, _REMOVING = '.writing', '.removing'
 _ASIDE = re.compile(r'\.(writing|removing)(-\d+)?')
-#: What a damaged disk or an interrupted copy leaves behind.  Other errors, such as a lack of permission, end the load.
+#: Errors of a damaged disk or an interrupted copy.  Other errors, such as a lack of permission, end the load.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EINVAL)
 
 
 class Damaged(CheckpointError):
-    """A checkpoint is not what was written."""
+    """The content of a checkpoint differs from what was written."""
 
 
 def safetensors() -> Any:
-    """The package that reads and writes shards; SettingError where it is not installed."""
+    """Return the package that reads and writes shards; SettingError if it is not installed."""
     try:
         import safetensors
         import safetensors.numpy
@@ -72,8 +72,9 @@ def _write(path: str, data: bytes) -> None:
 
 
 class Writer:
-    """Writes one checkpoint into a directory that is :func:`~mxhybrid.checkpoint.folder.locked`; a context manager that
-    leaves nothing behind unless :meth:`commit` was reached.
+    """Writes one checkpoint into a directory that is :func:`~mxhybrid.checkpoint.folder.locked`.
+
+    A context manager, which removes the unfinished checkpoint unless :meth:`commit` was reached.
     """
 
     def __init__(self, directory: str):
@@ -100,26 +101,26 @@ class Writer:
         shutil.rmtree(self._aside, ignore_errors=True)
 
     def add(self, name: str, shape: Tuple[int, ...], dtype: Any, pieces: Iterable[np.ndarray]) -> None:
-        """Write an array, whose `pieces`, read until :meth:`commit`, give its elements in C order, cut anywhere."""
+        """Write an array; `pieces` are read until :meth:`commit`, and yield its elements in C order, cut anywhere."""
         dtype = np.dtype(dtype)
         if dtype.name not in manifest.DTYPES:
             raise InputError('%s is %s: checkpoints hold %s' % (name, dtype, ', '.join(manifest.DTYPES)))
         entry: Dict[str, Any] = {'dtype': dtype.name, 'shape': list(shape), 'pieces': []}
         self._arrays[name] = entry
-        step, at = max(1, SHARD_BYTES // dtype.itemsize), 0
+        step, position = max(1, SHARD_BYTES // dtype.itemsize), 0
         for piece in pieces:
             flat = np.ascontiguousarray(piece, dtype).reshape(-1)
             for start in range(0, len(flat), step):
-                part = flat[start:start + step]
-                if self._pending_bytes + part.nbytes > SHARD_BYTES:
+                elements = flat[start:start + step]
+                if self._pending_bytes + elements.nbytes > SHARD_BYTES:
                     self._flush()
-                entry['pieces'].append([len(self._shards), at, at + len(part)])
-                self._pending.append((_key(name, at), part))
-                self._pending_bytes += part.nbytes
-                at += len(part)
+                entry['pieces'].append([len(self._shards), position, position + len(elements)])
+                self._pending.append((_key(name, position), elements))
+                self._pending_bytes += elements.nbytes
+                position += len(elements)
         size = manifest.size(shape)
-        if at != size:
-            raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, at, size, shape))
+        if position != size:
+            raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, position, size, shape))
 
     def _flush(self) -> None:
         if not self._pending:
@@ -137,7 +138,7 @@ class Writer:
         digest = manifest.digest(manifest.canonical(content))
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
         if len(text) > MAX_MANIFEST_BYTES:
-            raise CheckpointError('the manifest would have %d bytes, at most %d are read: put less into extra'
+            raise CheckpointError('the manifest would have %d bytes, but at most %d are read: put less into extra'
                                   % (len(text), MAX_MANIFEST_BYTES))
         _write(os.path.join(self._aside, _MANIFEST), text)
         folder.sync_directory(self._aside)
@@ -148,7 +149,7 @@ class Writer:
         try:
             folder.sync_directory(self._directory)
         except OSError:
-            os.rename(path, self._aside)  # it may not last: none is left
+            os.rename(path, self._aside)  # a name that is not on the disk must not be found
             raise
         for old in others[keep - 1:]:
             self._remove(old)
@@ -160,10 +161,10 @@ class Writer:
             handle = None if os.path.islink(path) and not os.path.exists(path) else folder.open_at_once(path)
             try:
                 if handle is not None and folder.is_read_by_others(handle):
-                    logger.info('another process reads the old checkpoint %s: it is removed later', path)
+                    logger.info('another process reads the old checkpoint %s: a later save removes it', path)
                     return
                 leftovers.refuse_mounts(path)
-                # Renamed first: a checkpoint that is half removed is none.
+                # Renamed first, so that a checkpoint that is half removed has no checkpoint's name.
                 aside = leftovers.free_name(self._directory, _REMOVING)
                 os.rename(path, aside)
             finally:
@@ -174,10 +175,10 @@ class Writer:
 
 
 class Reader:
-    """One checkpoint whose manifest is sound; arrays are read in pieces.
+    """Reads one checkpoint, whose manifest is verified; arrays are read in pieces.
 
-    `content` is what the writer stored, with 'step', 'arrays' and 'shards'.  Damaged if the manifest is not what was
-    written, CheckpointError if it cannot be read, or is of a later format.
+    `content` is what the writer stored, with 'step', 'arrays' and 'shards'.  Raises Damaged if the manifest differs
+    from what was written, CheckpointError if it cannot be read or has a later format.
     """
 
     def __init__(self, path: str):
@@ -188,7 +189,7 @@ class Reader:
         try:
             outer = manifest.read_json(data)
         except (ValueError, RecursionError) as error:
-            raise self._damaged(_MANIFEST, 'is no JSON: %s' % error) from error
+            raise self._damaged(_MANIFEST, 'is not JSON: %s' % error) from error
         if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
             raise self._damaged(_MANIFEST, 'has no content')
         self.content: Dict[str, Any] = outer['content']
@@ -211,12 +212,12 @@ class Reader:
     def _read(self, file: str, limit: int) -> bytes:
         path = os.path.join(self.path, file)
         try:
-            # Opening must not wait for whoever would write into a pipe.
+            # Opening a pipe must not wait for a writer.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(handle, 'rb') as stream:
                 status = os.fstat(handle)
                 if not stat.S_ISREG(status.st_mode):
-                    raise self._damaged(file, 'is no file')
+                    raise self._damaged(file, 'is not a regular file')
                 if status.st_size > limit:
                     raise self._damaged(file, 'has %d bytes, more than %d' % (status.st_size, limit))
                 return stream.read(limit + 1)
@@ -226,21 +227,21 @@ class Reader:
             raise CheckpointError('cannot read %s: %s' % (path, error)) from error
 
     def verify(self) -> None:
-        """Read everything once and compare the digests; Damaged, with the name of the file, if they differ."""
+        """Read all shards once and compare the digests; Damaged, with the name of the file, if they differ."""
         pieces: List[List[Tuple[str, str, int]]] = [[] for _ in self.content['shards']]
         for name, entry in self.content['arrays'].items():
             for shard, start, stop in entry['pieces']:
                 pieces[shard].append((_key(name, start), entry['dtype'], stop - start))
-        for number, wanted in enumerate(pieces):
-            found = self._shard(number)
-            for key, dtype, count in wanted:
-                if key not in found or found[key].dtype.name != dtype or found[key].shape != (count,):
+        for number, shard_pieces in enumerate(pieces):
+            tensors = self._shard(number)
+            for key, dtype, count in shard_pieces:
+                if key not in tensors or tensors[key].dtype.name != dtype or tensors[key].shape != (count,):
                     raise self._damaged(_shard(number), 'lacks the %d elements of %s' % (count, key))
 
     def _shard(self, number: int) -> Dict[str, np.ndarray]:
         if self._last[0] == number:
             return self._last[1]
-        self._last = (-1, {})  # not two of them in memory
+        self._last = (-1, {})  # at most one shard in memory
         entry, file = self.content['shards'][number], _shard(number)
         data = self._read(file, entry['bytes'])
         if len(data) != entry['bytes']:
@@ -249,43 +250,23 @@ class Reader:
             raise self._damaged(file, 'does not match its digest')
         try:
             tensors = self._deserialize(data)
-        except Exception as error:  # of a native library, for bytes that are not of its format
-            raise self._damaged(file, 'is no safetensors file: %s' % error) from error
+        except Exception as error:  # the native library may raise anything
+            raise self._damaged(file, 'is not a safetensors file: %s' % error) from error
         self._last = (number, tensors)
         return tensors
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Elements ``start:stop`` of an array, in C order, flat."""
+        """Return elements ``start:stop`` of an array, in C order, flat."""
         entry = self.content['arrays'][name]
         result = np.empty(stop - start, entry['dtype'])
         for shard, first, last in entry['pieces']:
             low, high = max(start, first), min(stop, last)
             if low < high:
-                found = self._shard(shard).get(_key(name, first))
-                if found is None or found.shape != (last - first,):
+                elements = self._shard(shard).get(_key(name, first))
+                if elements is None or elements.shape != (last - first,):
                     raise self._damaged(_shard(shard), 'lacks elements of %s' % name)
-                result[low - start:high - start] = found[low - first:high - first]
+                result[low - start:high - start] = elements[low - first:high - first]
         return result
-
-
-def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Reader]:
-    """The newest checkpoint of a directory, or `among` these names, that is whole; None where there is none at all.
-
-    CheckpointError if the directory cannot be read, or all its checkpoints are damaged.
-    """
-    problems = []
-    for name in names(directory) if among is None else among:
-        try:
-            reader = Reader(os.path.join(directory, name))
-            reader.verify()
-            return reader
-        except Damaged as problem:
-            problems.append(str(problem))
-            logger.warning('damaged checkpoint: %s; trying the one before', problem)
-    if problems:
-        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start anew'
-                              % (directory, '; '.join(problems)))
-    return None
 
 
 def _shard(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The directory that checkpoints are in: which it has, and who writes there or reads them."""
+"""The directory of checkpoints: their names, and the locks of writers and readers."""
 import errno
 import fcntl
 import os
@@ -16,16 +16,16 @@ _NAME = re.compile(r'(\d{8,})-step-(\d+)')
 
 
 def names(directory: str) -> List[str]:
-    """Names of the checkpoints in a directory, newest first; none where there is no directory."""
+    """Return the names of the checkpoints in a directory, newest first; none if there is no directory."""
     try:
-        found = os.listdir(directory)
+        entries = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(filter(_NAME.fullmatch, found), key=number_of, reverse=True)
+    return sorted(filter(_NAME.fullmatch, entries), key=number_of, reverse=True)
 
 
 def number_of(name: str) -> int:
-    """The number of a checkpoint, by which it is newer than others."""
+    """Return the number of a checkpoint; the newest has the highest."""
     return int(name.split('-')[0])
 
 
@@ -33,14 +33,14 @@ def number_of(name: str) -> int:
 def locked(directory: str) -> Iterator[None]:
     """Keep other processes from writing into a directory, or looking for a checkpoint there, at the same time.
 
-    The last worker of a job that failed may still be writing when the next one starts.  CheckpointError if another
-    process has held the directory for :data:`LOCK_TIMEOUT_S`.
+    A worker of a job that failed may still write when the next job starts.  CheckpointError if another process has held
+    the lock for :data:`LOCK_TIMEOUT_S`.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not locked_within(handle, LOCK_TIMEOUT_S):
-            raise CheckpointError('another process has used %s for %g s: end it, or give every job a directory of its '
-                                  'own' % (directory, LOCK_TIMEOUT_S))
+            raise CheckpointError('another process has used %s for %g s: end that process, or give every job a '
+                                  'directory of its own' % (directory, LOCK_TIMEOUT_S))
         yield
     finally:
         os.close(handle)
@@ -48,40 +48,40 @@ def locked(directory: str) -> Iterator[None]:
 
 @contextmanager
 def kept(directory: str) -> Iterator[List[str]]:
-    """Keep writers from removing the checkpoints that a directory has now; gives their :func:`names`."""
+    """Keep writers from removing the checkpoints that a directory has now; yield their :func:`names`."""
     handles = []
     try:
         with locked(directory):
-            found = names(directory)
-            for name in found:
-                with suppress(OSError):  # a damaged one is found out later; not every file system has such locks
+            checkpoints = names(directory)
+            for name in checkpoints:
+                with suppress(OSError):  # damage is found later; not every file system has such locks
                     handles.append(open_at_once(os.path.join(directory, name)))
                     fcntl.flock(handles[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield found
+        yield checkpoints
     finally:
         for handle in handles:
             os.close(handle)
 
 
 def sync_directory(path: str) -> None:
-    """Flush the names in a directory to the disk, where its file system can."""
+    """Flush the names in a directory to the disk, if its file system supports that."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system does not support it
             raise
     finally:
         os.close(handle)
 
 
 def open_at_once(path: str) -> int:
-    """Open whatever is there to read; a pipe, say, would be waited for."""
+    """Open a path to read without waiting, as opening a pipe otherwise would."""
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def is_read_by_others(handle: int) -> bool:
-    """Whether another process keeps an open checkpoint, see :func:`kept`."""
+    """Return whether another process reads a checkpoint, see :func:`kept`."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Remove what is old, and only that; what cannot be removed is told of and left."""
+"""Removes old checkpoints and temporary files; a file that cannot be removed is left, with a warning."""
 import errno
 import itertools
 import os
@@ -11,15 +11,15 @@ from ..base.log import get_logger
 
 logger = get_logger(__name__)
 
-#: Where the kernel says what is mounted where (proc(5)).
+#: The kernel's list of mount points (proc(5)).
 _MOUNTS = '/proc/self/mountinfo'
-#: What could not be removed, so that each is told of once.
+#: Paths that could not be removed, for each of which there was a warning.
 _left: Set[str] = set()
 
 
 @contextmanager
 def tried(path: str) -> Iterator[None]:
-    """Around the removal of `path`: an OSError is a warning, given once as long as it lasts."""
+    """Surround the removal of `path`: an OSError becomes a warning, given once as long as the error lasts."""
     try:
         yield
         _left.discard(path)
@@ -30,7 +30,8 @@ def tried(path: str) -> Iterator[None]:
 
 
 def free_name(directory: str, name: str) -> str:
-    """Path of the first of ``name``, ``name-1``, ``name-2`` in a directory that nothing has, not even a dead link."""
+    """Return the first path of ``name``, ``name-1``, ``name-2`` … in a directory that nothing has, not even a link.
+    """
     path = os.path.join(directory, name)
     for number in itertools.count(1):
         if not os.path.lexists(path):
@@ -40,7 +41,7 @@ def free_name(directory: str, name: str) -> str:
 
 
 def delete(path: str) -> None:
-    """Remove whatever is there: of a link the link alone, of a directory as much as can be, then the first error."""
+    """Remove a file, a link without its target, or as much of a directory as possible; raise the first error then."""
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return
@@ -52,7 +53,7 @@ def delete(path: str) -> None:
 
 
 def refuse_mounts(path: str) -> None:
-    """OSError if something is mounted on a directory or below: its removal would empty another file system."""
+    """Raise OSError if a file system is mounted in a directory or below: the removal would empty that file system."""
     if os.path.islink(path):
         return
     top = os.path.join(os.path.realpath(path), '')
@@ -63,6 +64,6 @@ def refuse_mounts(path: str) -> None:
         return
     for line in lines:
         # Spaces and the like are written as backslash and three octal digits.
-        point = re.sub(rb'\\(\d{3})', lambda found: bytes([int(found.group(1), 8)]), line.split()[4])
+        point = re.sub(rb'\\(\d{3})', lambda match: bytes([int(match.group(1), 8)]), line.split()[4])
         if os.path.join(os.fsdecode(point), '').startswith(top):
             raise OSError(errno.EBUSY, 'a file system is mounted there', os.fsdecode(point))

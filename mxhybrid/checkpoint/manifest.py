@@ -1,39 +1,39 @@
-"""The manifest of a checkpoint: JSON that is checked before anything in it is believed."""
+"""The manifest of a checkpoint: JSON, which is checked before it is used."""
 import hashlib
 import json
 from typing import Any, Dict, Iterable
 
 from ..base.errors import InputError
 
-#: Bytes that a reader accepts at most of a shard.
+#: Largest size of a shard, in bytes, that a reader accepts.
 MAX_SHARD_BYTES = 1 << 30
-#: Decimal digits of an integer; CPython 3.8 takes quadratic time for longer ones.
+#: Most decimal digits of an integer; CPython 3.8 takes quadratic time for more.
 MAX_DIGITS = 4000
 
 DTYPES = ('float64', 'float32', 'float16', 'int64', 'int32', 'int8', 'uint8', 'bool')
 
 
 def digest(data: bytes) -> str:
-    """Of the bytes of a file."""
+    """Return the digest of the bytes of a file."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
 def canonical(content: Any) -> bytes:
-    """The bytes of a JSON value of which its digest is taken."""
+    """Return the bytes of a JSON value from which its digest is computed."""
     return json.dumps(content, sort_keys=True, separators=(',', ':')).encode()
 
 
 def plain(value: Any, what: str) -> Any:
-    """A JSON value as it will be read back, keys of dicts as strings; InputError if it is none."""
+    """Return a JSON value as it will be read, with keys of dicts as strings; InputError if it is not a JSON value."""
     try:
         return read_json(json.dumps(value).encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError('%s is no JSON value: %s. Give numbers, strings, True, False, None, and lists and dicts of '
+        raise InputError('%s is not a JSON value: %s. Give numbers, strings, True, False, None, and lists and dicts of '
                          'them; arrays as lists' % (what, error)) from error
 
 
 def read_json(data: bytes) -> Any:
-    """Read JSON; ValueError or RecursionError if it is none."""
+    """Return the value of JSON text; ValueError or RecursionError if it is not JSON."""
     return json.loads(data.decode(), parse_int=_bounded_int)
 
 
@@ -44,7 +44,7 @@ def _bounded_int(digits: str) -> int:
 
 
 def size(shape: Iterable[int]) -> int:
-    """Elements of an array."""
+    """Return the number of elements of an array."""
     product = 1
     for length in shape:
         product *= length
@@ -56,7 +56,7 @@ def _is_count(value: Any) -> bool:
 
 
 def flaw(content: Dict[str, Any]) -> str:
-    """What is wrong with the parts of a manifest that say where arrays are; empty if nothing is."""
+    """Return the error in the entries of a manifest for arrays and shards, '' if there is none."""
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
     if not _is_count(step):
         return 'has no step'
@@ -70,12 +70,12 @@ def flaw(content: Dict[str, Any]) -> str:
         if not (isinstance(entry, dict) and entry.get('dtype') in DTYPES and isinstance(entry.get('shape'), list)
                 and all(map(_is_count, entry['shape'])) and isinstance(entry.get('pieces'), list)):
             return 'has a wrong entry for %r' % name
-        at = 0
+        position = 0
         for piece in entry['pieces']:
             if not (isinstance(piece, list) and len(piece) == 3 and all(map(_is_count, piece))
-                    and piece[0] < len(shards) and piece[1] == at < piece[2]):
+                    and piece[0] < len(shards) and piece[1] == position < piece[2]):
                 return 'has a wrong piece of %r' % name
-            at = piece[2]
-        if at != size(entry['shape']):
+            position = piece[2]
+        if position != size(entry['shape']):
             return 'has pieces of %r that do not make its shape' % name
     return ''

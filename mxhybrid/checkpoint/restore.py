@@ -10,9 +10,9 @@ import numpy as np
 
 from ..base.errors import CheckpointError
 from ..base.log import get_logger, speaks_for_all
-from ..kvstore.own_rows_copy import uncounted_reads
-from ..kvstore.parts import part_of
-from ..kvstore.trainer_step import steps_of
+from ..kvstore.on_demand_copy import uncounted_reads
+from ..kvstore.trainer_step import hooks_of
+from ..kvstore.weight_shards import shard_of
 from ..native import trainers
 from ..native.arrays import allocate_rows, host_view
 from ..native.optimizer_state import (
@@ -24,7 +24,7 @@ from ..native.optimizer_state import (
 )
 from ..native.optimizers import name_of
 from . import collect
-from .collect import Item, holding_route, is_scalar, row_width
+from .collect import Item, is_scalar, row_width, table_route
 from .split_weights import WholeArray, put_states, put_weight
 
 logger = get_logger(__name__)
@@ -93,7 +93,7 @@ def misfit(trainer: Any, items: List[Item], about: Any, stored: Dict[str, Any]) 
 
 def _shape(param: Any) -> Any:
     """Of the whole weight; zeros stand for what is not known yet."""
-    part = part_of(param)
+    part = shard_of(param)
     return param.shape if part is None else part.whole_shape
 
 
@@ -122,14 +122,14 @@ def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str
     """Put weights, optimizer state and counters back (collective), all workers with the same arguments but `source`.
 
     That of worker 0 is asked.  ``workers.spread(array, what)`` overwrites a dense array with worker 0's;
-    ``workers.exchange(value, what)`` gives the JSON values of all; `workers.together` is whether there are several.
-    CheckpointError on all of them if stored state is not what the optimizer keeps.
+    ``workers.allgather_json(value, what)`` gives the JSON values of all; `workers.together` is whether there are
+    several.  CheckpointError on all of them if stored state is not what the optimizer keeps.
     """
-    steps = steps_of(trainer)
-    if steps is not None:
-        steps.take_back_weights()
+    trainer_hooks = hooks_of(trainer)
+    if trainer_hooks is not None:
+        trainer_hooks.move_weights_to_workers()
     for item in items:
-        if part_of(item.param) is None:
+        if shard_of(item.param) is None:
             _put_weight(item, stored, source, workers.spread, workers.together)
         else:
             shape = tuple(stored[item.name + '/weight']['shape'])
@@ -140,16 +140,16 @@ def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str
     for item in items:
         if item.key is not None:
             names = _state_names(item, about)
-            if part_of(item.param) is not None:
+            if shard_of(item.param) is not None:
                 split.append((item, None if names is None else [
                     WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']), None)
                     for name in names]))
-            elif holding_route(trainer, item) is None:
+            elif table_route(trainer, item) is None:
                 _put_state(trainer, item, names, stored, source, workers.spread)
             else:
                 _put_table(trainer, item, names, stored, source)
     put_states(trainer, split, lambda item, slot, whole: _adjacent(
-        source, '%s/state%d' % (item.name, slot), whole.shape, whole.dtype), workers.exchange)
+        source, '%s/state%d' % (item.name, slot), whole.shape, whole.dtype), workers.allgather_json)
 
 
 def _state_names(item: Item, about: Dict[str, Any]) -> Optional[List[str]]:
@@ -244,7 +244,7 @@ def _refuse(item: Item, optimizer: Any, wanted: List[Tuple[int, ...]], names: Li
 
 def _put_table(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source) -> None:
     """Fill a table with rows and state (collective)."""
-    route, optimizer = holding_route(trainer, item), trainer.optimizer
+    route, optimizer = table_route(trainer, item), trainer.optimizer
     route.forget_optimizer()
     rows, *rest = stored[item.name + '/weight']['shape']
     wide = int(np.prod(rest))

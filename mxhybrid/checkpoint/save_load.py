@@ -27,10 +27,11 @@ from ..base import launcher
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from ..kvstore.hybrid import Hybrid
-from ..kvstore.own_rows_copy import uncounted_reads
-from ..kvstore.trainer_step import is_ours, steps_of
+from ..kvstore.on_demand_copy import uncounted_reads
+from ..kvstore.trainer_step import hooks_of, is_hybrid
 from ..native.trainers import has_values, set_wanted_store, start, store_of, wanted_store
 from . import collect, files, folder, manifest, restore
+from .newest import NewestCheckpoint
 from .split_weights import Gathering
 
 logger = get_logger(__name__)
@@ -53,7 +54,7 @@ class _Alone:
     rank = 0
     together = False
 
-    def exchange(self, value: Any, what: str) -> List[Any]:
+    def allgather_json(self, value: Any, what: str) -> List[Any]:
         """The value of every worker."""
         return [value]
 
@@ -72,12 +73,13 @@ class _Together:
 
     def __init__(self, store: Hybrid):
         backend: Any = store.backend
-        self.rank, self.exchange, self.spread, self.busy = store.rank, backend.exchange, backend.spread, backend.busy
+        self.rank, self.allgather_json = store.rank, backend.allgather_json
+        self.spread, self.busy = backend.spread, backend.busy
 
 
 def _workers_of(trainer: Any) -> Any:
     store = store_of(trainer) or wanted_store(trainer)
-    if isinstance(store, str) and is_ours(store):
+    if isinstance(store, str) and is_hybrid(store):
         # The workers have to talk before the Trainer makes its store, which needs all shapes.
         store = mx.kv.create(store)
         set_wanted_store(trainer, store)
@@ -109,7 +111,7 @@ def _on_worker_0(workers: Any, what: str, work: Callable[[], Any], finish: Calla
                 type(error).__name__, error)
             logger.debug('%s failed', what, exc_info=True)
     finish()
-    outcome = workers.exchange(outcome, 'checkpoint.' + what)[0]
+    outcome = workers.allgather_json(outcome, 'checkpoint.' + what)[0]
     if 'refused' in outcome:
         raise InputError('checkpoint.%s: %s' % (what, outcome['refused']))
     if 'problem' in outcome:
@@ -159,10 +161,10 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
                              'where shapes are found by it' % item.name)
     workers = _workers_of(trainer)
     start(trainer)
-    steps = steps_of(trainer)
-    if steps is not None:
-        steps.agreement.look_back()
-    gathering = Gathering(trainer, items, workers.exchange)
+    trainer_hooks = hooks_of(trainer)
+    if trainer_hooks is not None:
+        trainer_hooks.consistency.check_last_step()
+    gathering = Gathering(trainer, items, workers.allgather_json)
     directory = os.path.abspath(os.fspath(directory))
 
     def write() -> str:
@@ -212,35 +214,30 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     items = collect.items_of(net, trainer)
     workers = _workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
-    held = contextlib.ExitStack()  # what keeps the checkpoint while it is read
-    reader: List[files.Reader] = []  # one, on worker 0
-    source = restore.Source(None if workers.rank else lambda *piece: reader[0].read(*piece))
+    checkpoint = NewestCheckpoint(directory)  # worker 0 alone looks for it and reads it
+    source = restore.Source(None if workers.rank else checkpoint.read)
 
     def find() -> Any:
-        if not folder.names(directory):
+        if not checkpoint.find():
             return None
-        found = files.newest(directory, held.enter_context(folder.kept(directory)))
-        if found is None:
-            return None
-        reader.append(found)
-        content = found.content
-        about = content.get('trainer')
+        content = checkpoint.content
+        described = content.get('trainer')
         stored = {name: {'shape': entry['shape'], 'dtype': entry['dtype']} for name, entry in content['arrays'].items()}
-        problem = restore.misfit(trainer, items, about, stored)
+        problem = restore.misfit(trainer, items, described, stored)
         if problem:
-            raise CheckpointError('%s does not fit: %s' % (found.path, problem))
-        return [content['step'], content.get('extra'), found.path, about, stored]
+            raise CheckpointError('%s does not fit: %s' % (checkpoint.path, problem))
+        return [content['step'], content.get('extra'), checkpoint.path, described, stored]
 
     def end() -> None:
         if source.problem:
             raise CheckpointError('%s on the way' % source.problem)
 
-    with held, mx.autograd.pause(), uncounted_reads(trainer):
+    with checkpoint, mx.autograd.pause(), uncounted_reads(trainer):
         outcome = _on_worker_0(workers, 'load', find)
         if outcome is None:
             return None
-        step, extra, path, about, stored = outcome
-        restore.put(trainer, items, about, stored, source, workers)
+        step, extra, path, described, stored = outcome
+        restore.put(trainer, items, described, stored, source, workers)
         _on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)
@@ -249,4 +246,4 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
 
 def gather(trainer: Any, value: Any) -> List[Any]:
     """The JSON `value` of every worker of the job, in rank order, for `extra` (collective)."""
-    return _workers_of(trainer).exchange(manifest.plain(value, 'value'), 'checkpoint.gather')
+    return _workers_of(trainer).allgather_json(manifest.plain(value, 'value'), 'checkpoint.gather')

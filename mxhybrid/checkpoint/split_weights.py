@@ -1,7 +1,7 @@
 """Weights of which each worker has a part, and their optimizer state: whole in a checkpoint, as of an unsplit network.
 
 Worker 0 has a piece of a whole array at a time, and no more.  All workers take part, see
-:class:`mxhybrid.kvstore.parts.WeightPart`.
+:class:`mxhybrid.kvstore.weight_shards.WeightShard`.
 """
 import hashlib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError
-from ..kvstore.parts import part_of
+from ..kvstore.weight_shards import shard_of
 from ..native import trainers
 from ..native.arrays import host_view
 from ..native.optimizer_state import counts_of, drop_state, maker_of, put_state, state_arrays
@@ -44,7 +44,7 @@ class Gathering:
         self.weights: Dict[str, WholeArray] = {}
         self.states: Dict[str, Optional[List[WholeArray]]] = {}
         self._pieces: Dict[Any, Iterator[np.ndarray]] = {}
-        items = [item for item in items if part_of(item.param) is not None]
+        items = [item for item in items if shard_of(item.param) is not None]
         if not items:
             return
         told = exchange([self.num_update, [_told(trainer, item) for item in items]], 'checkpoint.parts')
@@ -53,7 +53,7 @@ class Gathering:
             self._add(trainer, item, [one for one in theirs if one is not None])
 
     def _add(self, trainer: Any, item: Any, told: List[Dict[str, Any]]) -> None:
-        part: Any = part_of(item.param)
+        part: Any = shard_of(item.param)
         count, shapes = joined(item.name, name_of(trainer.optimizer), told)
         self.counts[item.name] = count
         self.weights[item.name] = WholeArray(tuple(part.whole_shape), np.dtype(item.param.dtype), _value(item))
@@ -76,19 +76,19 @@ class Gathering:
 
 
 def _value(item: Any) -> Any:
-    part: Any = part_of(item.param)
+    part: Any = shard_of(item.param)
     return trainers.arrays_of(item.param)[0] if part.holds else None
 
 
 def _state(trainer: Any, item: Any) -> Optional[List[Any]]:
-    states, part = trainers.updaters_of(trainer)[0].states, part_of(item.param)
+    states, part = trainers.updaters_of(trainer)[0].states, shard_of(item.param)
     assert part is not None
     return state_arrays(states[item.key]) if part.holds and item.key in states else None
 
 
 def _told(trainer: Any, item: Any) -> Optional[Dict[str, Any]]:
     """What this worker tells of a weight; None where it has nothing of it."""
-    part: Any = part_of(item.param)
+    part: Any = shard_of(item.param)
     if not part.holds:
         return None
     mine, told = _state(trainer, item), []
@@ -128,7 +128,7 @@ def joined(name: str, optimizer: str, told: List[Dict[str, Any]]) -> Tuple[Optio
 
 def put_weight(item: Any, shape: Tuple[int, ...], rows: Callable[[int, int], np.ndarray]) -> None:
     """Give all workers their parts of a weight of which worker 0 has the `rows` (collective)."""
-    part: Any = part_of(item.param)
+    part: Any = shard_of(item.param)
     part.scatter(rows, _value(item), shape, item.param.dtype)
 
 
@@ -150,7 +150,7 @@ def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
     if problems:
         raise CheckpointError(problems[0])
     for item, wholes in work:
-        part = part_of(item.param)
+        part = shard_of(item.param)
         if part is None or wholes is None:
             continue
         _, template = made[item.name]
@@ -163,7 +163,7 @@ def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
 
 def _template(trainer: Any, item: Any, wholes: List[WholeArray]) -> Tuple[str, Any]:
     """Why state of these shapes is not this worker's optimizer's, and what it makes for its part."""
-    part, optimizer = part_of(item.param), trainer.optimizer
+    part, optimizer = shard_of(item.param), trainer.optimizer
     if part is None or not part.holds:
         return '', None
     weight = _value(item)

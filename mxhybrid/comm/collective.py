@@ -75,7 +75,7 @@ class Collective:
 
     def agree_on_gpus(self, wanted: bool) -> None:
         """Find out whether Horovod was built with NCCL on all workers, where that is `wanted` (collective)."""
-        self.reaches_gpus = all(self.exchange(wanted and bool(self._hvd.nccl_built()), 'mxhybrid.nccl'))
+        self.reaches_gpus = all(self.allgather_json(wanted and bool(self._hvd.nccl_built()), 'mxhybrid.nccl'))
 
     def sum_by(self, reduction: 'DenseSums') -> None:
         """From now on have the arrays that it serves summed by `reduction`."""
@@ -192,14 +192,14 @@ class Collective:
         with self._lifeline.waiting(name), self._trace.span('all workers: ' + name, 'wait'):
             yield
 
-    def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
+    def allgather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
         """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
 
         Lengths may differ and be zero.  `dtype` is what travels, the same on all workers.
         """
         if self.reduction is not None:
             with self.waiting(name):
-                return self._gather_by_sums(values, name, dtype)
+                return self._allgather_by_sums(values, name, dtype)
         # A zero-length array cannot be gathered, so every contribution leads with its count.
         framed = np.empty(len(values) + 1, dtype)
         framed[0] = len(values)
@@ -213,8 +213,8 @@ class Collective:
             at += count + 1
         return gathered
 
-    def _gather_by_sums(self, values: np.ndarray, name: str, dtype: Any) -> List[np.ndarray]:
-        """As :meth:`gather`: each worker adds its values, in a place of their own, to zeros."""
+    def _allgather_by_sums(self, values: np.ndarray, name: str, dtype: Any) -> List[np.ndarray]:
+        """As :meth:`allgather`: each worker adds its values, in a place of their own, to zeros."""
         counts = np.zeros(self.size, np.int64)
         counts[self.rank] = len(values)
         ends = np.cumsum(self._sum(counts, name + '.counts'))
@@ -229,13 +229,13 @@ class Collective:
         self.allreduce_(array, name)
         return host_view(array)
 
-    def exchange(self, value: Any, name: str) -> List[Any]:
+    def allgather_json(self, value: Any, name: str) -> List[Any]:
         """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
         text = json.dumps(value).encode()
         # Of few lengths, for each that is gathered keeps memory; JSON takes spaces at the end.
         padded = text.ljust(-(-len(text) // _TEXT_BYTES) * _TEXT_BYTES)
         values = np.frombuffer(padded, np.uint8).astype(np.int64)
-        return [json.loads(part.astype(np.uint8).tobytes().decode()) for part in self.gather(values, name)]
+        return [json.loads(part.astype(np.uint8).tobytes().decode()) for part in self.allgather(values, name)]
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
         """Keep nothing for operations with names that begin so (on all workers, with nothing under way)."""

@@ -71,7 +71,8 @@ def _measure(options: argparse.Namespace) -> Any:
     # Hide the messages of the Trainers and tables that are timed.
     logging.getLogger('mxhybrid.kvstore').setLevel(logging.WARNING)
     assert job.collective is not None
-    problem = job.collective.exchange(cannot_write(options.file) if job.rank == 0 else '', 'mxhybrid.calibrate.file')[0]
+    problem = job.collective.allgather_json(cannot_write(options.file) if job.rank == 0 else '',
+                                            'mxhybrid.calibrate.file')[0]
     if problem:
         raise InputError(problem)
     with tqdm(total=_PARTS, desc='calibrate', disable=None if job.rank == 0 else True) as bar:

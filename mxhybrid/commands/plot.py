@@ -1,76 +1,19 @@
-"""Show what a search for partition counts (partitions='auto') found.
-
-FILE is what a job with MXHYBRID_PLAN_FILE=FILE has written.  Prints samples and the count taken for each table; with
-PICTURE it draws samples and fit.
-"""
+"""The former name of ``mxhybrid partitions``, which works for one more release."""
 import argparse
 import sys
-from typing import Any, Dict, List
 
-from ..base.errors import InputError
-from ..base.figures import new_figure, save_figure
-from . import console
+from . import partitions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('file', metavar='FILE', help='the plan file')
-    parser.add_argument('picture', metavar='PICTURE', nargs='?',
-                        help='image file to draw samples and fit into, for example plan.png; needs matplotlib')
-
-
-def draw_search(content: Dict[str, Any], picture: str) -> None:
-    """Draw samples and fit of every table that was searched into an image file."""
-    from ..routes.partition_search import Fit  # needs NumPy
-
-    tables = {name: entry for name, entry in content['tables'].items() if entry['samples']}
-    if not tables:
-        raise InputError('no table was searched: there is nothing to draw')
-    figure = new_figure(6, 4 * len(tables))
-    for at, (name, entry) in enumerate(sorted(tables.items())):
-        axes = figure.add_subplot(len(tables), 1, at + 1)
-        counts = [count for count, _ in entry['samples']]
-        axes.plot(counts, [1000 * seconds for _, seconds in entry['samples']], 'o', label='measured')
-        if entry.get('theta'):
-            model = Fit(*entry['theta'])
-            line = [counts[0] * (counts[-1] / counts[0]) ** (step / 100) for step in range(101)]
-            axes.plot(line, [1000 * model.seconds(count) for count in line],
-                      label='%.3g + %.3g / P + %.3g P' % tuple(1000 * theta for theta in entry['theta']))
-        axes.axvline(entry['partitions'], linestyle=':', color='gray', label='P = %d' % entry['partitions'])
-        axes.set_xscale('log', base=2)
-        axes.set_xlabel('partitions P')
-        axes.set_ylabel('ms a step')
-        axes.set_title(name)
-        axes.legend()
-    save_figure(figure, picture)
-
-
-def lines_of(content: Dict[str, Any]) -> List[str]:
-    """The plan in words, a line a table."""
-    found = ['%d workers, %d servers; a step took %.3g ms before and %.3g ms after; %.3g s of %.3g s lost'
-             % (content['workers'], content['servers'], 1000 * content['seconds_before'],
-                1000 * content['seconds_after'], content['lost'], content['budget'])]
-    for name, entry in sorted(content['tables'].items()):
-        samples = ', '.join('%d: %.3g ms' % (count, 1000 * seconds) for count, seconds in entry['samples'])
-        found.append('%s: %d partitions (%s)%s' % (name, entry['partitions'], entry.get('reason'),
-                                                   '; ' + samples if samples else ''))
-    return found
+    partitions.add_arguments(parser)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Show the plan; returns the exit status."""
-    try:
-        from ..routes import plan_file  # needs NumPy
-
-        content = plan_file.read(given.file)
-        if content is None:
-            raise InputError('%s does not exist' % given.file)
-        console.write('\n'.join(lines_of(content)))
-        if given.picture:
-            draw_search(content, given.picture)
-    except (ImportError, InputError) as error:
-        sys.stderr.write('mxhybrid plot: %s\n' % error)
-        return 1
-    return 0
+    """Show the partition file, with a warning that names the new command; returns the exit status."""
+    sys.stderr.write("mxhybrid plot: this command is now called 'mxhybrid partitions': use that name, the former one "
+                     'works for one more release\n')
+    return partitions.run(given)
 
 
 if __name__ == '__main__':

@@ -51,7 +51,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     address = '127.0.0.1'
     if hvd.local_size() != num_workers:
         address = interface_address(launch.interface) if launch.interface else check_host_name()
-    peers = collective.exchange({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
+    peers = collective.allgather_json({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
                                  'memory_domain': memory_domain(), 'local': is_local(),
                                  'lane_unavailable': lane_unavailable_reason(settings),
                                  'settings': settings.shared(), 'telemetry': telemetry.open(settings, rank)},
@@ -71,7 +71,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         secret = guard.open_monitor(address, num_workers, num_servers)
         assert guard.monitor is not None
         addresses = {'monitor': guard.monitor.address, 'scheduler': [address, free_port(address)], 'secret': secret}
-    addresses = collective.exchange(addresses, 'mxhybrid.addresses')[0]
+    addresses = collective.allgather_json(addresses, 'mxhybrid.addresses')[0]
     guard.connect(addresses['monitor'], rank, addresses['secret'])
     roll_call.joined()
     native = {'DMLC_PS_ROOT_URI': str(addresses['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(addresses['scheduler'][1]),

@@ -104,7 +104,7 @@ class Job:
         if native is not None and native.num_workers != joined.clients:
             raise SettingError('DMLC_NUM_WORKER: the parameter servers expect %d workers, but %d workers will connect: '
                                'leave the DMLC_* variables to the launcher' % (native.num_workers, joined.clients))
-        native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
+        native_ranks = collective.allgather_json(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
         collective.announce(self.guard.lifeline, trace)
         collective.agree_on_gpus(wanted=self.settings.dense != 'lane')
@@ -119,7 +119,7 @@ class Job:
 
     def _open_lane(self, servers: ParameterServers, collective: Collective) -> None:
         domains = self.topology.memory_domains
-        lane = servers.open_lane(domains, lambda value: collective.exchange(value, 'mxhybrid.agents'),
+        lane = servers.open_lane(domains, lambda value: collective.allgather_json(value, 'mxhybrid.agents'),
                                  self.settings.timeout,
                                  lambda server_domains: is_served(self.settings, self.rank, domains, server_domains))
         if lane is not None and self.settings.dense != 'horovod':
@@ -152,7 +152,8 @@ class Job:
         """
         assert self.collective is not None
         topology = self.topology
-        port = self.collective.exchange(serve_rendezvous(topology) if self.rank == 0 else 0, 'mxhybrid.rendezvous')[0]
+        port = self.collective.allgather_json(serve_rendezvous(topology) if self.rank == 0 else 0,
+                                              'mxhybrid.rendezvous')[0]
         interface = read_launch().interface or interface_of(topology.addresses[self.rank])
         with anew(topology, self.settings.limits, port, interface), self.guard.deadline(
                 self.settings.timeout, 'Horovod to connect its workers once more'):

@@ -1,18 +1,33 @@
 """Join the job that a launcher started, once per process, and agree with the other workers on every store.
 
-:mod:`mxhybrid.job.horovodrun` and :mod:`mxhybrid.job.launch_py` join jobs of either launcher.  Without a launcher there
-is one process, in which MXNet's local store does the work.
+A store is made in two phases:
+
+1. :func:`resolve_store` finds the settings of the store, in this process alone.
+2. :func:`join` joins the job, if this process has not joined one before, or agrees with the other workers on a further
+   store.  All workers make this call together.
+
+:mod:`mxhybrid.job.horovodrun` and :mod:`mxhybrid.job.launch_py` join the jobs of their launchers.  Without a launcher
+the job has one process, in which MXNet's local store does the work.
 
 A process that a member forks or starts is no member of the job, although it has the launcher's variables.
 """
 import os
 import sys
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Set
 
 from ..base import launcher, log
 from ..base.errors import SettingError
 from ..base.launcher import Launch
-from ..base.settings import DECLARED, WORKER_0, Settings, as_written, check_equal, resolve, variable
+from ..base.settings import (
+    DECLARED,
+    WORKER_0,
+    Settings,
+    as_written,
+    check_equal,
+    former_names_given,
+    resolve,
+    variable,
+)
 from ..telemetry.session import Session
 from ..watchdog.leaving import leave
 from . import horovodrun, launch_py
@@ -24,41 +39,72 @@ from .lone_task import refuse_lone_task
 logger = log.get_logger(__name__)
 
 _job: Optional[Job] = None
-#: Settings that a plan gave to the first store; they hold for later stores, too.
+#: Settings that a plan gave to the first store; they hold for further stores, too.
 _planned: Dict[str, Any] = {}
-#: The process that imported this module: before it joins, a forked process cannot be told from its parent otherwise.
+#: Former names of settings that a warning has named.
+_warned: Set[str] = set()
+#: Process id at import: until it joins, a forked process cannot be told from its parent otherwise.
 _imported_by = os.getpid()
 
 
-def join(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> Tuple[Job, Settings]:
-    """Check the settings of a new store, and join the job if this process has not yet (collective).
+class StoreRequest(NamedTuple):
+    """The settings of a store that is to be made, or the problem with them."""
 
-    `planned` settings hold where neither a keyword nor the environment gives one, in the store that joins.
-    SettingError on all workers if one of them cannot make the store, or has different settings.
+    keywords: Dict[str, Any]
+    settings: Settings
+    problem: Optional[SettingError] = None
+    #: Settings of a plan, for the first store.
+    planned: Optional[Dict[str, Any]] = None
+
+
+def resolve_store(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> StoreRequest:
+    """Return the settings of a store (first phase, not collective).
+
+    Settings that a plan has, `planned`, hold where neither keywords nor the environment set them, if this process has
+    not joined before.  A SettingError of the first store is raised here; :func:`join` raises one of a further store, as
+    the other workers have to know of it.
     """
-    global _job, _planned
     if _job is None:
-        settings = resolve(keywords, planned=planned)
-        _job = enter(settings)
-        _planned = planned or {}
-        return _job, settings
+        return StoreRequest(keywords, resolve(keywords, planned=planned), planned=planned)
     _job.check()
     try:
         settings = resolve(keywords, planned=_planned)
         _check_against(_job, settings)
     except SettingError as error:
-        agree_on_store(_job, None, str(error))
-        raise
-    agree_on_store(_job, settings, '')
-    if keywords.get('log_level') is not None:  # a store that does not ask for a level leaves it as it is
-        log.set_level(settings.log_level)
-    return _job, settings
+        return StoreRequest(keywords, _job.settings, error)
+    return StoreRequest(keywords, settings)
+
+
+def join(request: StoreRequest) -> Job:
+    """Join the job, or agree on a further store (second phase, collective).
+
+    Raises SettingError on all workers if one of them cannot make the store or has other settings.
+    """
+    global _job, _planned
+    if _job is None:
+        _job = enter(request.settings)
+        _planned = request.planned or {}
+    else:
+        agree_on_store(_job, request.settings, request.problem)
+        if request.keywords.get('log_level') is not None:  # a store that does not ask for a level leaves it as it is
+            log.set_level(request.settings.log_level)
+    _warn_of_former_names(request.keywords)
+    return _job
+
+
+def _warn_of_former_names(keywords: Dict[str, Any]) -> None:
+    """Name, once each, the settings that were given by a former name."""
+    for former, name in former_names_given(keywords).items():
+        if former not in _warned and log.speaks_for_all():
+            _warned.add(former)
+            logger.warning('%s is now called %s: use that name, the former one works for one more release', former,
+                           name)
 
 
 def member(planned: Optional[Dict[str, Any]] = None) -> Job:
-    """Return the job of this process; join it first, as :func:`join` does (collective), if it has not joined yet."""
+    """Return the job of this process; a process that has joined none joins one (collective then)."""
     if _job is None:
-        return join({}, planned)[0]
+        return join(resolve_store({}, planned))
     _job.check()
     return _job
 
@@ -142,26 +188,28 @@ def _restore_environment(former: Dict[str, str]) -> None:
 
 
 def _check_against(job: Job, settings: Settings) -> None:
-    """Refuse settings of a later store that differ from those of the job and cannot change: SettingError."""
+    """Refuse settings that the job can no longer have."""
     for name, declaration in DECLARED.items():
-        value, job_value = getattr(settings, name), getattr(job.settings, name)
-        matters = bool(value) if declaration.scope == WORKER_0 else job.distributed
-        if declaration.once and matters and value != job_value:
+        requested, current_value = getattr(settings, name), getattr(job.settings, name)
+        matters = bool(requested) if declaration.scope == WORKER_0 else job.distributed
+        if declaration.once and matters and requested != current_value:
             raise SettingError('%s=%s, but this process already runs with %s: %s' % (
-                variable(name), as_written(value), as_written(job_value), declaration.once))
+                variable(name), as_written(requested), as_written(current_value), declaration.once))
 
 
-def agree_on_store(job: Job, settings: Optional[Settings], problem: str) -> None:
-    """Agree on a later store, which all workers make (collective).
+def agree_on_store(job: Job, settings: Settings, problem: Optional[SettingError]) -> None:
+    """Agree on a further store, which all workers make (collective).
 
-    `settings` are those of this worker's store; None if there is a `problem` with them, which the caller raises.
-    SettingError if another worker cannot make the store, or has different settings.
+    Raises the `problem` with the settings of this worker, if there is one, and SettingError if another worker cannot
+    make the store or has other settings.
     """
-    if job.leases is None:
-        return
-    everyone = job.leases.meet([settings and settings.shared(), problem], 'mxhybrid.another_store')
-    for rank, (_, their_problem) in enumerate(everyone):
-        if their_problem and not problem:
-            raise SettingError('worker %d cannot make this store: %s' % (rank, their_problem))
-    if not problem:
-        check_equal([shared for shared, _ in everyone])
+    if job.leases is not None:
+        shared = None if problem else settings.shared()
+        everyone = job.leases.meet([shared, str(problem or '')], 'mxhybrid.another_store')
+        if not problem:
+            for rank, (_, text) in enumerate(everyone):
+                if text:
+                    raise SettingError('worker %d cannot make this store: %s' % (rank, text))
+            check_equal([shared_settings for shared_settings, _ in everyone])
+    if problem:
+        raise problem

@@ -73,10 +73,10 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
                            'to mxhybrid and unset HOROVOD_* variables'
                            % (collective.rank, collective.size, rank, num_workers))
     # Not exchanged together with the addresses, because records in the native store are short.
-    check_equal(collective.exchange(settings.shared(), 'mxhybrid.settings'))
+    check_equal(collective.allgather_json(settings.shared(), 'mxhybrid.settings'))
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],
                         [peer['memory_domain'] for peer in peers])
-    lane = takes_lane(settings, rank, collective.exchange(lane_unavailable_reason(settings), 'mxhybrid.lane'))
+    lane = takes_lane(settings, rank, collective.allgather_json(lane_unavailable_reason(settings), 'mxhybrid.lane'))
     # Commands to servers of launch.py can only be pickles on an open port, so the secret travels unprotected, too.
     watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}
     return Joined(topology, collective, native, launch.servers, num_workers, watch, lane, pickled)

@@ -1,1 +1,1 @@
-"""What MXNet and Gluon see: the store, and the hooks in Trainer and Parameter."""
+"""The store as MXNet and Gluon see it, and the hooks in Trainer and Parameter."""

@@ -1,7 +1,7 @@
 """Names of parameters without the numbers that gluon counts up in a process.
 
-``dense3_`` is the fourth dense layer that a process has made outside of a name scope, so workers that have made other
-layers before have other numbers in the same network.
+``dense3_`` is the fourth dense layer that a process has made outside of a name scope.  A worker that has made other
+layers before has other numbers in the same network.
 """
 import re
 from typing import Dict, List, Sequence, Set, Tuple
@@ -10,10 +10,9 @@ _NUMBERED = re.compile(r'(.*?)(\d+)\Z', re.DOTALL)
 
 
 def without_counters(names: Sequence[str]) -> List[str]:
-    """Return the names with each number replaced by its place in the order of numbers that stand behind the same text.
+    """Return the names with each number replaced by its rank among the numbers that follow the same text.
 
-    Of ``dense3_weight`` and ``dense7_weight`` these are ``dense0_weight`` and ``dense1_weight``, in whatever order
-    they come.
+    For example, ``dense7_weight`` and ``dense3_weight`` become ``dense1_weight`` and ``dense0_weight``.
     """
     split = [name.split('_') for name in names]
     done: List[Tuple[str, ...]] = [()] * len(names)

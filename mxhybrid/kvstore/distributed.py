@@ -1,4 +1,4 @@
-"""A job of several processes: finds the route of each key, has workers agree, and knows the optimizer."""
+"""The backend for a job of several processes: chooses the route of each key, lets workers agree, has the optimizer."""
 import hashlib
 import itertools
 from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional, Set, Tuple
@@ -16,7 +16,7 @@ from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
 from ..routes.dense_buckets import DenseBuckets
 from ..routes.partition_tuner import Tuner
-from ..routes.route import Means
+from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..servers.row_wise_check import check_row_wise
 from . import states_file
@@ -26,9 +26,9 @@ logger = get_logger(__name__)
 
 
 class Distributed:
-    """Backend of a store in a job of several processes; every method serves one key and is collective but for pulls.
+    """The backend of a store in a job of several processes; its methods are collective, except pulls.
 
-    What to do with a gradient or a value is up to the key's route (:mod:`mxhybrid.routes.route`).
+    The route of a key (:mod:`mxhybrid.routes.route`) handles its gradients and values.
     """
 
     def __init__(self, job: Job, settings: Settings):
@@ -39,23 +39,24 @@ class Distributed:
         self._leases = job.leases
         self._lease = job.leases.new()
         self._prefix = self._lease.prefix
-        #: Route by key.
+        #: Routes by key.
         self.routes: Dict[Any, Any] = {}
-        #: Updates dense values of the store, in this process; its optimizer is that of tables, too.
+        #: Updates dense values of the store, in this process; tables have the same optimizer.
         self.updater: Any = None
         self._tuner: Optional[Tuner] = None
         if settings.any_auto:
             self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
-        self._means = Means(job.collective, job.servers, settings, self._prefix, self._tuner)
-        self._chooser = Chooser(self._means, job.topology.hosts, job.topology.groups(job.servers.on_lane), job.measured)
+        self._context = RouteContext(job.collective, job.servers, settings, self._prefix, self._tuner)
+        groups = job.topology.groups(job.servers.on_lane)
+        self._chooser = Chooser(self._context, job.topology.hosts, groups, job.measured)
         self._buckets = DenseBuckets(job.collective, self._prefix)
         self._settings_checked: List[Any] = []
         self._keeps_dense = True
         self._agreed: Dict[Any, tuple] = {}
-        # Keys to be initialised anew, and whether their values were set.
+        # Keys that are to be initialised anew, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
         self._sums: Any = None
-        # Keys that may still change over to own rows.
+        # Keys whose weights may yet move to servers.
         self._unsettled: Set[Any] = set()
 
     @property
@@ -70,7 +71,7 @@ class Distributed:
     # -- initial values ----------------------------------------------------------------------------------------
 
     def may_init(self, key: Any) -> bool:
-        """Whether a key is new, or to be initialised anew."""
+        """Return whether a key is new, or to be initialised anew."""
         return key not in self.routes or key in self._reinitialise
 
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
@@ -98,7 +99,8 @@ class Distributed:
             check_row_wise(optimizer, name, shape, dtype)
 
     def _introduce(self, optimizer: Any) -> None:
-        """Have servers import a class that is not MXNet's, so that one that cannot ends the job before it trains."""
+        """Let servers import a class that is not MXNet's: a server that cannot import it ends the job before training.
+        """
         if not is_known(optimizer):
             self._servers.command('find', name=reference_of(optimizer))
 
@@ -109,24 +111,24 @@ class Distributed:
                                                   variable('wire_dtype')))
 
     def _agree(self, call: str, keys: List[List[Any]]) -> List[str]:
-        """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``; return worker 0's names.
+        """Compare the keys that workers are about to initialise, ``[[key, name, …], …]``; return worker 0's names.
 
-        Names may differ in the numbers that gluon counts up.
+        Names may differ in the numbers that gluon counts up.  InputError on all workers if anything else differs.
         """
         names = [key[1] for key in keys]
-        keys = [key + ['route ' + self._means.settings.way_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
+        keys = [key + ['route ' + self._context.settings.route_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
                 for key in keys]
         compared = [[key[0], name] + key[2:] for key, name in zip(keys, without_counters(names))]
         digest = np.concatenate([_digest(compared), _digest(names)])
         tag = '%s.agree' % self._prefix
-        others = self._collective.gather(digest, tag)
-        if all(np.array_equal(digest, other) for other in others):
+        digests = self._collective.allgather(digest, tag)
+        if all(np.array_equal(digest, other) for other in digests):
             return names
-        if all(np.array_equal(others[0][:2], other[:2]) for other in others):
-            return [str(name) for name in self._collective.exchange(names, tag + '.names')[0]]
-        everyone = self._collective.exchange(keys, tag + '.details')
-        for rank, theirs in enumerate(everyone):
-            for first, other in itertools.zip_longest(everyone[0], theirs):
+        if all(np.array_equal(digests[0][:2], other[:2]) for other in digests):
+            return [str(name) for name in self._collective.allgather_json(names, tag + '.names')[0]]
+        everyone = self._collective.allgather_json(keys, tag + '.details')
+        for rank, worker_keys in enumerate(everyone):
+            for first, other in itertools.zip_longest(everyone[0], worker_keys):
                 if first != other:
                     raise InputError('%s: workers disagree: worker 0 has %s, worker %d has %s. Build the same model, '
                                      'in the same order and with the same names, on every worker'
@@ -141,7 +143,7 @@ class Distributed:
             self._before_push(route)
             route.push(arrays, self.updater, priority)
             return
-        # Before anything is sent, since it may refuse them.
+        # Before anything is sent: it may refuse the arrays.
         ids, rows = read_gradient(route, arrays, self._servers.trace)
         self._before_push(route)
         route = self._chooser.before_push(route, self._optimizer)
@@ -149,8 +151,9 @@ class Distributed:
         route.push_rows(ids, rows, self.updater, priority)
         self._chooser.after_push(route, ids)
 
-    def push_own(self, route: Any, arrays: List[Any], optimizer: Any, priority: int, devices: Iterable[int]) -> None:
-        """Have servers update a dense weight that they hold, see :meth:`mxhybrid.routes.own_rows.OwnRows.update`."""
+    def push_on_demand(self, route: Any, arrays: List[Any], optimizer: Any, priority: int, devices: Iterable[int]
+                       ) -> None:
+        """Let servers update a dense weight, see :meth:`mxhybrid.routes.on_demand_rows.OnDemandRows.update`."""
         ids, rows = read_gradient(route, arrays, self._servers.trace)
         self._before_push(route)
         route.update(ids, rows, optimizer, priority, devices)
@@ -159,7 +162,7 @@ class Distributed:
         if self.updater is not None:
             self._check_settings(self.updater.optimizer)
         self._lifeline.count_call('push of %s' % route.name)
-        # Routes are chosen first: tables that leave the servers have no partitions.
+        # Routes are chosen before partition counts: a table that leaves the servers has no partitions.
         if self._tuner is None or not self._tuner.active:
             return
         if self._chooser.waits(route.key) or self._unsettled:
@@ -168,7 +171,7 @@ class Distributed:
             self._tuner.before_push(route.key)
 
     def _check_settings(self, optimizer: Any) -> None:
-        """Refuse settings that a table cannot have before the first push of a step, so that nothing is updated."""
+        """Refuse settings that a table cannot have, before the first push of a step, so that nothing is updated."""
         settings = [getattr(optimizer, name, None) for name in ('wd', 'momentum', 'centered', 'multi_precision')]
         if settings != self._settings_checked:
             for route in self._tables():
@@ -176,7 +179,7 @@ class Distributed:
             self._settings_checked = settings
 
     def _put(self, route: Any) -> None:
-        """Have a key take this route from now on."""
+        """Use a route for its key from now on."""
         self.routes[route.key] = route
 
     def pushpull(self, route: Any, arrays: List[Any], outs: List[Any], priority: int) -> None:
@@ -185,7 +188,7 @@ class Distributed:
         route.pushpull(arrays, outs, self.updater, priority)
 
     def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int) -> None:
-        """Push dense arrays and write values to outputs, of several keys."""
+        """Push dense arrays of several keys, and write the values to outputs."""
         self._before_push(work[0][0])
         for place, (route, arrays, outs) in enumerate(self._buckets.pushpull(work, self.updater, priority)):
             route.pushpull(arrays, outs, self.updater, priority - place)
@@ -194,109 +197,110 @@ class Distributed:
         """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
         route.pull(outs, self.updater, priority, ignore_sparse)
 
-    def pull_rows(self, route: Any, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
-        """Write rows to `outs`: those of one array of ids to all outputs, or of one array to each."""
-        self._chooser.pulled(route, sum(map(len, wanted)))
-        route.pull_rows(wanted, outs, priority)
+    def pull_rows(self, route: Any, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
+        """Write rows to `outs`: `id_arrays` has one array of ids for all outputs, or one for each."""
+        self._chooser.pulled(route, sum(map(len, id_arrays)))
+        route.pull_rows(id_arrays, outs, priority)
 
     def prefetch(self, route: Any, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Ask for rows that will be pulled."""
+        """Request rows that will be pulled."""
         route.prefetch(ids, priority, after_push)
 
     def repartition(self, route: Any, partitions: int) -> None:
-        """Cut a table into another number of partitions, between two steps."""
+        """Change the number of partitions of a table, between two steps."""
         self._lifeline.count_call('repartition of %s' % route.name)
         route.repartition(partitions)
 
-    # -- own rows --------------------------------------------------------------------------------------------------
+    # -- rows on demand---------------------------------------------------------------------------------------------
 
     @property
-    def own_rows(self) -> bool:
-        """Whether servers may hold dense weights."""
+    def serves_dense_weights(self) -> bool:
+        """Whether servers may hold dense weights, the setting ``own_rows``."""
         return self._settings.own_rows
 
     def pause_tuning(self, key: Any) -> None:
-        """Have no table cut anew until :meth:`resume_tuning`: this key may change over to own rows."""
+        """Keep the partitions of all tables until :meth:`resume_tuning`: this key may move to rows on demand."""
         self._unsettled.add(key)
 
     def resume_tuning(self, key: Any) -> None:
-        """It is settled who holds the weight of this key."""
+        """End :meth:`pause_tuning` of a key: it is decided who holds its weight."""
         self._unsettled.discard(key)
 
-    def own_routes(self) -> List[Any]:
-        """Routes of dense weights that servers hold."""
-        return [route for route in self.routes.values() if route.holds_weight and not route.sparse]
+    def on_demand_routes(self) -> List[Any]:
+        """Return the routes of dense weights that servers hold."""
+        return [route for route in self.routes.values() if route.weight_in_table and not route.sparse]
 
     def serve(self, key: Any, weight: Any, state: Any, optimizer: Any) -> None:
-        """Have the servers hold and update a dense weight, see :meth:`mxhybrid.routes.own_rows.OwnRows.fill`."""
+        """Move a dense weight to the servers, see :meth:`mxhybrid.routes.on_demand_rows.OnDemandRows.fill`."""
         route = self.routes[key]
         self._lifeline.count_call('move of %s' % route.name)
-        self._put(route.to_own_rows(weight, state, optimizer))
+        self._put(route.to_on_demand_rows(weight, state, optimizer))
 
     def take_back(self, key: Any, weight: Any) -> Tuple[Any, List[np.ndarray]]:
-        """End :meth:`serve`: what makes the optimizer state, if there is any, and its arrays; `weight`, if given, is
-        the value now.
+        """End :meth:`serve`; return the optimizer that makes the state, None if there is no state, and the state's
+        arrays.
+
+        `weight`, unless it is None, is the present value, which the store keeps.
         """
         route = self.routes[key]
-        # There is none if the store has just been given another optimizer.
-        maker, found = (route.state_maker() if route.has_state else None), route.take_state()
-        workers = route.give_up()
+        # There is no state if the store has just been given another optimizer.
+        maker, states = (route.state_maker() if route.has_state else None), route.take_state()
+        worker_route = route.give_up()
         if weight is not None:
-            workers.keep(weight)
-        self._put(workers)
-        return maker, found
+            worker_route.keep(weight)
+        self._put(worker_route)
+        return maker, states
 
     def stop_serving(self, key: Any) -> None:
-        """End :meth:`serve` and forget what the servers hold."""
+        """End :meth:`serve` without the values of the servers."""
         self._put(self.routes[key].give_up())
 
     # -- optimizer -------------------------------------------------------------------------------------------------
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Update on the store from now on; a second optimizer starts without state, as in MXNet's own stores."""
+        """Update on the store from now on; a second optimizer begins without state, as in MXNet's own stores."""
         tables = self._tables()
         for route in tables:
             self._admit(optimizer, route.key, route.name, route.shape, route.dtype)
         if any(route.uses_servers for route in tables):
             self._introduce(optimizer)
         if self.updater is not None:
-            for route in tables + self.own_routes():
+            for route in tables + self.on_demand_routes():
                 route.forget_optimizer()
         self.updater = mx.optimizer.get_updater(optimizer)
 
     def set_updater(self, updater: Any) -> None:
-        """Refused."""
-        raise InputError('_set_updater: functions cannot travel to the servers: use set_optimizer')
+        """Raise InputError."""
+        raise InputError('_set_updater: servers cannot run a function of the script: use set_optimizer')
 
     def save_states(self, fname: str, dump_optimizer: bool) -> None:
         """Write all optimizer state to one file on worker 0 (not collective)."""
         if self._job.rank == 0:
-            states_file.save(fname, self.updater, self._tables() + self.own_routes(), dump_optimizer)
+            states_file.save(fname, self.updater, self._tables() + self.on_demand_routes(), dump_optimizer)
 
     def load_states(self, fname: str) -> None:
-        """Read optimizer state on worker 0 and give it to all workers and servers."""
+        """Read optimizer state on worker 0, and give it to all workers and servers."""
         self._lifeline.count_call('load_states')
-        states_file.load(fname, self.updater, self._tables() + self.own_routes(), self._collective, self._prefix)
+        states_file.load(fname, self.updater, self._tables() + self.on_demand_routes(), self._collective, self._prefix)
 
     def _tables(self) -> List[Any]:
-        """Routes of row_sparse weights."""
+        """Return the routes of row_sparse weights."""
         return [route for route in self.routes.values() if route.sparse]
 
     # -- for Trainers ----------------------------------------------------------------------------------------------
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Mapping[str, TablePlan]
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, hints: Mapping[str, TablePlan]
                ) -> Dict[int, str]:
-        """Agree on a Trainer's parameters, see :meth:`mxhybrid.kvstore.hybrid.Hybrid.attach`; return the names that
-        worker 0 has for them.
+        """Agree on a Trainer's parameters, see :meth:`mxhybrid.kvstore.hybrid.Hybrid.attach`; return worker 0's names.
         """
         self._keeps_dense = keeps_dense
-        self._means.plan(planned)
-        # A Trainer may have taken another one's place just now.
+        self._context.take_hints(hints)
+        # A Trainer may have just replaced another one.
         self._leases.meet(None, self._prefix + '.attach')
         names = self._agree('Trainer', [[key] + param for key, param in params.items()])
-        own = [param[0] for param in params.values()]
-        if names != own:
-            self._means.plan({name: planned[mine] for name, mine in zip(names, own) if mine in planned})
+        local_names = [param[0] for param in params.values()]
+        if names != local_names:
+            self._context.take_hints({name: hints[local] for name, local in zip(names, local_names) if local in hints})
         self._agreed = {key: tuple(param[-1]) for key, param in params.items() if all(param[-1])}
         return dict(zip(params, names))
 
@@ -304,42 +308,44 @@ class Distributed:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
         self._lease, self._prefix, self.routes = other._lease, other._prefix, other.routes
         self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
-        self._buckets, self._means = other._buckets, other._means
+        self._buckets, self._context = other._buckets, other._context
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def votes(self, flags: List[bool], waiting: str = '') -> List[bool]:
-        """Which flags are true on any worker; `waiting` says what for, should the others wait elsewhere."""
+        """Return which flags are true on any worker; `waiting` names the call for a message about workers that wait."""
         return self._collective.any_of(flags, self._prefix + '.votes', waiting)
 
-    def exchange(self, value: Any, what: str) -> List[Any]:
-        """The JSON `value` of every worker, in rank order."""
-        return self._collective.exchange(value, '%s.%s' % (self._prefix, what))
+    def allgather_json(self, value: Any, what: str) -> List[Any]:
+        """Return the JSON `value` of every worker, in rank order."""
+        return self._collective.allgather_json(value, '%s.%s' % (self._prefix, what))
 
     @property
     def largest_gradient(self) -> float:
-        """Up to which magnitude a float32 gradient surely survives the way through all workers."""
+        """Largest magnitude of a float32 gradient that cannot overflow in the sum over all workers."""
         return safe_magnitude(self._job.num_workers) if self._settings.halves else float('inf')
 
     def add_up(self, values: np.ndarray) -> Any:
-        """Sum a few float64 values over all workers, to an array that is filled later and serves the next call, too."""
+        """Sum a few float64 values over all workers; return an array that is filled later and reused by the next call.
+        """
         if self._sums is None or len(self._sums) != len(values):
             self._sums = mx.nd.zeros(len(values), dtype=np.float64, ctx=mx.cpu())
-        # One array for all calls: Horovod refuses a name that is still in flight, the engine makes it wait.
+        # All calls use one array: Horovod refuses a name that is still in flight, but the engine makes a call wait for
+        # an array that is in use.
         self._sums[:] = values
         self._lifeline.count_call('a step of a Trainer')
-        self._collective.allreduce_(self._sums, self._prefix + '.agreement')
+        self._collective.allreduce_(self._sums, self._prefix + '.step_consistency')
         return self._sums
 
     def times(self, call: str) -> int:
-        """How often this worker has made a collective call of this name."""
+        """Return how often this worker has made a collective call of this name."""
         return self._lifeline.times(call)
 
     def busy(self) -> ContextManager[None]:
-        """Around what may take this worker long while the others wait: it does not count as a stall."""
+        """Surround work that may take long while the other workers wait: it does not count as a stall."""
         return self._lifeline.busy()
 
     def read_for_all(self, fname: str) -> bytes:
-        """Contents of a file on worker 0, given to all workers."""
+        """Return the contents of a file of worker 0 on all workers."""
         self._lifeline.count_call('a file for all')
         data = states_file.read_on_root(fname, self._collective, self._prefix + '.file')
         return states_file.broadcast_bytes(data, self._collective, self._prefix + '.file')

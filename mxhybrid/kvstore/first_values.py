@@ -1,17 +1,17 @@
 """Gives all workers worker 0's values of a Trainer's parameters before the first gradients are computed from them.
 
 ==========================================  ==========================================================================
-a parameter                                 gets worker 0's values
+parameter                                   gets worker 0's values
 ==========================================  ==========================================================================
 with values on all workers                  when the Trainer is made, :func:`share_first_values`
-that waits for its shape on some worker     when this worker first reads it in ``autograd.record()``, as all workers do;
+that waits for its shape on some worker     at the worker's first read in ``autograd.record()``, which all workers make;
                                             else in the first step
 with a row_sparse weight                    from the servers, whenever rows are read in ``autograd.record()``
-part of a split network                     from ``parallelize``
+of a split network                          from ``parallelize``
 ==========================================  ==========================================================================
 
-Worker 0 sends a copy and goes on, so that it may make forward passes which the others do not make.  Values that
-differ all the same, because a worker alone has changed its own meanwhile, are compared in the first step.
+Worker 0 sends a copy and goes on, so that it may make forward passes that the other workers do not make.  The first
+step compares the values again, since a worker may have changed its own after the Trainer was made.
 """
 import hashlib
 import threading
@@ -25,16 +25,16 @@ from ..job.job import Job
 from ..native.arrays import host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
 from .counted_names import without_counters
-from .parts import part_of
+from .weight_shards import shard_of
 
 logger = get_logger(__name__)
 
-#: Number of parameters that the warning names.
+#: Most parameters that the warning names.
 _NAMED = 3
 
 
 class FirstValues:
-    """Parameters of which this worker does not have worker 0's values yet, by name; `labels` name the broadcasts."""
+    """Parameters that do not have worker 0's values yet; `labels` has the names of their broadcasts, by parameter."""
 
     def __init__(self, job: Job, labels: Dict[str, str]):
         self._job, self._labels = job, labels
@@ -45,7 +45,7 @@ class FirstValues:
         return bool(self._labels)
 
     def share(self, param: Any) -> None:
-        """Overwrite a parameter, if it has values, with worker 0's, once; returns before they are there."""
+        """Overwrite the values of a parameter, if it has any, with worker 0's, once; returns before they arrive."""
         with self._lock:
             label = self._labels.get(param.name)
             if label is not None and has_values(param):
@@ -53,7 +53,7 @@ class FirstValues:
                 del self._labels[param.name]
 
     def share_all(self, params: List[Any]) -> None:
-        """As :meth:`share`, all of `params` that have values: other workers may have read them already."""
+        """Call :meth:`share` for all `params`, which other workers may have read already."""
         for param in params:
             self.share(param)
 
@@ -61,65 +61,66 @@ class FirstValues:
 def share_first_values(trainer: Any, job: Job) -> Optional[FirstValues]:
     """Give all workers worker 0's values of a Trainer that was just made (collective).
 
-    Returns what is left for later, None if nothing is.  Where workers have other parameters nothing happens: the first
-    step says so.
+    Returns the parameters that have no values yet, None if there are none.  If workers have different parameters
+    nothing happens: the first step raises the error.
     """
     assert job.collective is not None
     params = _shared_params(trainer)
-    mine = [[name, str(np.dtype(param.dtype)), [list(param.shape), _digest(param)] if has_values(param) else None]
-            for name, param in zip(_comparable_names(params), params)]
-    summary = hashlib.blake2b(repr(mine).encode(), digest_size=8).hexdigest()
-    everyone = job.collective.exchange([summary, job.count_trainer()], 'mxhybrid.first_values')
-    labels = ['mxhybrid.first_values.%d.%d' % (everyone[0][1], place) for place in range(len(params))]
-    lists = [mine]
+    entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), _digest(param)] if has_values(param) else None]
+               for name, param in zip(_comparable_names(params), params)]
+    summary = hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest()
+    everyone = job.collective.allgather_json([summary, job.count_trainer()], 'mxhybrid.first_values')
+    labels = ['mxhybrid.first_values.%d.%d' % (everyone[0][1], index) for index in range(len(params))]
+    entries_by_rank = [entries]
     if any(summary != everyone[0][0] for summary, _ in everyone):
-        lists = job.collective.exchange(mine, 'mxhybrid.first_values.details')
-    if any(_declared(theirs) != _declared(lists[0]) for theirs in lists):
+        entries_by_rank = job.collective.allgather_json(entries, 'mxhybrid.first_values.details')
+    if any(_declared(worker_entries) != _declared(entries_by_rank[0]) for worker_entries in entries_by_rank):
         return None
-    later = {}
-    for param, label, *states in zip(params, labels, *([state for _, _, state in theirs] for theirs in lists)):
+    states_by_rank = [[state for _, _, state in worker_entries] for worker_entries in entries_by_rank]
+    without_values = {}
+    for param, label, *states in zip(params, labels, *states_by_rank):
         if None in states:
-            later[param.name] = label
+            without_values[param.name] = label
         elif any(shape != states[0][0] for shape, _ in states):
             return None
-    for param, label, *states in zip(params, labels, *([state for _, _, state in theirs] for theirs in lists)):
-        if param.name not in later and any(state != states[0] for state in states):
+    for param, label, *states in zip(params, labels, *states_by_rank):
+        if param.name not in without_values and any(state != states[0] for state in states):
             _broadcast(job, param, label)
-    return FirstValues(job, later) if later else None
+    return FirstValues(job, without_values) if without_values else None
 
 
 def compare_first_values(trainer: Any, job: Job) -> None:
-    """Warn in the first step of a Trainer if workers have computed gradients from other values than worker 0's
+    """Warn in the first step of a Trainer of workers whose gradients come from other values than worker 0's
     (collective).
     """
     assert job.collective is not None
     params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
     names = _comparable_names(params)
-    mine = {name: _digest(param) for name, param in zip(names, params)}
+    digests = {name: _digest(param) for name, param in zip(names, params)}
     fresh = [name for name, param in zip(names, params) if any(map(is_fresh, arrays_of(param)))]
-    summary = hashlib.blake2b(repr(sorted(mine.items())).encode(), digest_size=8).hexdigest()
-    if len(set(job.collective.exchange(summary, 'mxhybrid.first_step'))) == 1:
+    summary = hashlib.blake2b(repr(sorted(digests.items())).encode(), digest_size=8).hexdigest()
+    if len(set(job.collective.allgather_json(summary, 'mxhybrid.first_step'))) == 1:
         return
-    everyone = job.collective.exchange([mine, fresh], 'mxhybrid.first_step.details')
+    everyone = job.collective.allgather_json([digests, fresh], 'mxhybrid.first_step.details')
     used = {name for _, names in everyone for name in names}
-    for rank, (theirs, _) in enumerate(everyone):
-        differ = [name for name, digest in everyone[0][0].items()
-                  if name in used and theirs.get(name, digest) != digest]
-        if differ and job.rank == 0:
-            more = ' and %d more' % (len(differ) - _NAMED) if len(differ) > _NAMED else ''
+    for rank, (worker_digests, _) in enumerate(everyone):
+        differing = [name for name, digest in everyone[0][0].items()
+                     if name in used and worker_digests.get(name, digest) != digest]
+        if differing and job.rank == 0:
+            more = ' and %d more' % (len(differing) - _NAMED) if len(differing) > _NAMED else ''
             logger.warning("worker %d has computed the gradients of its first step from other values of %s%s than "
                            "worker 0, because values were changed on some workers after the Trainer was made; from "
                            "this step on all workers have worker 0's. Load or set values before the Trainer is made, "
-                           "or the same ones on every worker", rank, ', '.join(differ[:_NAMED]), more)
+                           "or the same values on every worker", rank, ', '.join(differing[:_NAMED]), more)
             return
 
 
 def _shared_params(trainer: Any) -> List[Any]:
-    return [param for param in params_of(trainer) if part_of(param) is None and not is_row_sparse(param)]
+    return [param for param in params_of(trainer) if shard_of(param) is None and not is_row_sparse(param)]
 
 
 def _comparable_names(params: List[Any]) -> List[str]:
-    """Return names that are the same on all workers where only the numbers differ that gluon counts up."""
+    """Return the names without the numbers that gluon counts up, so that they are the same on all workers."""
     return without_counters([param.name for param in params])
 
 
@@ -137,7 +138,7 @@ def _broadcast(job: Job, param: Any, label: str) -> None:
     job.guard.lifeline.count_call('first values of %s' % param.name)
     with mx.autograd.pause():
         first, *others = [array.as_nd_ndarray() for array in arrays_of(param)]
-        if job.rank == 0:  # which does not wait for the others
+        if job.rank == 0:  # it does not wait for the others
             job.collective.broadcast_(first.copy(), label)
             return
         job.collective.broadcast_(first, label)

@@ -1,32 +1,32 @@
-"""Where mxhybrid reaches into MXNet 1.9.1; each hook acts for stores of ours only.
+"""The hooks in MXNet 1.9.1; each acts for hybrid stores only.
 
 ================================  ============================================================================
-hooked                            why
+hooked                            reason
 ================================  ============================================================================
 ``Trainer.__init__``              workers begin with the values of worker 0; libraries ask for a local store
 ``trainer._create_kvstore``       with one device, any name without 'dist' silently becomes no store at all
-``model._create_kvstore``,        refused: ``mx.mod.Module`` looks for 'dist' in the type of a store before it does
-``module._create_kvstore``        what several workers need
-``Trainer.step``,                 the batch size, which all workers must give; who exchanges gradients by hand wants
-``Trainer.update``                their sums
-``Trainer._allreduce_grads``,     what workers must agree on, some of it before a push updates weights on servers;
-``Trainer._update``               where a step begins and ends (:mod:`mxhybrid.kvstore.trainer_step`, also for the next)
+``model._create_kvstore``,        refused: ``mx.mod.Module`` does what several workers need only if the type of a
+``module._create_kvstore``        store has 'dist' in it
+``Trainer.step``,                 all workers must give the same batch size; a script that calls allreduce_grads()
+``Trainer.update``                itself needs the sums of all workers
+``Trainer._allreduce_grads``,     workers must agree on some values, partly before a push updates weights on servers;
+``Trainer._update``               a step begins and ends here (:mod:`mxhybrid.kvstore.trainer_step`, also for the next)
 ``Trainer._init_kvstore``         parameter names, for messages, the report and partition patterns
-``Trainer._reset_kvstore``,       new weights in the middle of training: MXNet makes a new store and fills it
-``Parameter.set_data``,           from the worker, which holds only some rows of a table; where workers update, they
-``Parameter.initialize``          may have been given different ones
-``Trainer._row_sparse_pull``      before the first step a parameter can be saved and read from what the worker holds
-``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
+``Trainer._reset_kvstore``,       new weights during training: MXNet makes a new store and fills it from the worker,
+``Parameter.set_data``,           which holds only some rows of a table; if workers update, they may have got different
+``Parameter.initialize``          values
+``Trainer._row_sparse_pull``      before the first step a parameter is saved and read from the worker's own array
+``Trainer.save_states``,          worker 0 writes one file; MXNet would write it on every worker at the same time
 ``Trainer.load_states``
-``nn.Embedding.forward``          which rows of a weight on servers are needed (:mod:`mxhybrid.kvstore.own_rows_copy`)
-``Parameter.data``, ``grad``,     who else reads value or gradient
+``nn.Embedding.forward``          which rows of a weight on servers are needed (:mod:`mxhybrid.kvstore.on_demand_copy`)
+``Parameter.data``, ``grad``,     other reads of a value or a gradient
 ``list_data``, ``list_grad``
-``Parameter.list_ctx``,           not these, which look at the arrays, but not into them
+``Parameter.list_ctx``,           no reads: they look at the arrays, but not into them
 ``Parameter._load_init``,
 ``ParameterDict.zero_grad``
-``Parameter._set_trainer``        values that servers hold for another Trainer come home
-``Parameter._reduce``             what is saved: whole weights that servers hold, tables with their own dtype; refused,
-                                  as is ``_load_init``, for parts of weights
+``Parameter._set_trainer``        values that servers hold for another Trainer return to the worker
+``Parameter._reduce``             saving: whole weights that servers hold, and tables with their own dtype; refused, as
+                                  ``_load_init`` is, for shards of weights
 ``sys.excepthook``                a worker whose script fails ends the job
 ================================  ============================================================================
 """
@@ -45,19 +45,20 @@ from ..base.errors import InputError
 from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..job.join import fail_current
-from . import own_rows_copy
+from . import on_demand_copy
 from .local_stores import store_for
-from .parts import refuse_left, refuse_move, refuse_new_values, refuse_parts
-from .trainer_step import Steps, is_ours, share_value_read, steps_of
+from .trainer_step import TrainerHooks, hooks_of, is_hybrid, share_value_read
+from .weight_shards import refuse_emptied, refuse_move, refuse_new_values, refuse_shards
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
 _MODULES = ('mxnet.model', 'mxnet.module.module')
 
-#: What does the work of a Trainer's method.
+#: The method that takes the place of a Trainer's method.
 _METHODS: Dict[str, Callable[..., Any]] = {
-    'step': Steps.step, '_allreduce_grads': Steps.exchange, '_update': Steps.update, 'update': Steps.update_by_hand,
-    '_init_kvstore': Steps.make_store, '_row_sparse_pull': Steps.pull_rows,
-    'save_states': Steps.save_states, 'load_states': Steps.load_states}
+    'step': TrainerHooks.step, 'update': TrainerHooks.update_by_hand,
+    '_allreduce_grads': TrainerHooks.allreduce_grads, '_update': TrainerHooks.update,
+    '_init_kvstore': TrainerHooks.init_kvstore, '_row_sparse_pull': TrainerHooks.row_sparse_pull,
+    'save_states': TrainerHooks.save_states, 'load_states': TrainerHooks.load_states}
 
 
 def install() -> None:
@@ -67,13 +68,13 @@ def install() -> None:
         _wrap(sys.modules[module], '_create_kvstore', _refuse_module)
     _wrap(Trainer, '__init__', _make_trainer)
     for name, method in _METHODS.items():
-        _wrap(Trainer, name, _by_steps(method))
+        _wrap(Trainer, name, _by_trainer_hooks(method))
     _wrap(Trainer, '_reset_kvstore', _reset_kvstore)
     for name, make in (('initialize', _initialize), ('set_data', _set_data),
                        ('data', _value_read), ('list_data', _value_read),
-                       ('grad', _around(own_rows_copy.gradient_read)),
-                       ('list_grad', _around(own_rows_copy.gradient_read)),
-                       ('list_ctx', _around(own_rows_copy.unread)), ('_load_init', _load_init),
+                       ('grad', _around(on_demand_copy.gradient_read)),
+                       ('list_grad', _around(on_demand_copy.gradient_read)),
+                       ('list_ctx', _around(on_demand_copy.unread)), ('_load_init', _load_init),
                        ('_reduce', _reduce), ('reset_ctx', _reset_ctx), ('_set_trainer', _set_trainer)):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
@@ -82,7 +83,7 @@ def install() -> None:
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by what `make` makes of it, once."""
+    """Replace ``owner.name`` by the function that `make` returns for it, once."""
     original = getattr(owner, name)
     if not getattr(original, '_mxhybrid', False):
         replacement: Any = functools.wraps(original)(make(original))
@@ -95,20 +96,23 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 def _create_kvstore(original: Any) -> Any:
     def create(kvstore: Any, num_device: int, arg_params: Any) -> Any:
-        if not is_ours(kvstore):
+        if not is_hybrid(kvstore):
             return original(kvstore, num_device, arg_params)
         if isinstance(kvstore, str):
             kvstore = mx.kv.create(kvstore)
-        # Updating in the worker is cheaper and leaves every feature of the Trainer; MXNet asks for an update on
-        # the store by itself where the weights live there.
+        # An update in the worker is cheaper and supports every feature of the Trainer.  MXNet itself asks for an update
+        # on the store if the weights are there.
         return kvstore, bool(int(os.environ.get('MXNET_UPDATE_ON_KVSTORE', '0')))
     return create
 
 
 def _refuse_module(original: Any) -> Any:
-    """For MXNet's older interfaces: they divide by the workers, and start alike, where the type has 'dist' in it."""
+    """Return the hook for MXNet's older interfaces.
+
+    They divide by the number of workers, and start from equal values, only if the store's type has 'dist' in it.
+    """
     def create(kvstore: Any, num_device: int, arg_params: Any) -> Any:
-        if is_ours(kvstore):
+        if is_hybrid(kvstore):
             sparse = sorted(name for name, value in (arg_params or {}).items() if value.stype == 'row_sparse')
             net = ('a net of gluon layers, with gluon.contrib.nn.SparseEmbedding for its row_sparse weights (%s), '
                    'which mx.gluon.SymbolBlock does not take' % ', '.join(sparse) if sparse
@@ -120,17 +124,17 @@ def _refuse_module(original: Any) -> Any:
     return create
 
 
-# -- what a Trainer does -----------------------------------------------------------------------------------------
+# -- methods of a Trainer ----------------------------------------------------------------------------------------
 
 
-def _by_steps(method: Callable[..., Any]) -> Callable[[Any], Any]:
-    """The hook of a Trainer's method that calls one of :class:`Steps`, which gets what would be called otherwise."""
+def _by_trainer_hooks(method: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return the hook of a Trainer's method: a method of :class:`TrainerHooks`, which gets the original one."""
     def make(original: Any) -> Any:
         def call(self: Any, *args: Any, **keywords: Any) -> Any:
-            steps = steps_of(self)
-            if steps is None:
+            trainer_hooks = hooks_of(self)
+            if trainer_hooks is None:
                 return original(self, *args, **keywords)
-            return method(steps, functools.partial(original, self), *args, **keywords)
+            return method(trainer_hooks, functools.partial(original, self), *args, **keywords)
         return call
     return make
 
@@ -139,32 +143,32 @@ def _make_trainer(original: Any) -> Any:
     def make(self: Any, params: Any, optimizer: Any, optimizer_params: Any = None, kvstore: Any = 'device',
              *args: Any, **keywords: Any) -> None:
         original(self, params, optimizer, optimizer_params, store_for(self, kvstore), *args, **keywords)
-        steps = steps_of(self)
-        if steps is not None:
-            steps.made()
+        trainer_hooks = hooks_of(self)
+        if trainer_hooks is not None:
+            trainer_hooks.after_init()
     return make
 
 
 def _reset_kvstore(original: Any) -> Any:
     def reset(self: Any) -> None:
-        steps = steps_of(self) if self.__dict__.get('_kv_initialized') else None  # not in its __init__
-        if steps is not None:
-            steps.give_up_store()
+        trainer_hooks = hooks_of(self) if self.__dict__.get('_kv_initialized') else None  # not in its __init__
+        if trainer_hooks is not None:
+            trainer_hooks.reset_kvstore()
         original(self)
     return reset
 
 
-# -- what happens to a Parameter ---------------------------------------------------------------------------------
+# -- methods of a Parameter --------------------------------------------------------------------------------------
 
 
 def _reduce(original: Any) -> Any:
     def reduce(self: Any) -> Any:
-        refuse_parts([self], 'save_parameters or export')
-        steps = None if self._trainer is None else steps_of(self._trainer)
-        if steps is not None:
-            steps.agreement.look_back()
-        with own_rows_copy.copied(self):
-            if self._stype == 'default' or steps is None:
+        refuse_shards([self], 'save_parameters or export')
+        trainer_hooks = None if self._trainer is None else hooks_of(self._trainer)
+        if trainer_hooks is not None:
+            trainer_hooks.consistency.check_last_step()
+        with on_demand_copy.copied(self):
+            if self._stype == 'default' or trainer_hooks is None:
                 return original(self)
         # MXNet's own copies all rows as float32.
         whole = mx.nd.sparse.zeros('row_sparse', self.shape, ctx=mx.cpu(), dtype=self.dtype)
@@ -183,24 +187,24 @@ def _reset_ctx(original: Any) -> Any:
 
 def _load_init(original: Any) -> Any:
     def load_init(self: Any, *args: Any, **keywords: Any) -> None:
-        refuse_parts([self], 'load_parameters')
-        with own_rows_copy.unread(self):
+        refuse_shards([self], 'load_parameters')
+        with on_demand_copy.unread(self):
             original(self, *args, **keywords)
     return load_init
 
 
 def _set_data(original: Any) -> Any:
     def set_data(self: Any, data: Any) -> None:
-        with own_rows_copy.overwritten(self):
+        with on_demand_copy.overwritten(self):
             original(self, data)
-        _was_given_values(self)
+        _note_new_values(self)
     return set_data
 
 
 def _set_trainer(original: Any) -> Any:
     def set_trainer(self: Any, trainer: Any) -> None:
         original(self, trainer)
-        own_rows_copy.taken_over(self, trainer)
+        on_demand_copy.taken_over(self, trainer)
     return set_trainer
 
 
@@ -209,30 +213,30 @@ def _initialize(original: Any) -> Any:
         before = self.__dict__.get('_data')
         if keywords.get('force_reinit', args[3] if len(args) > 3 else False):
             refuse_new_values(self)
-        with own_rows_copy.unread(self):
+        with on_demand_copy.unread(self):
             original(self, *args, **keywords)
         if before is not None and self.__dict__['_data'] is not before:  # force_reinit
-            _was_given_values(self)
+            _note_new_values(self)
     return initialize
 
 
-def _was_given_values(param: Any) -> None:
-    steps = None if param._trainer is None else steps_of(param._trainer)
-    if steps is not None:
-        steps.given_values(param)
+def _note_new_values(param: Any) -> None:
+    trainer_hooks = None if param._trainer is None else hooks_of(param._trainer)
+    if trainer_hooks is not None:
+        trainer_hooks.note_new_values(param)
 
 
 def _value_read(original: Any) -> Any:
     def read(self: Any, *args: Any, **keywords: Any) -> Any:
-        refuse_left(self)
-        own_rows_copy.value_read(self)
+        refuse_emptied(self)
+        on_demand_copy.value_read(self)
         share_value_read(self)
         return original(self, *args, **keywords)
     return read
 
 
 def _around(manager: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook that calls a method of a parameter inside of ``manager(parameter)``."""
+    """Return a hook that calls a method of a parameter inside of ``manager(parameter)``."""
     def make(original: Any) -> Any:
         def call(self: Any, *args: Any, **keywords: Any) -> Any:
             with manager(self):
@@ -245,7 +249,7 @@ def _zero_grad(original: Any) -> Any:
     def zero_grad(self: Any) -> None:
         with contextlib.ExitStack() as stack:
             for param in self.values():
-                stack.enter_context(own_rows_copy.unread(param))
+                stack.enter_context(on_demand_copy.unread(param))
             original(self)
     return zero_grad
 
@@ -253,7 +257,7 @@ def _zero_grad(original: Any) -> Any:
 def _embedding_forward(original: Any) -> Any:
     def forward(self: Any, x: Any, *args: Any) -> Any:
         trainer = self.weight._trainer
-        with own_rows_copy.forward(self, x, trainer is not None and steps_of(trainer) is not None):
+        with on_demand_copy.forward(self, x, trainer is not None and hooks_of(trainer) is not None):
             return original(self, x, *args)
     return forward
 
@@ -262,16 +266,16 @@ def _embedding_forward(original: Any) -> Any:
 
 
 def _gist(text: str) -> str:
-    """One line of an error's text: the first, but of a traceback, as in errors of MXNet's native code, the last."""
+    """Return one line of an error's text: the first, or the last of a traceback, as MXNet's native errors have it."""
     lines = text.strip().split('\n')
     return re.sub(r'^(\w+\.)*MXNetError: ', '', lines[-1].strip()) if lines[0].startswith('Traceback') else lines[0]
 
 
 def _script_goes_on() -> bool:
-    """Whether a hook for exceptions was called by a console, which shows an error and takes the next line."""
+    """Return whether a console called the exception hook: it shows an error and takes the next line."""
     frame: Any = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get('__name__') == 'code':  # of Python's library
+        if frame.f_globals.get('__name__') == 'code':  # in Python's standard library
             return True
         frame = frame.f_back
     return bool(sys.flags.interactive) or hasattr(sys, 'ps1') and not hasattr(sys.modules['__main__'], '__file__')

@@ -1,4 +1,4 @@
-"""A job of one process: MXNet's own store does the work."""
+"""The backend for a job of one process: MXNet's own store does the work."""
 import contextlib
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
@@ -9,11 +9,11 @@ from mxnet.kvstore import KVStore
 from ..base import files
 from ..native.arrays import make_row_sparse, row_reader
 from ..native.stores import set_updater, updater_of
-from ..routes.route import Identity
+from ..routes.route import ParameterSpec
 from ..routes.rows import sum_devices
 
 
-class Local(Identity):
+class Local(ParameterSpec):
     """A parameter in a job of one process."""
 
     kind = 'local'
@@ -25,24 +25,25 @@ class Local(Identity):
 
 @contextlib.contextmanager
 def _of_dtype(route: Local, outs: List[Any]) -> Iterator[List[Any]]:
-    """Outputs of the key's dtype, from which `outs` are cast: MXNet's store for devices casts some only."""
-    exact = [out if np.dtype(out.dtype) == route.dtype else out.astype(route.dtype) for out in outs]
-    yield exact
-    for found, out in zip(exact, outs):
-        if found is not out:
-            found.copyto(out)
+    """Give outputs of the key's dtype, and cast them to `outs` in the end: MXNet's store casts some dtypes only."""
+    typed_outs = [out if np.dtype(out.dtype) == route.dtype else out.astype(route.dtype) for out in outs]
+    yield typed_outs
+    for typed, out in zip(typed_outs, outs):
+        if typed is not out:
+            typed.copyto(out)
 
 
 class OneProcess:
-    """Backend of a store in a job of one process, by key; `counts_rows` waits for gradients, to count their rows."""
+    """The backend of a store in a job of one process; with `counts_rows` it waits for gradients and counts their rows.
+    """
 
-    #: Nothing lies on servers.
-    own_rows = False
-    #: Nothing travels, so nothing overflows on the way.
+    #: There are no servers.
+    serves_dense_weights = False
+    #: Values do not travel, so they cannot overflow in float16.
     largest_gradient = float('inf')
 
     def __init__(self, counts_rows: bool) -> None:
-        #: By key.
+        #: Parameters by key.
         self.routes: Dict[Any, Local] = {}
         self._counts_rows = counts_rows
         self.native: KVStore = mx.kv.create('device')
@@ -57,17 +58,17 @@ class OneProcess:
         set_updater(self.native, updater)
 
     def may_init(self, key: Any) -> bool:
-        """Whether a key is new."""
+        """Return whether a key is new."""
         return key not in self.routes
 
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
         """Set a key's initial value."""
         if value.stype == 'row_sparse':
-            # MXNet's sparse optimizers want every row stored, also those of zeros that tostype left out.
+            # MXNet's sparse optimizers need every row stored, also rows of zeros that tostype left out.
             everything = np.arange(value.shape[0], dtype=np.int64)
             value = make_row_sparse(everything, row_reader(value)(everything), value.shape)
             self.native.init(key, value)
-            if outs:  # which MXNet's own broadcast would leave untouched
+            if outs:  # MXNet's own broadcast would leave them untouched
                 self.pull(Local(key, name, value), outs, priority, ignore_sparse=False)
         elif outs:
             with _of_dtype(Local(key, name, value), outs) as exact:
@@ -93,20 +94,20 @@ class OneProcess:
             self.native.pushpull(route.key, arrays, exact, priority)
 
     def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int) -> None:
-        """As :meth:`pushpull`, of several keys."""
+        """Push and pull several keys."""
         for route, arrays, outs in work:
             self.pushpull(route, arrays, outs, priority)
 
-    def pull_rows(self, route: Local, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+    def pull_rows(self, route: Local, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`."""
         with _of_dtype(route, outs) as exact:
-            self.native.row_sparse_pull(route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in wanted])
+            self.native.row_sparse_pull(route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in id_arrays])
 
     def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """All rows are here."""
+        """Do nothing: all rows are here."""
 
     def repartition(self, route: Local, partitions: int) -> None:
-        """Nothing is cut here."""
+        """Do nothing: there are no partitions."""
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Update on the store from now on."""
@@ -120,14 +121,14 @@ class OneProcess:
         """Read the optimizer state."""
         self.native.load_optimizer_states(fname)
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Any) -> Dict[int, str]:
-        """Return names: there is nobody to agree with, and nothing that travels."""
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, hints: Any) -> Dict[int, str]:
+        """Return the names of the parameters: there are no other workers."""
         return {key: param[0] for key, param in params.items()}
 
     def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
-        """Begin anew, since a Trainer initialises all keys from its parameters; nothing is taken over.
+        """Begin anew: a Trainer initialises all keys from its parameters, so nothing is taken over.
 
-        A store that was passed as an instance is given again, and gets a new store of MXNet's.
+        A store that the script passed as an instance is used again, with a new store of MXNet's.
         """
         if other is self:
             updater = self.updater
@@ -145,4 +146,4 @@ class OneProcess:
         return 0
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Do nothing: there are no other workers."""

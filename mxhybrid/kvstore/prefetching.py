@@ -1,4 +1,4 @@
-"""Ask for embedding rows of the next batch before its forward pass needs them."""
+"""Requests the embedding rows of the next batch before its forward pass needs them."""
 from typing import Any, Callable, Dict, Iterable, Iterator, Union
 
 from mxnet.gluon import Block
@@ -6,35 +6,34 @@ from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
 from ..native.trainers import has_sparse_gradient, has_started, key_of, store_of, trainer_of
-from .feeds import Feeds
+from .embedding_inputs import EmbeddingInputs
 from .hybrid import Hybrid
 
 
 def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
-    """Ask for the rows of a parameter with row_sparse gradients that the next forward pass will use.
+    """Request the rows of a parameter with row_sparse gradients that the next forward pass will use.
 
-    Call it when the next batch is known, before or after this batch's ``Trainer.step``: rows that the step changes
-    are asked for once it has pushed its gradients.  They then travel while the script does other work.  Wrong
-    guesses cost bytes, never correctness; where there is nothing to ask for, since no step was made yet or every
-    worker has all rows, nothing happens.
+    Call it when the next batch is known, before or after this batch's ``Trainer.step``: rows that the step changes are
+    requested once it has pushed its gradients.  They travel while the script does other work.  A wrong guess costs
+    bytes, and never changes a result.  Nothing happens before the first step, or where every worker has all rows.
 
     Parameters
     ----------
     param : mxnet.gluon.Parameter
-        Of a Trainer with ``kvstore='hybrid'``.
+        A parameter of a Trainer with ``kvstore='hybrid'``.
     row_ids : NDArray or numpy.ndarray
         Row numbers, in any order, shape and number.
     after_step : bool, optional
-        Wait for the next step in any case: the rows are not for the forward pass to come, but for the one after.
+        Wait for the next step in any case: the rows are for the forward pass after that step.
 
     Raises
     ------
     InputError
-        `param` is no row_sparse parameter and has no row_sparse gradient, or a row does not exist.
+        `param` is not a row_sparse parameter and has no row_sparse gradient, or a row does not exist.
     """
     if not isinstance(param, Parameter) or not has_sparse_gradient(param):
-        raise InputError('prefetch: %r is not a row_sparse parameter and has no row_sparse gradient: only rows of such '
-                         'parameters can be asked for' % (param,))
+        raise InputError('prefetch: %r is not a row_sparse parameter and has no row_sparse gradient: give a parameter '
+                         'with one of them' % (param,))
     trainer = trainer_of(param)
     if trainer is not None and has_started(trainer) and isinstance(store_of(trainer), Hybrid):
         key = key_of(trainer, param)
@@ -42,7 +41,7 @@ def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
 
 
 def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dict[Any, Any]]]) -> Iterator[Any]:
-    """Give batches one after the other, each with its successor's rows already asked for.
+    """Yield batches; the rows of each batch are requested before the batch ahead of it is yielded.
 
     ::
 
@@ -55,8 +54,8 @@ def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dic
     ----------
     batches : iterable
     wanted : mxnet.gluon.Block or callable
-        A net, of which the first batches show which array of a batch feeds which embedding; or what gives the row
-        ids of a batch by parameter, see :func:`prefetch`.
+        A net, whose first batches show which array of a batch is the input of which embedding; or a function that
+        returns the row ids of a batch by parameter, see :func:`prefetch`.
 
     Yields
     ------
@@ -66,7 +65,7 @@ def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dic
     Raises
     ------
     InputError
-        A net without embeddings whose rows can be asked for.
+        The net has no embedding whose rows can be requested.
     """
     if isinstance(wanted, Block):
         return _learning(batches, wanted)
@@ -74,13 +73,13 @@ def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dic
 
 
 def _learning(batches: Iterable[Any], net: Block) -> Iterator[Any]:
-    feeds = Feeds(net)
+    inputs = EmbeddingInputs(net)
     try:
-        for batch in _ahead(batches, feeds.wanted):
+        for batch in _ahead(batches, inputs.row_ids_in):
             yield batch
-            feeds.learn(batch)  # the loop has worked on it, now that it asks for another
+            inputs.learn(batch)  # the loop has computed with it, now that it asks for another
     finally:
-        feeds.close()
+        inputs.close()
 
 
 def _ahead(batches: Iterable[Any], wanted: Callable[[Any], Dict[Any, Any]]) -> Iterator[Any]:

@@ -1,36 +1,38 @@
-"""The plan table: which way every parameter goes and what that moves."""
+"""The route table: the route of every parameter, and what it moves."""
 from typing import Any, List, Tuple
 
 from ..base.text import aligned, size_text
 from ..telemetry.traffic import Network
 
-#: Steps after which worker 0 prints the plan, once.
+#: Steps after which worker 0 prints the route table, once.
 PRINT_AFTER_STEPS = 3
-#: Step at which it is printed although parameters were not pushed equally often.
+#: Step at which it is printed even if parameters were not pushed equally often.
 PRINT_AT_STEP = 20
 
 
-def plan_of(routes: List[Any]) -> Tuple[Tuple[str, ...], ...]:
-    """What is planned for each parameter: its name, shape, route, number of partitions and servers."""
-    found = []
+def route_rows(routes: List[Any]) -> Tuple[Tuple[str, ...], ...]:
+    """Return name, shape, route, number of partitions and servers of each parameter."""
+    rows = []
     for route in routes:
-        held = route.partitioning
-        found.append((route.name, 'x'.join(map(str, route.shape)), route.kind, str(held.count) if held else '-',
-                      ','.join(map(str, sorted(set(held.servers)))) if held else '-'))
-    return tuple(found)
+        partitioning = route.partitioning
+        count = str(partitioning.count) if partitioning else '-'
+        servers = ','.join(map(str, sorted(set(partitioning.servers)))) if partitioning else '-'
+        rows.append((route.name, 'x'.join(map(str, route.shape)), route.kind, count, servers))
+    return tuple(rows)
 
 
 def steps_so_far(routes: List[Any]) -> int:
-    """Steps so far: pushes of what was pushed most often."""
+    """Return the number of steps so far: pushes of the parameter that was pushed most often."""
     return max([route.traffic.steps for route in routes] or [0])
 
 
-def plan_table(job: Any, routes: List[Any], network: Network, network_steps: int) -> str:
-    """The table that :meth:`mxhybrid.kvstore.hybrid.Hybrid.report` gives; `network` is what this host has moved in so
-    many steps.
+def route_table(job: Any, routes: List[Any], network: Network, network_steps: int) -> str:
+    """Return the text of :meth:`mxhybrid.kvstore.hybrid.Hybrid.report`.
+
+    `network` has the bytes that this host has moved in `network_steps` steps.
     """
     rows = []
-    for route, cells in zip(routes, plan_of(routes)):
+    for route, cells in zip(routes, route_rows(routes)):
         traffic = route.traffic
         steps = max(1, traffic.steps)
         rows.append(list(cells) + ['all' if route.all_rows else '%.0f' % (traffic.rows / steps),
@@ -50,19 +52,19 @@ def plan_table(job: Any, routes: List[Any], network: Network, network_steps: int
 
 
 def _network_table(network: Network, steps: int) -> List[str]:
-    """A second table, of what went over the network: its parts, none where nothing did."""
-    total = {way: sum(ways[way] for ways in network.values()) for way in ('sent', 'received')}
+    """Return the lines of a second table, of bytes over the network; none if there were no bytes."""
+    total = {direction: sum(counts[direction] for counts in network.values()) for direction in ('sent', 'received')}
     if not steps or not any(total.values()):
         return []
-    rows = [[kind] + [size_text(ways[way] / steps) for way in total]
-            for kind, ways in {**network, 'all': total}.items()]
+    rows = [[kind] + [size_text(counts[direction] / steps) for direction in total]
+            for kind, counts in {**network, 'all': total}.items()]
     title = 'between this host, with all its workers, and others; averages over %d step%s' % (steps,
                                                                                               's' * (steps != 1))
     return ['', title, aligned(['network', 'sent/step', 'received/step'], rows)]
 
 
 def _choices_table(routes: List[Any]) -> List[str]:
-    """A further table, of the numbers that chose routes: its parts, none where none was chosen."""
+    """Return the lines of a further table, of the numbers that chose routes; none if no route was chosen."""
     rows = []
     for route in routes:
         choice = route.choice
@@ -74,7 +76,7 @@ def _choices_table(routes: List[Any]) -> List[str]:
             cells = ['%.3g%%' % (100 * choice.touched), '%.3g%%' % (100 * choice.union),
                      size_text(predicted.servers_bytes), size_text(predicted.allreduce_bytes),
                      '%.1f ms' % (1e3 * predicted.servers_s), '%.1f ms' % (1e3 * predicted.allreduce_s)]
-        rows.append([route.name] + cells + [choice.way, choice.because])
+        rows.append([route.name] + cells + [choice.route, choice.because])
     head = ['table', 'rows by one', 'rows by all', 'bytes by servers', 'by allreduce', 'time by servers',
             'by allreduce', 'goes by', 'because']
     title = 'tables that were weighed or forced; per step, bytes in and out of the busiest host'

@@ -1,10 +1,10 @@
 """Optimizer state in one ordinary MXNet states file, wherever the state lives.
 
-The file is what ``mxnet.optimizer.Updater.get_states`` makes: a pickle of ``{index: state}``, with the optimizer
-if asked for.  So it can be loaded onto any number of workers, servers and partitions, and in one process.
+The file has the format of ``mxnet.optimizer.Updater.get_states``: a pickle of ``{index: state}``, with the optimizer
+on request.  So it can be loaded onto any number of workers, servers and partitions, and in one process.
 
-A pickle can run any code when it is read, and MXNet defines the file as one: load only files that you trust.  All
-workers read what worker 0 sends them of it over Horovod.
+MXNet defines the file as a pickle, and a pickle can run any code when it is read: load only files that you trust.
+Worker 0 reads the file and sends it to all workers.
 """
 import pickle
 from typing import Any, Dict, List, Tuple
@@ -24,14 +24,14 @@ BROADCAST_CHUNK_BYTES = 64 << 20
 
 
 def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
-    """The state that `optimizer` keeps for a table, all zeros, as one process would; `dense` takes its memory."""
+    """Return the state that `optimizer` would keep for a table in one process, all zeros; `dense` takes its memory."""
     weight = (mx.nd.zeros(route.shape, dtype=route.dtype, ctx=mx.cpu()) if dense
               else mx.nd.sparse.zeros('row_sparse', route.shape, dtype=route.dtype, ctx=mx.cpu()))
     return optimizer.create_state_multi_precision(route.key, weight)
 
 
-def _maker(route: Any, optimizer: Any, found: List[Tuple[int, ...]]) -> Any:
-    return maker_of(found, optimizer, route.state_shapes)
+def _maker(route: Any, optimizer: Any, shapes: List[Tuple[int, ...]]) -> Any:
+    return maker_of(shapes, optimizer, route.state_shapes)
 
 
 def _shapes_of(state: Any) -> List[Tuple[int, ...]]:
@@ -63,21 +63,21 @@ def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> N
 
 
 def broadcast_bytes(data: bytes, collective: Collective, tag: str) -> bytes:
-    """Give all workers worker 0's bytes."""
-    length = int(collective.gather(np.array([len(data)], np.int64), tag + '.length', np.int64)[0][0])
-    parts = []
+    """Return worker 0's bytes on all workers."""
+    length = int(collective.allgather(np.array([len(data)], np.int64), tag + '.length', np.int64)[0][0])
+    chunks = []
     for start in range(0, length, BROADCAST_CHUNK_BYTES):
         size = min(BROADCAST_CHUNK_BYTES, length - start)
         chunk = mx.nd.zeros(size, dtype=np.uint8, ctx=mx.cpu())
         if collective.rank == 0:
             host_view(chunk)[:] = np.frombuffer(data, np.uint8, size, start)
         collective.broadcast_(chunk, tag)
-        parts.append(host_view(chunk).tobytes())
-    return b''.join(parts)
+        chunks.append(host_view(chunk).tobytes())
+    return b''.join(chunks)
 
 
 def read_on_root(fname: str, collective: Collective, tag: str) -> bytes:
-    """The contents of a file on worker 0, nothing on the others; an error is raised on every rank."""
+    """Return the contents of a file on worker 0, b'' on other workers; an error is raised on all of them."""
     data, problem = b'', ''
     if collective.rank == 0:
         try:
@@ -85,14 +85,14 @@ def read_on_root(fname: str, collective: Collective, tag: str) -> bytes:
                 data = handle.read()
         except OSError as error:
             problem = str(error)
-    problem = collective.exchange(problem, tag + '.problem')[0]
+    problem = collective.allgather_json(problem, tag + '.problem')[0]
     if problem:
         raise InputError('load_states: worker 0 cannot read %r: %s' % (fname, problem))
     return data
 
 
 def load(fname: str, updater: Any, routes: List[Any], collective: Collective, prefix: str) -> None:
-    """Read a states file in worker 0 and spread it (collective); every rank refuses one that does not fit."""
+    """Read a states file on worker 0 and broadcast it (collective); all workers refuse a file that does not fit."""
     tag = prefix + '.states'
     data = read_on_root(fname, collective, tag)
     tables: Dict[Any, Any] = {}
@@ -107,18 +107,18 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
             data = pickle.dumps(content)
         except Exception as error:  # pickle raises anything on a damaged file
             problem = '%s: %s' % (type(error).__name__, error)
-    problem = collective.exchange(problem, tag + '.problem')[0]
+    problem = collective.allgather_json(problem, tag + '.problem')[0]
     if problem:
         raise InputError('load_states: %r is not a states file for this model: %s' % (fname, problem))
     updater.set_states(broadcast_bytes(data, collective, tag))
-    filled = collective.exchange([_shapes_of(tables[route.key]) if route.key in tables else None for route in routes],
-                                 tag + '.tables')[0]
-    for route, found in zip(routes, filled):
+    shapes_by_table = collective.allgather_json(
+        [_shapes_of(tables[route.key]) if route.key in tables else None for route in routes], tag + '.tables')[0]
+    for route, shapes in zip(routes, shapes_by_table):
         route.forget_optimizer()
-        if found is None:
+        if shapes is None:
             continue
-        maker = _maker(route, updater.optimizer, [tuple(shape) for shape in found])
-        slots: List[Any] = [_no_values for _ in found]
+        maker = _maker(route, updater.optimizer, [tuple(shape) for shape in shapes])
+        slots: List[Any] = [_no_values for _ in shapes]
         if collective.rank == 0:
             slots = [padded_row_reader(array, route.width, route.dtype) for array in state_arrays(tables[route.key])]
         route.write_state(maker, updater.optimizer, slots)
@@ -128,10 +128,10 @@ def _misfit(tables: Dict[Any, Any], routes: List[Any], optimizer: Any) -> str:
     for route in routes:
         if route.key in tables:
             check_for_table(optimizer, route.name, route.dtype, rates_of(optimizer, route.key)[1])
-            found = _shapes_of(tables[route.key])
-            wanted = route.state_shapes(_maker(route, optimizer, found))
-            if wanted != found:
-                return 'the state of %s has shapes %s, not %s' % (route.name, found, wanted)
+            shapes = _shapes_of(tables[route.key])
+            expected_shapes = route.state_shapes(_maker(route, optimizer, shapes))
+            if expected_shapes != shapes:
+                return 'the state of %s has shapes %s, not %s' % (route.name, shapes, expected_shapes)
     return ''
 
 

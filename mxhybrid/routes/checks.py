@@ -1,4 +1,4 @@
-"""Input checks of the store's calls: clear errors before anything is sent."""
+"""Checks of the arrays that a call of the store has: clear errors before anything is sent."""
 from typing import Any, List, Tuple
 
 import mxnet as mx
@@ -8,35 +8,6 @@ from ..base.errors import InputError
 from ..lane.kernels import sorted_unique
 from ..lane.row_arrays import read_few_ids
 from ..native.arrays import SERVER_DTYPES, host_view, row_sparse_parts
-
-
-def pairs(call: str, key: Any, value: Any) -> List[Tuple[Any, List[Any]]]:
-    """Bring MXNet's forms of keys and values into ``[(key, [array per device]), …]``, and refuse any other form."""
-    if isinstance(key, (list, tuple)):
-        if not isinstance(value, (list, tuple)) or len(value) != len(key):
-            raise InputError('%s: %d keys need a list of %d values, one a key' % (call, len(key), len(key)))
-        grouped: dict = {}
-        for one_key, one_value in zip(key, value):
-            for checked, arrays in pairs(call, one_key, one_value):
-                grouped.setdefault(checked, []).extend(arrays)
-        return list(grouped.items())
-    if isinstance(key, bool) or not isinstance(key, (int, str, np.integer)):
-        raise InputError('%s: key %r is of type %s: use int or str' % (call, key, type(key).__name__))
-    arrays = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
-        raise InputError('%s: the value of key %r is not an NDArray or list of them, but %s'
-                         % (call, key, type(value).__name__))
-    # Arrays of the NumPy interface share their memory with classic ones, but refuse to be copied to or from them.
-    return [(key if isinstance(key, str) else int(key), [array.as_nd_ndarray() for array in arrays])]
-
-
-def one_value_each(call: str, given: List[Tuple[Any, List[Any]]]) -> List[Tuple[Any, Any]]:
-    """Refuse several values for one key, of which all but the first would be lost."""
-    for key, arrays in given:
-        if len(arrays) > 1:
-            raise InputError('%s: key %r gets %d values, but a key has one initial value: give each key once, with one '
-                             'array' % (call, key, len(arrays)))
-    return [(key, arrays[0]) for key, arrays in given]
 
 
 def shapes(call: str, name: str, arrays: List[Any], shape: tuple) -> None:
@@ -71,7 +42,7 @@ def server_dtype(call: str, name: str, dtype: Any) -> None:
 
 
 def partitions(call: str, name: str, count: Any) -> int:
-    """Refuse what is no count of partitions."""
+    """Return a count of partitions; refuse any other value."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise InputError('%s: %s cannot be cut into partitions=%r: give a whole number of at least 1'
                          % (call, name, count))
@@ -97,29 +68,28 @@ def initial_rows(call: str, name: str, value: Any) -> None:
 
 
 def whole_ids(call: str, name: str, values: np.ndarray) -> np.ndarray:
-    """Turn row ids of any type into int64; refuse fractions, which would be cut off."""
-    whole = values.astype(np.int64, copy=False)
-    if values.dtype.kind == 'f' and not np.array_equal(whole, values):
-        bad = values[whole != values]
-        raise InputError('%s: row id %s of %s is no whole number: round ids, or cast them to int64'
+    """Return row ids of any type as int64; refuse fractions, which would be cut off."""
+    ids = values.astype(np.int64, copy=False)
+    if values.dtype.kind == 'f' and not np.array_equal(ids, values):
+        bad = values[ids != values]
+        raise InputError('%s: row id %s of %s is not a whole number: round ids, or cast them to int64'
                          % (call, bad[0], name))
-    return whole
+    return ids
 
 
 def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
-    """Turn an array of row ids as given to row_sparse_pull into sorted, unique, checked int64 ids."""
-    few = read_few_ids(ids, rows) if isinstance(ids, mx.nd.NDArray) else None
-    if few is not None:
-        return few
+    """Return an array of row ids, as row_sparse_pull gets them, as sorted, unique, checked int64 ids."""
+    few_ids = read_few_ids(ids, rows) if isinstance(ids, mx.nd.NDArray) else None
+    if few_ids is not None:
+        return few_ids
     if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':
         raise InputError('%s: row_ids of %s must be dense NDArrays, not %s' % (call, name, type(ids).__name__))
-    values = host_view(ids).reshape(-1)
-    whole = whole_ids(call, name, values)
-    found = sorted_unique(whole, rows)
-    if found is None:
-        row_ids(call, name, whole, rows)
-    assert found is not None
-    return found
+    int_ids = whole_ids(call, name, host_view(ids).reshape(-1))
+    unique_ids = sorted_unique(int_ids, rows)
+    if unique_ids is None:
+        row_ids(call, name, int_ids, rows)
+    assert unique_ids is not None
+    return unique_ids
 
 
 def gradient(route: Any, arrays: List[Any]) -> None:

@@ -1,9 +1,9 @@
 """Chooses between servers and allreduce for each table, by measurement, in the first steps of a job.
 
-For a table that may take either way (setting ``routes``) the row ids that workers push are gathered in a few of
-its first steps.  Then all workers time both ways (:mod:`mxhybrid.routes.probe`, once per job), worker 0 predicts what
-a step of this table costs by either (:mod:`mxhybrid.routes.costs`) and decides for all, and a table that goes to
-allreduce moves with its weights and optimizer state at that step, on all workers alike.
+For a table that may take either route (setting ``routes``), the row ids that workers push are gathered in a few of its
+first steps.  Then all workers time both routes (:mod:`mxhybrid.routes.probe`, once per job).  Worker 0 predicts the
+cost of a step of this table by either route (:mod:`mxhybrid.routes.costs`) and decides for all workers.  A table that
+goes to allreduce moves in that step, with its weights and optimizer state, on all workers.
 """
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
@@ -21,7 +21,7 @@ from .costs import Estimate, Network, Use, estimate, shares_of_hosts
 from .dense_allreduce import DenseAllreduce
 from .probe import calibrate
 from .replicated import Replicated
-from .route import Identity, Means, Route
+from .route import ParameterSpec, Route, RouteContext
 from .row_allreduce import RowAllreduce
 from .row_sums import MAX_ELEMENTS, buffer_elements
 from .server_gradients import ServerGradients
@@ -29,18 +29,18 @@ from .server_weights import ServerWeights
 
 logger = get_logger(__name__)
 
-#: Pushes of a table before it is decided on.
+#: Number of pushes of a table before the decision.
 MEASURED_STEPS = 10
-#: Pushes, from 0, whose row ids are gathered: the first may be unlike all others.
+#: Pushes, from 0, whose row ids are gathered; the first push may be unlike all others.
 SAMPLED = (2, 5, 8)
-#: Under which name what the network costs is kept.
+#: Key of the calibrated network among the job's measurements.
 NETWORK = 'network'
-#: Part of the free memory of a host that tables may take when measurement alone sends them there.
+#: Part of the free memory of a host that tables may take if allreduce is measured to be faster, not forced.
 MEMORY_PART = 0.5
 
 
-class _Measure:
-    """What was seen of a table so far."""
+class _Observations:
+    """Observed pushes and pulls of a table."""
 
     def __init__(self) -> None:
         self.pushes = 0
@@ -51,14 +51,17 @@ class _Measure:
 
 
 class Chooser:
-    """Decides for a store's tables, with the host of each worker and groups of those whose rows travel together; the
-    stores of a job share `measured`.
+    """Decides for the tables of a store.
+
+    `hosts` has the host of each worker, `groups` the ranks of workers whose rows travel together.  The stores of a job
+    share `measured`.
     """
 
-    def __init__(self, means: Means, hosts: Sequence[str], groups: List[List[int]], measured: Dict[str, Any]):
-        self._means, self._measured = means, measured
-        self._collective, self._servers = means.collective, means.servers
-        self._open: Dict[Any, _Measure] = {}
+    def __init__(self, context: RouteContext, hosts: Sequence[str], groups: List[List[int]], measured: Dict[str, Any]):
+        self._context, self._measured = context, measured
+        self._collective, self._servers = context.collective, context.servers
+        #: Observations of tables that are not decided yet, by key.
+        self._undecided: Dict[Any, _Observations] = {}
         order = list(dict.fromkeys(hosts))
         #: Host of every worker, from 0.
         self._hosts = [order.index(host) for host in hosts]
@@ -67,133 +70,142 @@ class Chooser:
         self._clients = [self._hosts[group[0]] for group in self._groups]
 
     def waits(self, key: Any) -> bool:
-        """Whether a table has yet to be decided on; to be asked before every push, with its key.
+        """Return whether a table is not decided yet; to be called before every push, with its key.
 
-        A table that is passed over for as many steps as are measured is not waited for.  It may be decided on later.
+        A table without a push for as many steps as are measured is not waited for.  It may be decided later.
         """
-        for other, measure in self._open.items():
+        for other, observations in self._undecided.items():
             if other == key:
-                measure.passed_over.clear()
+                observations.passed_over.clear()
             else:
-                measure.passed_over[key] += 1
-        return any(max(measure.passed_over.values(), default=0) <= MEASURED_STEPS for measure in self._open.values())
+                observations.passed_over[key] += 1
+        return any(max(observations.passed_over.values(), default=0) <= MEASURED_STEPS
+                   for observations in self._undecided.values())
 
     def start(self, key: Any, name: str, value: Any, optimizer: Any) -> Route:
-        """The route of a new parameter, for which nothing has been sent yet.  SettingError where it is forced to
-        allreduce, but does not fit into memory.
+        """Return the route of a new parameter, of which nothing has been sent yet.
+
+        SettingError if it is forced to allreduce, but does not fit into memory.
         """
         if value.stype != 'row_sparse':
-            return DenseAllreduce(key, name, value, self._means)
-        if self._means.settings.way_for(name) != 'allreduce':
-            return ServerWeights(key, name, value, self._means)
-        like = Identity(key, name, value)
-        state = [] if optimizer is None else state_widths(optimizer, key, like.shape, like.dtype)
-        self._must_fit(like, [like.width] + state)
-        return Replicated(key, name, value, self._means)
+            return DenseAllreduce(key, name, value, self._context)
+        if self._context.settings.route_for(name) != 'allreduce':
+            return ServerWeights(key, name, value, self._context)
+        spec = ParameterSpec(key, name, value)
+        state = [] if optimizer is None else state_widths(optimizer, key, spec.shape, spec.dtype)
+        self._must_fit(spec, [spec.width] + state)
+        return Replicated(key, name, value, self._context)
 
-    def _must_fit(self, like: Identity, widths: List[int]) -> None:
-        need = bytes_needed(like, widths)
-        free = self._free_per_worker(self._collective.exchange(available_bytes(), self._tag(like, 'memory')))
+    def _must_fit(self, spec: ParameterSpec, widths: List[int]) -> None:
+        need = bytes_needed(spec, widths)
+        free = self._free_per_worker(self._collective.allgather_json(available_bytes(), self._tag(spec, 'memory')))
         if need > free:
             raise SettingError('routes: %s is forced to allreduce, for which every worker needs %s, but has %s free: '
-                               'leave it to the servers' % (like.name, size_text(need), size_text(free)))
+                               'leave it to the servers' % (spec.name, size_text(need), size_text(free)))
 
-    def _free_per_worker(self, free: List[int]) -> float:
-        """Bytes per worker on the fullest host, from those that each worker found free on its host."""
+    def _free_per_worker(self, free_bytes: List[int]) -> float:
+        """Return the free bytes per worker on the fullest host; `free_bytes` has those of the host of each worker."""
         workers = Counter(self._hosts)
-        return min(float(found) / workers[host] for found, host in zip(free, self._hosts))
+        return min(float(free) / workers[host] for free, host in zip(free_bytes, self._hosts))
 
     def before_push(self, route: Route, optimizer: Any) -> Route:
-        """The route that takes the rows about to be pushed; it may be another one than before (collective)."""
+        """Return the route for the rows that are about to be pushed, which may be a new one (collective)."""
         if route.choice is not None:
             return route
-        measure = self._open.get(route.key)
-        if measure is None:
+        observations = self._undecided.get(route.key)
+        if observations is None:
             return self._begin(route)
-        if measure.pushes < MEASURED_STEPS:
+        if observations.pushes < MEASURED_STEPS:
             return route
-        del self._open[route.key]
-        return self._decide(route, measure, optimizer)
+        del self._undecided[route.key]
+        return self._decide(route, observations, optimizer)
 
     def _begin(self, route: Route) -> Route:
-        """Before the first rows of a parameter."""
-        way = self._means.settings.way_for(route.name)
+        """Return the route for the first rows of a parameter."""
+        setting = self._context.settings.route_for(route.name)
         if not route.takes_rows:
-            if way == 'allreduce':
+            if setting == 'allreduce':
                 self._must_fit(route, [])
                 route = RowAllreduce(route)
             else:
                 route = ServerGradients(route)
-        if way != 'auto':
-            route.decide(Choice(way, 'forced'))
+        if setting != 'auto':
+            route.decide(Choice(setting, 'forced'))
         elif route.rows * route.width * route.dtype.itemsize < SMALL_TABLE_BYTES:
             route.decide(Choice('servers', 'small'))
         else:
-            self._open[route.key] = _Measure()
+            self._undecided[route.key] = _Observations()
         return route
 
     def after_push(self, route: Route, ids: np.ndarray) -> None:
-        """Take note of the rows that this worker pushed (collective)."""
-        measure = self._open.get(route.key)
-        if measure is None:
+        """Note the rows that this worker pushed (collective)."""
+        observations = self._undecided.get(route.key)
+        if observations is None:
             return
-        if measure.pushes in SAMPLED:
-            measure.ids.append(self._collective.gather(ids, self._tag(route, 'ids'), id_dtype(route.rows)))
-        measure.pushes += 1
+        if observations.pushes in SAMPLED:
+            observations.ids.append(self._collective.allgather(ids, self._tag(route, 'ids'), id_dtype(route.rows)))
+        observations.pushes += 1
 
     def pulled(self, route: Route, rows: int) -> None:
-        """Take note of rows that this worker pulled."""
-        measure = self._open.get(route.key)
-        if measure is not None:
-            measure.pulled += rows
+        """Note the number of rows that this worker pulled."""
+        observations = self._undecided.get(route.key)
+        if observations is not None:
+            observations.pulled += rows
 
-    def _tag(self, route: Identity, what: str) -> str:
-        return '%s.%s' % (self._means.tag(route.key, route.name), what)
+    def _tag(self, route: ParameterSpec, what: str) -> str:
+        return '%s.%s' % (self._context.tag(route.key, route.name), what)
 
-    def _decide(self, route: Route, measure: _Measure, optimizer: Any) -> Route:
-        mine = {'pulled': measure.pulled / measure.pushes, 'free': available_bytes()}
-        everyone = self._collective.exchange(mine, self._tag(route, 'use'))
+    def _decide(self, route: Route, observations: _Observations, optimizer: Any) -> Route:
+        use_here = {'pulled': observations.pulled / observations.pushes, 'free': available_bytes()}
+        everyone = self._collective.allgather_json(use_here, self._tag(route, 'use'))
         network = self._network()
-        verdict: Any = None
+        decision: Any = None
         if self._collective.rank == 0:
-            use, touched, union = self._use(route, measure, [numbers['pulled'] for numbers in everyone])
+            use, touched, union = self._use(route, observations, [numbers['pulled'] for numbers in everyone])
             free = self._free_per_worker([numbers['free'] for numbers in everyone])
             fits = bytes_needed(route, route.widths_to_move()) <= MEMORY_PART * free and route.can_move()
             choice = weigh(estimate(use, network), touched, union, fits)
-            verdict = [choice.way, choice.because, touched, union, vars(choice.estimate)]
-        way, because, touched, union, predicted = self._collective.exchange(verdict, self._tag(route, 'verdict'))[0]
-        if way == 'allreduce':
+            decision = [choice.route, choice.because, touched, union, vars(choice.estimate)]
+        chosen, because, touched, union, predicted = self._collective.allgather_json(
+            decision, self._tag(route, 'decision'))[0]
+        if chosen == 'allreduce':
             route = route.to_allreduce(optimizer)
-        choice = Choice(way, because, touched, union, Estimate(**predicted))
+        choice = Choice(chosen, because, touched, union, Estimate(**predicted))
         route.decide(choice)
         if self._collective.rank == 0:
-            logger.info('%s', _told(route.name, choice))
+            logger.info('%s', _log_line(route.name, choice))
         return route
 
     def _network(self) -> Network:
-        """What both ways cost on this job, measured once (collective)."""
+        """Return the costs of both routes in this job, measured once (collective)."""
         if NETWORK not in self._measured:
             shares = self._shares(dict.fromkeys(range(self._servers.num_servers), 1))
             self._measured[NETWORK] = calibrate(self._servers, self._collective, self._clients, shares,
-                                                self._means.prefix + '.probe')
+                                                self._context.prefix + '.probe')
             logger.debug('calibrated: %s', self._measured[NETWORK])
         return self._measured[NETWORK]
 
     def _shares(self, rows_on: Dict[int, int]) -> List[float]:
         return shares_of_hosts(rows_on, max(self._hosts) + 1, self._servers.num_servers)
 
-    def _use(self, route: Route, measure: _Measure, wanted: List[float]) -> Tuple[Use, float, float]:
-        """How a step uses a table, and the parts of its rows that a worker, on average, and all of them touch."""
-        union = _mean(_count(ids) for ids in measure.ids)
-        alone = [_mean(len(ids[rank]) for ids in measure.ids) for rank in range(len(self._hosts))]
-        pushed = [_mean(_count([ids[rank] for rank in group]) for ids in measure.ids) for group in self._groups]
+    def _use(self, route: Route, observations: _Observations, pulled_by_rank: List[float]
+             ) -> Tuple[Use, float, float]:
+        """Return the use of a table in a step, and the parts of its rows that one worker, on average, and all workers
+        touch.
+        """
+        samples = observations.ids
+        union = _mean(_count(ids) for ids in samples)
+        pushed_by_rank = [_mean(len(ids[rank]) for ids in samples) for rank in range(len(self._hosts))]
+        pushed = [_mean(_count([ids[rank] for rank in group]) for ids in samples) for group in self._groups]
         if route.sparse:
-            # Who pushes a row has pulled it: what workers of a host want overlaps as what they push does.
-            pulled = [sum(wanted[rank] for rank in group) * mine / max(1.0, sum(alone[rank] for rank in group))
-                      for group, mine in zip(self._groups, pushed)]
+            # A worker has pulled the rows that it pushes.  So the rows that the workers of a host pull overlap as much
+            # as the rows that they push.
+            pulled = [sum(pulled_by_rank[rank] for rank in group) * group_rows
+                      / max(1.0, sum(pushed_by_rank[rank] for rank in group))
+                      for group, group_rows in zip(self._groups, pushed)]
         else:
             pulled = [union] * len(pushed)
-        gathered = 0.0 if route.sparse else sum(alone)
+        gathered = 0.0 if route.sparse else sum(pushed_by_rank)
         partitioning = route.partitioning
         assert partitioning is not None
         rows_on: Dict[int, int] = Counter()
@@ -201,11 +213,11 @@ class Chooser:
             rows_on[server] += partitioning.shape(part)[0]
         use = Use(route.rows, route.width, route.wire.itemsize, pushed, pulled, self._clients, self._shares(rows_on),
                   max(Counter(partitioning.servers).values()), gathered, len(self._hosts))
-        return use, _mean(alone) / route.rows, union / route.rows
+        return use, _mean(pushed_by_rank) / route.rows, union / route.rows
 
 
 def _count(ids: List[np.ndarray]) -> int:
-    """Rows that several workers touch together."""
+    """Return the number of rows that several workers together touch."""
     return len(np.unique(np.concatenate(ids)))
 
 
@@ -214,21 +226,21 @@ def _mean(counts: Iterable[float]) -> float:
     return sum(values) / len(values)
 
 
-def bytes_needed(like: Identity, widths: List[int]) -> float:
-    """Bytes that a table takes in each worker by allreduce, infinite where MXNet has no array of that size.
+def bytes_needed(spec: ParameterSpec, widths: List[int]) -> float:
+    """Return the bytes that a table takes in each worker by allreduce, infinity if MXNet has no array of that size.
 
-    `widths` are the elements per row of what moves there, weights and state; the buffer of the sum comes on top.
+    `widths` are the elements per row of the arrays that move there, weights and state; the buffer of the sum is added.
     """
-    elements = buffer_elements(like.rows, like.width)
+    elements = buffer_elements(spec.rows, spec.width)
     if elements > MAX_ELEMENTS:
         return float('inf')
-    return float((elements + like.rows * sum(widths)) * like.dtype.itemsize)
+    return float((elements + spec.rows * sum(widths)) * spec.dtype.itemsize)
 
 
-def _told(name: str, choice: Choice) -> str:
-    """One line about a decision that was measured."""
+def _log_line(name: str, choice: Choice) -> str:
+    """Return a line about a decision that was measured."""
     assert choice.union is not None and choice.estimate is not None
     text = ('%s goes by %s: a step touches %.3g%% of its rows, and would take %.1f ms by servers, %.1f ms by allreduce'
-            % (name, choice.way, 100 * choice.union, 1e3 * choice.estimate.servers_s,
+            % (name, choice.route, 100 * choice.union, 1e3 * choice.estimate.servers_s,
                1e3 * choice.estimate.allreduce_s))
     return text + (', where it does not fit' if choice.because == 'memory' else '')

@@ -1,10 +1,10 @@
-"""What a table costs in a step by servers and by allreduce: arithmetic only, no communication.
+"""The cost of a table in a step by servers and by allreduce: arithmetic only, no communication.
 
 Time is modelled as latency plus bytes over bandwidth.  The bytes are those in and out of the busiest host, as in
-Parallax (Kim et al., EuroSys 2019, table 3): with N hosts, a table of w bytes of which a step touches the fraction
-α, and partitions spread evenly, 4αw(N-1)/N by servers against 4w(N-1)/N by a ring allreduce.  On one host, where
-nothing reaches the network, the bytes are all that the host's processes send each other.  The rates come from
-probes that are counted by the same formulas (:mod:`mxhybrid.routes.probe`).
+Parallax (Kim et al., EuroSys 2019, table 3).  With N hosts, a table of w bytes of which a step touches the fraction α,
+and partitions spread evenly, these are 4αw(N-1)/N by servers, and 4w(N-1)/N by a ring allreduce.  On one host, which
+uses no network, the bytes are all that the host's processes send each other.  The rates come from probes whose bytes
+are counted by the same formulas (:mod:`mxhybrid.routes.probe`).
 """
 from dataclasses import dataclass
 from typing import Dict, List, Sequence
@@ -17,74 +17,77 @@ ID_BYTES = 4
 
 @dataclass(frozen=True)
 class Speed:
-    """What one way of communication costs: seconds of the smallest exchange; further bytes per second, as
-    :func:`server_bytes` or :func:`ring_bytes` count them; seconds of each further request that one server gets.
-    """
+    """The speed of servers or allreduce."""
 
+    #: Seconds of the smallest exchange.
     latency_s: float
+    #: Further bytes per second, as :func:`server_bytes` or :func:`ring_bytes` count them.
     bytes_per_s: float
+    #: Seconds of each further request that one server gets.
     request_s: float = 0.0
 
     def seconds(self, moved: float, requests: int = 1) -> float:
-        """Predicted seconds for `moved` bytes in `requests` requests to the busiest server."""
+        """Predict the seconds for `moved` bytes in `requests` requests to the busiest server."""
         return self.latency_s + self.request_s * max(0, requests - 1) + moved / self.bytes_per_s
 
 
 def rate(moved: float, seconds: float, latency: float) -> float:
-    """Bytes per second of an exchange of `moved` bytes that took `seconds`, `latency` of which without any bytes.
+    """Return the bytes per second of an exchange of `moved` bytes that took `seconds`; an empty one takes `latency`.
 
-    Noise can make a large exchange look as fast as an empty one: at least half of the time counts.
+    Noise can make a large exchange look as fast as an empty one, so at least half of the time counts.
     """
     return max(moved, 1.0) / max(seconds - latency, 0.5 * seconds, 1e-9)
 
 
 @dataclass(frozen=True)
 class Network:
-    """Both ways of a job, as calibrated."""
+    """The calibrated speeds of both routes of a job."""
 
     servers: Speed
     ring: Speed
 
 
 def shares_of_hosts(rows_on: Dict[int, int], hosts: int, servers: int) -> List[float]:
-    """Part of the rows on each host, from those on each server.
+    """Return the part of the rows on each host, from the rows on each server.
 
     ps-lite numbers servers by host, then port (``ProcessAddNodeCommandAtScheduler`` in ``van.cc``), and launchers start
-    as many on each host.  Which host comes first is not known here: for even loads it does not matter.
+    equally many on each host.  The order of the hosts is not known here; for even loads it does not matter.
     """
-    found = [0.0] * hosts
+    shares = [0.0] * hosts
     for server, rows in rows_on.items():
-        found[server * hosts // servers] += rows / sum(rows_on.values())
-    return found
+        shares[server * hosts // servers] += rows / sum(rows_on.values())
+    return shares
 
 
 def server_bytes(clients: Sequence[float], hosts: Sequence[int], shares: Sequence[float]) -> float:
-    """Bytes in and out of the busiest host when clients push to and pull from servers.
+    """Return the bytes in and out of the busiest host when clients push to and pull from servers.
 
-    `clients` are the bytes pushed and pulled by each client, a worker, or a host where one worker speaks for all of
-    its host; `hosts` the host of each, from 0; `shares` the part of the bytes that goes to the servers on each host.
+    `clients` has the bytes that each client pushes and pulls: a client is a worker, or all workers of a host if their
+    rows travel together.  `hosts` has the host of each client, from 0, and `shares` the part of the bytes that goes to
+    the servers on each host.
     """
     if len(shares) == 1:
         return float(sum(clients))
     total = float(sum(clients))
-    own = [sum(moved for moved, at in zip(clients, hosts) if at == host) for host in range(len(shares))]
-    return max(mine * (1 - share) + (total - mine) * share for mine, share in zip(own, shares))
+    by_host = [sum(moved for moved, client_host in zip(clients, hosts) if client_host == host)
+               for host in range(len(shares))]
+    return max(moved * (1 - share) + (total - moved) * share for moved, share in zip(by_host, shares))
 
 
 def ring_bytes(size: float, workers: int, hosts: int) -> float:
-    """Bytes in and out of each host when `workers`, grouped by host, allreduce `size` bytes in a ring."""
+    """Return the bytes in and out of each host when `workers`, grouped by host, allreduce `size` bytes in a ring."""
     if hosts == 1:
         return 2.0 * size * (workers - 1)
     return 4.0 * size * (workers - 1) / workers
 
 
 def ring_share(size: int, workers: int) -> int:
-    """Bytes that a worker sends, and as many that it receives, when `size` bytes are summed in a ring of workers."""
+    """Return the bytes that each worker sends, and receives, when `size` bytes are summed in a ring of workers."""
     return int(ring_bytes(size, workers, workers) / 2)
 
 
 def gather_bytes(size: float, workers: int, hosts: int) -> float:
-    """Bytes in and out of each host when `workers` gather `size` bytes in all."""
+    """Return the bytes in and out of each host when `workers` gather `size` bytes in total."""
     if hosts == 1:
         return float(size) * (workers - 1)
     return 2.0 * size * (workers - 1) / workers
@@ -92,11 +95,11 @@ def gather_bytes(size: float, workers: int, hosts: int) -> float:
 
 @dataclass(frozen=True)
 class Use:
-    """How a job uses a table of `rows` times `width` elements in a step.
+    """The use of a table of `rows` times `width` elements in a step.
 
-    `pushed` and `pulled` are the rows of each client, `clients` their hosts, `shares` the part of the table that lives
-    on each host's servers, `requests` the partitions on the server that has most of them, `gathered` the row ids that
-    all workers together gather, 0 where they need not.
+    `pushed` and `pulled` are the rows of each client, `clients` their hosts, `shares` the part of the table on each
+    host's servers, `requests` the number of partitions on the server that has most of them, and `gathered` the number
+    of row ids that all workers together gather, 0 if they do not gather ids.
     """
 
     rows: int
@@ -118,7 +121,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of the busiest host and seconds, per step, for each way."""
+    """Bytes of the busiest host, and seconds, per step, for each route."""
 
     servers_bytes: float
     allreduce_bytes: float
@@ -130,13 +133,13 @@ def estimate(use: Use, network: Network) -> Estimate:
     """Predict a step of a table by servers and by allreduce."""
     hosts = len(use.shares)
     row_bytes = use.width * use.itemsize + ROW_OVERHEAD_BYTES
-    served = server_bytes([(pushed + pulled) * row_bytes for pushed, pulled in zip(use.pushed, use.pulled)],
-                          use.clients, use.shares)
-    seconds = network.servers.seconds(served, use.requests)
+    by_servers = server_bytes([(pushed + pulled) * row_bytes for pushed, pulled in zip(use.pushed, use.pulled)],
+                              use.clients, use.shares)
+    seconds = network.servers.seconds(by_servers, use.requests)
     if use.gathered:
         ids = gather_bytes(use.gathered * ID_BYTES, use.workers, hosts)
-        served += ids
+        by_servers += ids
         seconds += network.ring.seconds(ids)
-    # One more element a row says whether anyone touched it.
-    reduced = ring_bytes(use.rows * (use.width + 1) * use.itemsize, use.workers, hosts)
-    return Estimate(served, reduced, seconds, network.ring.seconds(reduced))
+    # A further element of each row says whether any worker touched the row.
+    by_allreduce = ring_bytes(use.rows * (use.width + 1) * use.itemsize, use.workers, hosts)
+    return Estimate(by_servers, by_allreduce, seconds, network.ring.seconds(by_allreduce))

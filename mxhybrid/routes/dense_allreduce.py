@@ -1,7 +1,7 @@
-"""A dense weight with dense gradients: allreduce sums them, by whom is up to :mod:`mxhybrid.comm.collective`.
+"""The route of a dense weight with dense gradients: allreduce sums them (:mod:`mxhybrid.comm.collective`).
 
-Dense gradients go so on every route of a dense weight that is in the workers; :mod:`mxhybrid.routes.row_gradients`
-adds row_sparse ones.
+All routes of a dense weight in the workers sum dense gradients in this way; :mod:`mxhybrid.routes.row_gradients` adds
+row_sparse gradients.
 """
 from typing import Any, List
 
@@ -11,33 +11,33 @@ import numpy as np
 from ..base.errors import InputError
 from ..comm.float16 import HalfSum, OverflowAlarm
 from .costs import ring_share
-from .route import Means, Route
+from .route import Route, RouteContext
 
 
 class DenseAllreduce(Route):
-    """Gradients are summed in place; an updater of the store works in this process, on the value that it keeps."""
+    """Sums gradients in place; an updater of the store updates the value that the store keeps in this process."""
 
     kind = 'allreduce'
     all_rows = True
     takes_rows = False
 
-    def __init__(self, key: Any, name: str, array: Any, means: Means):
-        super().__init__(key, name, array, means)
-        self._collective = means.collective
+    def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
+        super().__init__(key, name, array, context)
+        self._collective = context.collective
         self._half_sum = HalfSum(OverflowAlarm(name)) if self.wire != self.dtype else None
         self._keeps = True
         self._stored: Any = None
         self._scratch: Any = None
 
     def take_over(self, former: Route) -> None:
-        """As :meth:`Route.take_over`, with the value that the store keeps."""
+        """Do as :meth:`Route.take_over`, with the value that the store keeps."""
         super().take_over(former)
         assert isinstance(former, DenseAllreduce)
         self._half_sum, self._keeps = former._half_sum, former._keeps
         self._stored, self._scratch = former._stored, former._scratch
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
-        """As :meth:`Route.init`; where the store need not keep the value, it is broadcast in an output."""
+        """Do as :meth:`Route.init`; a value that the store does not have to keep is broadcast in an output."""
         self._keeps = keeps_dense
         keep = keeps_dense or not outs or np.dtype(outs[0].dtype) != self.dtype
         if keep:
@@ -49,7 +49,7 @@ class DenseAllreduce(Route):
         _copy(target, outs)
 
     def keep(self, value: Any) -> None:
-        """Have the store hold a copy of `value` (on all workers alike)."""
+        """Keep a copy of `value` in the store (on all workers alike)."""
         self._stored = value.copy()
 
     def push(self, arrays: List[Any], updater: Any, priority: int) -> None:
@@ -59,7 +59,7 @@ class DenseAllreduce(Route):
             self._sum_into(self._stored, arrays, priority)
             return
         weight = self.held()
-        if self._scratch is None or self._scratch.context != weight.context:  # an update takes both on one device
+        if self._scratch is None or self._scratch.context != weight.context:  # an update needs both on one device
             self._scratch = mx.nd.empty(self.shape, ctx=weight.context, dtype=self.dtype)
         self._sum_into(self._scratch, arrays, priority)
         updater(self.key, self._scratch, weight)
@@ -73,9 +73,9 @@ class DenseAllreduce(Route):
         _copy(self._stored, outs)
 
     def value_of_sum(self, outs: List[Any]) -> Any:
-        """Where the sum is to be written that is the value from now on, and that `outs` ask for."""
-        # A Trainer that updates in the worker never asks for it again, so none of its own is kept; the output serves,
-        # as the value pushed does in MXNet's local store.
+        """Return the array for a sum that is the value from now on, and that `outs` receive."""
+        # A Trainer that updates in the worker never reads the value again, so the store keeps no array of its own but
+        # uses the output, as MXNet's local store uses the pushed value.
         if not self._keeps and np.dtype(outs[0].dtype) == self.dtype:
             self._stored = outs[0]
         else:
@@ -99,7 +99,7 @@ class DenseAllreduce(Route):
         return self.held()
 
     def held(self) -> Any:
-        """The value that the store keeps."""
+        """Return the value that the store keeps."""
         if self._stored is None:
             raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast'
                              % self.name)
@@ -108,8 +108,8 @@ class DenseAllreduce(Route):
     def _sum_into(self, target: Any, values: List[Any], priority: int) -> None:
         """Sum dense values over devices and workers into `target`."""
         if len(values) > 1:
-            same_place = [value.as_in_context(target.context) for value in values]
-            mx.nd.add_n(*same_place, out=target)
+            on_device = [value.as_in_context(target.context) for value in values]
+            mx.nd.add_n(*on_device, out=target)
         else:
             _copy(values[0], [target])
         if self._half_sum is not None:

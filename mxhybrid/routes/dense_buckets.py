@@ -45,13 +45,13 @@ class DenseBuckets:
         first have the highest priority, which is `priority`.
         """
         if work is not self._last:
-            self._plan(work)
+            self._group(work)
             self._last = work
         for place, (bucket, arrays) in enumerate(self._parts):
             bucket.pushpull(arrays, updater, priority - place)
         return self._left
 
-    def _plan(self, work: List[Work]) -> None:
+    def _group(self, work: List[Work]) -> None:
         """Find out what goes together of `work`, equal on all workers, and what is left."""
         self._parts, self._left = [], work
         if not self._collective.sums_together or any(array.context.device_type != 'cpu'

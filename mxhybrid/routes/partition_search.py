@@ -4,11 +4,11 @@ Parallax (Kim et al., EuroSys 2019, section 4.3) models the time of an iteration
 
     t(P) = theta0 + theta1 / P + theta2 * P
 
-where theta1 / P is work that partitions share and theta2 * P what each costs, samples t by doubling P from a start
-while that makes iterations faster, then by halving it, fits theta by least squares and takes
+where theta1 / P is work that partitions share and theta2 * P the cost of each partition.  It samples t by doubling P
+from a start while that makes iterations faster, then by halving it, fits theta by least squares and takes
 P* = sqrt(theta1 / theta2).  Parallax relaunches the job for each sample and uses one P for all tables.  Here every
-sample is some steps of a job that goes on training (:mod:`mxhybrid.servers.repartition`), tables are searched one
-after the other, and what all that may cost has a bound, see :class:`Budget`.
+sample consists of steps of a job that goes on training (:mod:`mxhybrid.servers.repartition`), tables are searched one
+after the other, and the cost of the search is bounded, see :class:`Budget`.
 """
 import math
 from dataclasses import dataclass, field
@@ -19,41 +19,41 @@ from ..base.least_squares import nonnegative_least_squares
 #: Share of the time of the first HORIZON_STEPS steps that a search may cost.
 BUDGET_SHARE = 0.05
 HORIZON_STEPS = 500
-#: Steps that one sample takes: first some that are not counted, since buffers and caches fill, then some that are.
+#: Steps of a sample: first steps that do not count, in which buffers and caches fill, then steps that are measured.
 WARM_STEPS = 2
 MEASURED_STEPS = 6
-#: Relative gain below which a count is not faster, but noise.
+#: Relative gain below which a difference is taken for noise.
 MIN_GAIN = 0.02
-#: In the model twice or half the partitions take at most twice the time; with some room for noise.
+#: Largest slowdown by twice or half the partitions: 2 in the model, and some room for noise.
 WORST_RATIO = 2.5
-#: How much longer than estimated the first move may take.
+#: Factor by which the first move may take longer than estimated.
 MOVE_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
 class Fit:
-    """theta of the model, in seconds: constant, shared by the partitions, cost of each."""
+    """The parameters theta of the model, in seconds: constant, shared by the partitions, cost of each partition."""
 
     constant: float
     shared: float
     each: float
 
     def seconds(self, count: float) -> float:
-        """Modelled time of a step with `count` partitions."""
+        """Return the modelled time of a step with `count` partitions."""
         return self.constant + self.shared / count + self.each * count
 
     @property
     def best(self) -> float:
-        """P* = sqrt(theta1 / theta2): infinite if more is always faster, NaN if it makes no difference."""
+        """The optimum P* = sqrt(theta1 / theta2): infinity if more is always faster, NaN if P makes no difference."""
         if self.each > 0:
             return math.sqrt(self.shared / self.each)
         return math.inf if self.shared > 0 else math.nan
 
 
 def fit(samples: Dict[int, float]) -> Optional[Fit]:
-    """Least squares of the model, neither theta1 nor theta2 below 0.
+    """Fit the model by least squares, with neither theta1 nor theta2 below 0.
 
-    `samples` are seconds of a step by partition count; fewer than three do not determine the model, and give None.
+    `samples` has the seconds of a step by partition count.  Fewer than three samples do not determine the model: None.
     """
     if len(samples) < 3:
         return None
@@ -64,15 +64,15 @@ def fit(samples: Dict[int, float]) -> Optional[Fit]:
 
 
 def best_sample(samples: Dict[int, float], start: int) -> int:
-    """The fastest count of the samples; `start` unless that is clearly faster."""
+    """Return the fastest count of the samples, or `start` if that count is not clearly faster."""
     best = min(samples, key=lambda count: (samples[count], count))
     return best if samples[best] <= (1 - MIN_GAIN) * samples[start] else start
 
 
 def best_count(samples: Dict[int, float], start: int) -> int:
-    """The best count: P* of the fit if it beats the best sample clearly, otherwise the best sample.
+    """Return the best count: P* of the fit if it is clearly faster than the best sample, otherwise the best sample.
 
-    P* is taken between the smallest and the largest sample only, where the fit knows something.
+    P* is limited to the range of the samples, in which the fit is valid.
     """
     best = best_sample(samples, start)
     model = fit(samples)
@@ -85,7 +85,7 @@ def best_count(samples: Dict[int, float], start: int) -> int:
 
 
 class Search:
-    """Which counts to sample for one table, which has `start` partitions, and may have `lowest` to `highest`."""
+    """Chooses the counts to sample for a table that has `start` partitions, and may have `lowest` to `highest`."""
 
     def __init__(self, start: int, lowest: int, highest: int):
         self.start = start
@@ -94,17 +94,17 @@ class Search:
         self.samples: Dict[int, float] = {}
 
     def observe(self, count: int, seconds: float) -> None:
-        """A step took `seconds` with `count` partitions."""
+        """Note that a step took `seconds` with `count` partitions."""
         self.samples[count] = seconds
 
     def _faster(self, count: int, before: int) -> bool:
         return self.samples[count] < (1 - MIN_GAIN) * self.samples[before]
 
-    def wants(self) -> Optional[int]:
-        """The count to sample next, None when there is enough.
+    def next_count(self) -> Optional[int]:
+        """Return the count to sample next, None if there are enough samples.
 
-        In the model t falls towards P* from both sides, so where doubling helped halving does not; but the fit
-        needs three samples.
+        In the model t decreases towards P* from both sides: if doubling helped, halving does not.  But the fit needs
+        three samples.
         """
         if self.start not in self.samples:
             return self.start
@@ -120,15 +120,15 @@ class Search:
         return None
 
     def neighbour(self, count: int) -> int:
-        """The sampled count from which `count` is reached by doubling or halving."""
+        """Return the sampled count from which `count` is reached by doubling or halving."""
         return min(self.samples, key=lambda other: abs(math.log(other / count)))
 
 
 class Budget:
-    """Seconds that may be lost: BUDGET_SHARE of HORIZON_STEPS steps, of `seconds` each, as they were before the search.
+    """Seconds that a search may lose: BUDGET_SHARE of HORIZON_STEPS steps, of `seconds` each before the search.
 
-    Lost are the seconds of moves and of talking about them, and what steps take longer than before; gains are not set
-    off.
+    Lost are the seconds of moves and decisions, and the seconds by which steps are slower than before.  Faster steps do
+    not reduce the loss.
     """
 
     def __init__(self, seconds: float):
@@ -137,21 +137,21 @@ class Budget:
         self.lost = 0.0
 
     def allows(self, seconds: float) -> bool:
-        """Whether `seconds` more may be lost."""
+        """Return whether `seconds` more may be lost."""
         return self.lost + seconds <= self.total
 
     def spend(self, seconds: float) -> None:
-        """`seconds` were lost."""
+        """Note that `seconds` were lost."""
         self.lost += max(0.0, seconds)
 
 
 @dataclass
 class Candidate:
-    """A table to be searched, of `count` partitions now, from `lowest` to `highest`.
+    """A table to be searched, with `count` partitions now, and a range from `lowest` to `highest`.
 
-    ``cost(old, new, known)`` estimates the seconds of a move; `known` are the counts that the table had.  Once its
-    search has ended, `target` is the count to keep, `reason` says why for people, and `finished` whether it knows
-    enough.
+    ``cost(old, new, known)`` estimates the seconds of a move; `known` are the counts that the table has had.  Once the
+    search has ended, `target` is the count to keep, `reason` is the reason in words, and `finished` says whether the
+    search was complete.
     """
 
     name: str
@@ -172,10 +172,10 @@ class Candidate:
 class Tuning:
     """The search of several tables, one after the other, within one budget.
 
-    Call :meth:`next`; carry out the move that it returns, let ``WARM_STEPS + MEASURED_STEPS`` steps pass and tell
-    :meth:`observe` about them; until :meth:`next` returns None.
+    Call :meth:`next`, make the move that it returns, let ``WARM_STEPS + MEASURED_STEPS`` steps pass and report them to
+    :meth:`observe`, until :meth:`next` returns None.
 
-    The most important of `candidates` comes first; a step takes `seconds` with the counts that they have, and `steps`
+    The most important of `candidates` comes first.  A step takes `seconds` with their present counts, and `steps` steps
     were made so far.
     """
 
@@ -184,40 +184,40 @@ class Tuning:
         self.budget = Budget(seconds)
         self.seconds = seconds
         self.steps = steps
-        self._at = 0
+        self._current_index = 0
         self._margin = MOVE_MARGIN
         self._estimate = 0.0
 
     @property
     def current(self) -> Optional[Candidate]:
-        """The table that is searched."""
-        return self.candidates[self._at] if self._at < len(self.candidates) else None
+        """The table that is being searched."""
+        return self.candidates[self._current_index] if self._current_index < len(self.candidates) else None
 
     def next(self) -> Optional[Tuple[Candidate, int]]:
-        """The next move: a table and its new count; None at the end."""
+        """Return the next move, a table and its new count; None at the end."""
         while self.current is not None:
             table = self.current
             if not table.reason:
                 table.search.observe(table.count, self.seconds)
-                wanted = table.search.wants()
-                if wanted is None:
+                count = table.search.next_count()
+                if count is None:
                     table.reason, table.finished = 'all counts of interest were sampled', True
                 elif self.steps + WARM_STEPS + MEASURED_STEPS > HORIZON_STEPS:
                     table.reason = 'its %d steps are over' % HORIZON_STEPS
-                elif not self.budget.allows(self._risk(table, wanted)):
+                elif not self.budget.allows(self._risk(table, count)):
                     table.reason = ('trying %d partitions could cost %.3g s, %.3g s of %.3g s are left'
-                                    % (wanted, self._risk(table, wanted),
+                                    % (count, self._risk(table, count),
                                        self.budget.total - self.budget.lost, self.budget.total))
                 else:
-                    return self._move(table, wanted)
+                    return self._move(table, count)
                 self._settle(table)
             elif table.count not in table.search.samples:
-                # The fit's optimum was measured; where it does not keep its promise the best sample is better.
+                # The optimum of the fit was measured.  If it is slower than predicted, the best sample is better.
                 table.search.observe(table.count, self.seconds)
                 table.target = best_sample(table.search.samples, table.search.start)
             if table.target != table.count:
                 return self._move(table, table.target)
-            self._at += 1
+            self._current_index += 1
         return None
 
     def _move(self, table: Candidate, count: int) -> Tuple[Candidate, int]:
@@ -227,12 +227,12 @@ class Tuning:
             table.known.append(count)
         return table, count
 
-    def _risk(self, table: Candidate, wanted: int) -> float:
-        """Seconds that sampling `wanted` may lose at worst, the way back to the best count included."""
+    def _risk(self, table: Candidate, count: int) -> float:
+        """Return the seconds that a sample of `count` may lose at worst, with the move back to the best count."""
         search = table.search
-        worst = WORST_RATIO * search.samples[search.neighbour(wanted)]
-        back = min(search.samples, key=lambda count: search.samples[count])
-        return (self._cost(table, table.count, wanted) + self._cost(table, wanted, back)
+        worst = WORST_RATIO * search.samples[search.neighbour(count)]
+        best = min(search.samples, key=lambda sampled: search.samples[sampled])
+        return (self._cost(table, table.count, count) + self._cost(table, count, best)
                 + (WARM_STEPS + MEASURED_STEPS) * max(0.0, worst - self.budget.step))
 
     def _cost(self, table: Candidate, old: int, new: int) -> float:
@@ -252,11 +252,11 @@ class Tuning:
         table.target = best
 
     def observe(self, move: float, warm: float, seconds: float) -> None:
-        """What happened since :meth:`next`.
+        """Report the move and the steps since :meth:`next`.
 
-        The move took `move` seconds, the WARM_STEPS steps `warm` together, one of the MEASURED_STEPS steps `seconds`.
-        What the script did between the first, validation say, is in there, so no more counts as lost than where each
-        was WORST_RATIO times as slow.
+        The move took `move` seconds, the WARM_STEPS steps `warm` seconds together, each of the MEASURED_STEPS steps
+        `seconds`.  The time of the first steps may include other work of the script, such as validation, so at most
+        WORST_RATIO times the former time of a step counts as lost for each of them.
         """
         step = self.budget.step
         self.budget.spend(move)

@@ -1,14 +1,14 @@
-"""``partitions='auto'``: finds each table's number of partitions while the job trains.
+"""Finds each table's number of partitions while the job trains, for ``partitions='auto'``.
 
-The store tells the tuner of every push.  A step begins with the first key that is pushed again; at that point no
-worker waits for anything, so tables can be cut anew (:mod:`mxhybrid.servers.repartition`).  Every worker times its
-steps by itself.  After as many steps as a sample takes the workers exchange their times, the slowest counts, worker 0
-asks :mod:`mxhybrid.routes.partition_search` what to try next, and tells the others.  In the steps between nothing is
-exchanged.
+The store reports every push to the tuner.  A step begins with the first key that is pushed again.  At that point no
+worker waits for anything, so partitions can be changed (:mod:`mxhybrid.servers.repartition`).  Every worker times its
+own steps.  After the steps of a sample the workers exchange their times, of which the slowest counts; worker 0 gets the
+next count from :mod:`mxhybrid.routes.partition_search`, and sends it to the other workers.  Nothing is exchanged in the
+steps between.
 
-The first steps, which compile and create, do not count; the next sample says what a step takes with the partitions
-that the tables start with, and which tables move most bytes: those are searched, the largest first.  In the end
-worker 0 writes the plan file, and the next run starts from it.
+The first steps, which compile and allocate, do not count.  The next sample gives the time of a step with the partitions
+that the tables start with, and the tables that move most bytes: these are searched, the busiest first.  In the end
+worker 0 writes the partition file, from which the next run starts.
 """
 import statistics
 import time
@@ -23,7 +23,7 @@ from ..base.log import get_logger
 from ..base.settings import Settings
 from ..servers.partitioning import partition_count
 from ..servers.table import Table
-from . import plan_file
+from . import partition_cache
 from .partition_search import BUDGET_SHARE, HORIZON_STEPS, MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
 from .wire import Sums
 
@@ -31,18 +31,18 @@ logger = get_logger(__name__)
 
 #: Steps at the start of training that are not measured.
 FIRST_STEPS = 4
-#: Tables that move less than this share of the bytes of the busiest table keep the default.
+#: Tables that move less than this share of the bytes of the busiest table keep the default count.
 MIN_TRAFFIC_SHARE = 0.1
-#: Most partitions that are tried, per server.
+#: Largest number of partitions that is tried, per server.
 MAX_PER_SERVER = 64
-#: Bytes a second at which a server copies rows from one partition to another; a cautious guess until a move is timed.
+#: Bytes per second at which a server copies rows from one partition to another: a cautious guess until a move is timed.
 COPY_BYTES_PER_S = 5e8
-#: Seconds that a move takes however small the table is, and besides for each partition; a guess likewise.
+#: Seconds of a move of an empty table, and further seconds for each partition: guesses, too.
 MOVE_S, MOVE_PARTITION_S = 0.02, 0.001
 
 
 class Tuner:
-    """The search in one store, over its routes by key; made and called by all workers alike."""
+    """The search in one store, over its routes by key; all workers make it and call it alike."""
 
     def __init__(self, settings: Settings, collective: Sums, num_servers: int, routes: Dict[Any, Any], prefix: str):
         self._settings, self._collective, self._num_servers = settings, collective, num_servers
@@ -57,7 +57,7 @@ class Tuner:
         self._due = FIRST_STEPS + MEASURED_STEPS
         self._overhead = 0.0
         self._last: Optional[float] = None
-        self._plan = self._read_plan()
+        self._cached = self._read_cache()
 
     @property
     def _is_root(self) -> bool:
@@ -65,41 +65,41 @@ class Tuner:
 
     # -- where to start ----------------------------------------------------------------------------------------
 
-    def _read_plan(self) -> Optional[Dict[str, Any]]:
-        """Worker 0's plan file, on all workers."""
+    def _read_cache(self) -> Optional[Dict[str, Any]]:
+        """Return the contents of worker 0's partition file, on all workers."""
         content = None
-        if self._is_root and self._settings.plan_file:
+        if self._is_root and self._settings.partition_file:
             try:
-                content = plan_file.read(self._settings.plan_file)
-                problem = plan_file.misfit(content, self._collective.size, self._num_servers) if content else ''
+                content = partition_cache.read(self._settings.partition_file)
+                problem = partition_cache.misfit(content, self._collective.size, self._num_servers) if content else ''
             except InputError as error:
                 problem = str(error)
             if problem:
-                logger.warning('plan_file=%r is ignored: %s', self._settings.plan_file, problem)
+                logger.warning('partition_file=%r is ignored: %s', self._settings.partition_file, problem)
                 content = None
-        return self._collective.exchange(content, self._tag + '.plan')[0]
+        return self._collective.allgather_json(content, self._tag + '.cache')[0]
 
     def start(self, name: str, shape: Sequence[int], dtype: Any) -> Optional[int]:
-        """Partitions to start the table `name` with, None for the default."""
-        if self._plan is None or not self._settings.is_auto(name):
+        """Return the number of partitions with which the table `name` starts, None for the default."""
+        if self._cached is None or not self._settings.is_auto(name):
             return None
-        problem = plan_file.table_misfit(self._plan, name, list(shape), str(np.dtype(dtype)))
+        problem = partition_cache.table_misfit(self._cached, name, list(shape), str(np.dtype(dtype)))
         if problem:
             if self._is_root:
-                logger.warning('plan_file=%r is ignored for %s: %s', self._settings.plan_file, name, problem)
+                logger.warning('partition_file=%r is ignored for %s: %s', self._settings.partition_file, name, problem)
             return None
-        entry = self._plan['tables'][name]
+        entry = self._cached['tables'][name]
         if entry['finished']:
             self._kept[name] = entry
         if self._is_root:
             logger.info('%s starts with %d partitions, from %s%s', name, entry['partitions'],
-                        self._settings.plan_file, '' if entry['finished'] else '; the search goes on')
+                        self._settings.partition_file, '' if entry['finished'] else '; the search goes on')
         return entry['partitions']
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def before_push(self, key: Any) -> None:
-        """A key is about to be pushed (collective at the end of a sample)."""
+        """Note that a key is about to be pushed (collective at the end of a sample)."""
         if key in self._pushed:
             self._pushed.clear()
             self._step_begins()
@@ -108,7 +108,7 @@ class Tuner:
         self._pushed.add(key)
 
     def pause(self) -> None:
-        """This push, and the time until the next one, belong to no step."""
+        """Exclude this push, and the time until the next one, from all steps."""
         self._pushed.clear()
         self._last = None
 
@@ -122,7 +122,7 @@ class Tuner:
 
     def _sample_ends(self, started: float) -> None:
         warm, measured = self._seconds[:-MEASURED_STEPS], self._seconds[-MEASURED_STEPS:]
-        everyone = self._collective.exchange([self._overhead, sum(warm), statistics.median(measured)],
+        everyone = self._collective.allgather_json([self._overhead, sum(warm), statistics.median(measured)],
                                              self._tag + '.times')
         overhead, warm_seconds, seconds = (max(column) for column in zip(*everyone))
         decision: Any = None
@@ -132,7 +132,7 @@ class Tuner:
             else:
                 self._tuning.observe(overhead, warm_seconds, seconds)
             decision = self._decide()
-        decision = self._collective.exchange(decision, self._tag + '.decision')[0]
+        decision = self._collective.allgather_json(decision, self._tag + '.decision')[0]
         self._seconds, self._due = [], WARM_STEPS + MEASURED_STEPS
         if decision is None:
             self.active = False
@@ -145,21 +145,23 @@ class Tuner:
     # -- worker 0 --------------------------------------------------------------------------------------------------
 
     def _begin(self, seconds: float) -> None:
-        # What has no route yet, since nothing was pushed to it for long, may yet leave the servers.
+        # A table whose route is not chosen yet, since nothing was pushed to it for long, may leave the servers.
         tables = [route for route in self._routes.values() if route.server_table is not None and route.choice]
-        most = max([_traffic(route) for route in tables] or [0])
+        busiest = max([_traffic(route) for route in tables] or [0])
         candidates = []
         for route in sorted(tables, key=_traffic, reverse=True):
             if not self._settings.is_auto(route.name) or route.name in self._kept:
                 continue
-            if _traffic(route) < MIN_TRAFFIC_SHARE * most:
-                self._keep(route, 'it moves %.2g %% of the bytes of the busiest table' % (100 * _traffic(route) / most))
+            if _traffic(route) < MIN_TRAFFIC_SHARE * busiest:
+                self._keep(route, 'it moves %.2g %% of the bytes of the busiest table'
+                           % (100 * _traffic(route) / busiest))
                 continue
             table = route.server_table
-            held = table.partitioning
-            lowest = partition_count(held.rows, held.width, route.dtype.itemsize, 1)
-            highest = min(held.rows, MAX_PER_SERVER * self._num_servers, table.keys_left // 4)
-            candidates.append(Candidate(route.name, held.count, lowest, highest, _Cost(table, self._num_servers)))
+            partitioning = table.partitioning
+            lowest = partition_count(partitioning.rows, partitioning.width, route.dtype.itemsize, 1)
+            highest = min(partitioning.rows, MAX_PER_SERVER * self._num_servers, table.keys_left // 4)
+            candidates.append(Candidate(route.name, partitioning.count, lowest, highest,
+                                        _Cost(table, self._num_servers)))
         self._tuning = Tuning(candidates, seconds, FIRST_STEPS + MEASURED_STEPS)
         if candidates:
             logger.info('partitions=auto: searching %s within %.3g s, %g %% of %d steps of %.3g ms',
@@ -174,7 +176,7 @@ class Tuner:
         logger.info('partitions=auto: %s keeps %d partitions: %s', route.name, route.partitioning.count, reason)
 
     def _decide(self) -> Optional[List[int]]:
-        """The next move as index of a route and count; None ends the search."""
+        """Return the next move as index of a route and count; None ends the search."""
         tuning = self._tuning
         assert tuning is not None
         before = tuning.current
@@ -203,15 +205,15 @@ class Tuner:
 
     def _write(self) -> None:
         assert self._tuning is not None
-        if not self._settings.plan_file or not self._tuning.candidates:
+        if not self._settings.partition_file or not self._tuning.candidates:
             return
         shapes = {route.name: (list(route.shape), str(route.dtype)) for route in self._routes.values()}
-        content = plan_file.record(self._tuning, self._done, shapes, self._kept, self._collective.size,
+        content = partition_cache.record(self._tuning, self._done, shapes, self._kept, self._collective.size,
                                    self._num_servers)
         try:
-            plan_file.write(self._settings.plan_file, content)
+            partition_cache.write(self._settings.partition_file, content)
         except OSError as error:
-            logger.warning('plan_file=%r cannot be written: %s', self._settings.plan_file, error)
+            logger.warning('partition_file=%r cannot be written: %s', self._settings.partition_file, error)
 
 
 def _traffic(route: Any) -> int:
@@ -219,20 +221,20 @@ def _traffic(route: Any) -> int:
 
 
 class _Cost:
-    """Estimates what moves of a table take."""
+    """Estimates the seconds of moves of a table."""
 
     def __init__(self, table: Table, num_servers: int):
         self._table, self._num_servers = table, num_servers
 
     def __call__(self, old: int, new: int, known: Sequence[int]) -> float:
         table = self._table
-        held = table.partitioning
+        partitioning = table.partitioning
         copies = 1 + table.state_slots()
-        nbytes = held.rows * held.width * table.dtype.itemsize
-        seconds = MOVE_S + MOVE_PARTITION_S * (old + new) + copies * nbytes / COPY_BYTES_PER_S
+        size_bytes = partitioning.rows * partitioning.width * table.dtype.itemsize
+        seconds = MOVE_S + MOVE_PARTITION_S * (old + new) + copies * size_bytes / COPY_BYTES_PER_S
         if new not in known:
             seconds += table.seconds_to_create
         if new % old and old % new or min(old, new) < self._num_servers:
-            # Rows change servers: in and out of the workers.
+            # Rows move to other servers, by way of the workers.
             seconds += 2 * copies * table.seconds_to_create
         return seconds

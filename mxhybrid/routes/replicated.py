@@ -1,7 +1,7 @@
-"""A row_sparse weight that every worker holds: gradients summed by allreduce, the update made in each worker alike.
+"""A row_sparse weight that every worker holds: allreduce sums the gradients, and every worker makes the same update.
 
-For a table of which a step touches most rows, this moves fewer bytes than servers do (Parallax, section 3.1).  Same
-optimizers, same code of the update as in the servers.
+For a table of which a step touches most rows, this moves fewer bytes than servers do (Parallax, section 3.1).  The
+optimizers and the code of the update are those of the servers.
 """
 from typing import Any, Callable, Dict, List, Optional
 
@@ -14,10 +14,10 @@ from ..servers.optimized_table import OptimizedTable
 from ..servers.partition_state import Partition, updated_optimizer
 from ..servers.partitioning import chunks
 from ..servers.protocol import OPTIMIZE
-from .held_weight import HeldWeight
-from .route import Means
+from .route import RouteContext
 from .row_sums import RowSum
-from .rows import write_now
+from .rows import fill_outputs
+from .table_weight import TableWeight
 from .wire import Sums
 
 #: Bytes of rows that travel in one broadcast while a table is filled.
@@ -25,10 +25,10 @@ BROADCAST_CHUNK_BYTES = 32 << 20
 
 
 class Replica(OptimizedTable):
-    """A table of which every worker holds all rows and all optimizer state; the same calls as for one on the servers.
+    """A table of which every worker holds all rows and all optimizer state, with the calls of a table on the servers.
 
-    Gradients travel as `wire`, by default as `dtype`.  An update is made when its result is first needed, so that sums
-    of several tables overlap.
+    Gradients travel as `wire`, by default as `dtype`.  An update is made when its result is first needed, so that the
+    sums of several tables overlap.
     """
 
     def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Sums, wire: Any = None):
@@ -46,7 +46,7 @@ class Replica(OptimizedTable):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that this worker sends for a push, and receives."""
+        """Bytes that this worker sends, and receives, for a push."""
         return self._sum.moved_bytes
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
@@ -72,7 +72,7 @@ class Replica(OptimizedTable):
 
     @property
     def _view(self) -> np.ndarray:
-        """All rows, writable; finding them costs a copy of all ids, so it is done once per update."""
+        """All rows, writable.  Reading them costs a copy of all ids, so it is done once per update."""
         if self._rows is None:
             self._rows = self._part.view
         return self._rows
@@ -86,7 +86,7 @@ class Replica(OptimizedTable):
     pull_uncached = pull
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
-        """All rows are here."""
+        """Do nothing: all rows are here."""
 
     def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
         self._settle()
@@ -95,7 +95,7 @@ class Replica(OptimizedTable):
                                             self._made_with[1])
 
     def can_read(self, width: int) -> bool:
-        """Nothing has to travel to be read."""
+        """Return True: state is read in this process, without messages."""
         return True
 
     def _drop_optimizer(self) -> None:
@@ -104,7 +104,7 @@ class Replica(OptimizedTable):
         self._part.forget_state()
 
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
-        """Overwrite the weights, or optimizer state `slot`, with worker 0's values, rows for ids (collective)."""
+        """Overwrite the weights, or optimizer state `slot`, by worker 0's `values`, rows for ids (collective)."""
         self._settle()
         rows, width = self._part.shape
         if slot >= 0:
@@ -113,8 +113,8 @@ class Replica(OptimizedTable):
         for ids in chunks(rows, width * self.dtype.itemsize, BROADCAST_CHUNK_BYTES):
             chunk = mx.nd.zeros((len(ids), width), dtype=self.dtype, ctx=mx.cpu())
             if self._collective.rank == 0:
-                given = values(ids)
-                host_view(chunk)[:, :given.shape[1]] = given
+                rows_of_ids = values(ids)
+                host_view(chunk)[:, :rows_of_ids.shape[1]] = rows_of_ids
             self._collective.broadcast_(chunk, self.name + '.assign')
             if slot < 0:
                 self._view[ids] = host_view(chunk)
@@ -122,27 +122,27 @@ class Replica(OptimizedTable):
                 self._part.write_state(slot, ids, host_view(chunk))
 
     def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
-        """Rows ``first:last`` of optimizer state `slot`, each of `width` elements (not collective)."""
+        """Return rows ``first:last`` of optimizer state `slot`, each of `width` elements (not collective)."""
         self._settle()
         assert self._optimizer is not None
         rows: Optional[np.ndarray] = self._part.read(slot, first, last, self._optimizer)
         return np.array(rows).reshape(last - first, width)
 
 
-class Replicated(HeldWeight):
-    """A :class:`Replica`, all zeros at first if none is given."""
+class Replicated(TableWeight):
+    """The route to a :class:`Replica`; a new one is all zeros."""
 
     kind = 'replicated'
     sparse = True
     _table: Replica
     _without_table = 'it went to allreduce'
 
-    def __init__(self, key: Any, name: str, array: Any, means: Means, replica: Optional[Replica] = None):
-        super().__init__(key, name, array, means)
-        self._table = replica or Replica(self.tag, self.rows, self.width, self.dtype, means.collective, self.wire)
+    def __init__(self, key: Any, name: str, array: Any, context: RouteContext, replica: Optional[Replica] = None):
+        super().__init__(key, name, array, context)
+        self._table = replica or Replica(self.tag, self.rows, self.width, self.dtype, context.collective, self.wire)
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
-        """Drop optimizer state; the rows are worker 0's."""
+        """Drop the optimizer state, and overwrite the rows by worker 0's."""
         self.forget_optimizer()
         if was_set:
             self.write_weight(row_reader(value))
@@ -153,11 +153,11 @@ class Replicated(HeldWeight):
         moved = self._table.moved_bytes
         self.traffic.add(rows=rows, pushed=moved, pulled=moved)
 
-    def pull_rows(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+    def pull_rows(self, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows into `outs`."""
-        targets = [outs] if len(wanted) == 1 else [[out] for out in outs]
-        for ids, some in zip(wanted, targets):
-            self._write(ids, some)
+        targets = [outs] if len(id_arrays) == 1 else [[out] for out in outs]
+        for ids, targets_of_ids in zip(id_arrays, targets):
+            self._write(ids, targets_of_ids)
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
         """Write all rows into `outs`."""
@@ -165,4 +165,4 @@ class Replicated(HeldWeight):
             self._write(np.arange(self.rows, dtype=np.int64), outs)
 
     def _write(self, ids: np.ndarray, outs: List[Any]) -> None:
-        write_now(ids, lambda rows: self._table.pull(ids, rows), self.shape, self.dtype, outs)
+        fill_outputs(ids, lambda rows: self._table.pull(ids, rows), self.shape, self.dtype, outs)

@@ -1,4 +1,4 @@
-"""A dense weight with row_sparse gradients, of which a step touches most rows: allreduce sums them, with marks."""
+"""A dense weight with row_sparse gradients, of which a step touches most rows: allreduce sums the gradients."""
 from typing import Any, List
 
 import numpy as np
@@ -6,11 +6,11 @@ import numpy as np
 from .route import Route
 from .row_gradients import RowGradients
 from .row_sums import RowSum
-from .rows import write_now
+from .rows import fill_outputs
 
 
 class RowAllreduce(RowGradients):
-    """Rows travel in a dense buffer, see :mod:`mxhybrid.routes.row_sums`."""
+    """Sums rows in a dense buffer, see :mod:`mxhybrid.routes.row_sums`."""
 
     kind = 'row allreduce'
     _without_table = 'it went to allreduce'
@@ -25,4 +25,4 @@ class RowAllreduce(RowGradients):
         self.traffic.add(rows=len(ids), pushed=self._sum.moved_bytes, pulled=self._sum.moved_bytes)
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
-        write_now(self._sum.touched(), self._sum.take, self.shape, self.dtype, outs)
+        fill_outputs(self._sum.touched(), self._sum.take, self.shape, self.dtype, outs)

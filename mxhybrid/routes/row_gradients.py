@@ -1,4 +1,4 @@
-"""A dense weight in the workers whose row_sparse gradients are summed somewhere: what becomes of the sums."""
+"""A dense weight in the workers whose row_sparse gradients are summed: the use of the sums."""
 from typing import Any, List
 
 import mxnet as mx
@@ -11,21 +11,24 @@ from .route import Route
 
 
 class RowGradients(DenseAllreduce):
-    """What server gradients and row allreduce share.  Without an updater the last sum is the value, as in MXNet."""
+    """The common part of server gradients and row allreduce.
+
+    Without an updater the last sum is the value, as in MXNet.
+    """
 
     all_rows = False
     takes_rows = True
 
     def __init__(self, former: Route):
-        super().__init__(former.key, former.name, former, former.means)
+        super().__init__(former.key, former.name, former, former.context)
         self.take_over(former)
-        if self.means.settings.halves and self.dtype == np.float64:
+        if self.context.settings.halves and self.dtype == np.float64:
             raise InputError('push: %s is %s, but with %s=float16 servers compute in float32 only: make it float32, '
                              'or leave %s out' % (self.name, self.dtype, variable('wire_dtype'),
                                                   variable('wire_dtype')))
 
     def push_rows(self, ids: np.ndarray, rows: np.ndarray, updater: Any, priority: int) -> None:
-        """Sum rows over all workers; an updater gets those that anyone touched."""
+        """Sum rows over all workers; an updater gets the rows that any worker touched."""
         self._sum_rows(ids, rows, priority)
         if updater is not None:
             updater(self.key, self._summed(priority, self.held().context), self.held())

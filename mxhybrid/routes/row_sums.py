@@ -1,7 +1,7 @@
-"""Sums of rows by allreduce: this worker's rows are spread over a dense buffer, and the buffers are summed.
+"""Sums of rows by allreduce: each worker writes its rows to a dense buffer, and the buffers are summed.
 
-MXNet's lazy optimizers change only rows that have a gradient, be it zero, so which rows anyone touched travels too, as
-one more element a row.
+MXNet's lazy optimizers change only rows that have a gradient, even if it is zero.  So the buffer has a further element
+for each row, which marks the row as touched.
 """
 from typing import Any, Tuple
 
@@ -13,17 +13,17 @@ from ..native.arrays import host_view
 from .costs import ring_share
 from .wire import Sums
 
-#: Elements that MXNet 1.9.1's wheel gives a shape to.
+#: Largest number of elements of an array in the wheel of MXNet 1.9.1.
 MAX_ELEMENTS = 2 ** 31 - 1
 
 
 def buffer_elements(rows: int, width: int) -> int:
-    """Elements that :class:`RowSum` reduces."""
+    """Return the number of elements that :class:`RowSum` sums."""
     return rows * (width + 1)
 
 
 class RowSum:
-    """Sums the rows that workers push; they travel as `dtype`, which may be less than they are (`rounded`)."""
+    """Sums the rows that workers push; they travel as `dtype`, to which they may be `rounded`."""
 
     def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Sums, rounded: bool = False):
         self.name = name
@@ -33,14 +33,14 @@ class RowSum:
         self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype, ctx=mx.cpu())
         self._touched = np.empty(0, np.int64)
         self._summing = False
-        #: Bytes that this worker sends for a sum, and receives.
+        #: Bytes that this worker sends, and receives, for a sum.
         self.moved_bytes = ring_share(buffer_elements(rows, width) * np.dtype(dtype).itemsize, collective.size)
 
     def _views(self) -> Tuple[np.ndarray, np.ndarray]:
-        """The buffer's rows and marks; waits for a sum that is under way."""
-        everything = host_view(self._buffer)
+        """Return the rows and the marks of the buffer; waits for a sum that is under way."""
+        elements = host_view(self._buffer)
         count = self._shape[0] * self._shape[1]
-        return everything[:count].reshape(self._shape), everything[count:]
+        return elements[:count].reshape(self._shape), elements[count:]
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Start to sum rows over all workers (collective); returns before the sum is there."""
@@ -52,7 +52,7 @@ class RowSum:
         self._summing = True
 
     def touched(self) -> np.ndarray:
-        """Ids (sorted) of the rows that anyone touched in the last push, the same on all workers (blocks)."""
+        """Return the sorted ids of the rows that any worker touched in the last push (blocks)."""
         self._wait()
         return self._touched
 

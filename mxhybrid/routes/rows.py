@@ -1,4 +1,4 @@
-"""Rows of row_sparse arrays on their way between a script's arrays and a table."""
+"""Rows on their way between the script's row_sparse arrays and a table."""
 from typing import Any, Callable, List, Tuple
 
 import numpy as np
@@ -9,17 +9,17 @@ from ..native.deliveries import Deliveries
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..telemetry.recorder import AnyRecorder
 from . import checks
-from .route import Identity
+from .route import ParameterSpec
 from .wire import ServerRows
 
 
 def sum_devices(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
-    """Sum the row_sparse arrays of this worker's devices to ids (sorted, unique) and rows."""
+    """Return ids (sorted, unique) and rows of the sum of row_sparse arrays, one for each device of this worker."""
     return sum_row_sparse([row_sparse_parts(array) for array in arrays])
 
 
-def read_gradient(route: Identity, arrays: List[Any], trace: AnyRecorder) -> Tuple[np.ndarray, np.ndarray]:
-    """As :func:`sum_devices`, for a key in which all ids have to be rows."""
+def read_gradient(route: ParameterSpec, arrays: List[Any], trace: AnyRecorder) -> Tuple[np.ndarray, np.ndarray]:
+    """Return ids and rows as :func:`sum_devices` does; InputError if an id is not a row of the key."""
     with trace.span('merge ' + route.name, 'merge', devices=len(arrays)) as span:
         few = None
         if len(arrays) == 1:
@@ -31,18 +31,19 @@ def read_gradient(route: Identity, arrays: List[Any], trace: AnyRecorder) -> Tup
     return ids, rows
 
 
-def _expected(route: Identity) -> int:
-    """Rows that a gradient hardly has more than: twice those of the ones before, if there were any."""
+def _expected(route: ParameterSpec) -> int:
+    """Return a number of rows that a gradient rarely exceeds: twice the average so far, 0 without any."""
     traffic = route.traffic
     return 2 * traffic.rows // traffic.steps + 1 if traffic.steps else 0
 
 
 def wire_bytes(count: int, table: ServerRows) -> int:
-    """Bytes that `count` rows of a table take on the wire."""
+    """Return the bytes that `count` rows of a table take on the wire."""
     return count * (table.row_bytes + ROW_OVERHEAD_BYTES)
 
 
-def write_now(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, dtype: Any, outs: List[Any]) -> None:
+def fill_outputs(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, dtype: Any, outs: List[Any]
+                 ) -> None:
     """Build a row_sparse array, let `fill` write its rows, and copy it to `outs`."""
     array, rows = allocate_rows(ids, shape, dtype)
     fill(rows)
@@ -50,8 +51,8 @@ def write_now(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple,
         array.copyto(out)
 
 
-def write_later(table: ServerRows, ids: np.ndarray, shape: tuple, outs: List[Any], priority: int) -> None:
-    """Copy a row_sparse array of a table's rows to `outs`; returns before they are there."""
+def pull_async(table: ServerRows, ids: np.ndarray, shape: tuple, outs: List[Any], priority: int) -> None:
+    """Copy rows of a table to `outs`, as a row_sparse array; returns before they arrive."""
     if len(ids) and table.deliver_copies(ids, outs, priority):
         return
     array, rows = allocate_rows(ids, shape, table.dtype)
@@ -61,21 +62,21 @@ def write_later(table: ServerRows, ids: np.ndarray, shape: tuple, outs: List[Any
         array.copyto(out)
 
 
-def write_each_later(table: ServerRows, deliveries: Deliveries, wanted: List[np.ndarray], shape: tuple,
+def pull_each_async(table: ServerRows, deliveries: Deliveries, id_arrays: List[np.ndarray], shape: tuple,
                      outs: List[Any], priority: int) -> int:
-    """Copy other rows of a table to each of `outs`, asking for each row once; returns how many these are."""
-    union = np.unique(np.concatenate(wanted))
+    """Copy different rows of a table to each of `outs`; return the number of rows, of which each is pulled once."""
+    union = np.unique(np.concatenate(id_arrays))
     rows = np.empty((len(union), int(np.prod(shape[1:]))), table.dtype)
-    made = [allocate_rows(ids, shape, table.dtype) for ids in wanted]
+    allocated = [allocate_rows(ids, shape, table.dtype) for ids in id_arrays]
 
     def take() -> None:
         fill()
-        for ids, (_, view) in zip(wanted, made):
+        for ids, (_, view) in zip(id_arrays, allocated):
             np.take(rows, np.searchsorted(union, ids), axis=0, out=view, mode='clip')
 
     if len(union):
         fill = table.pull_later(union, rows, priority)
-        deliveries.put([array for ids, (array, _) in zip(wanted, made) if len(ids)], take, priority)
-    for (array, _), out in zip(made, outs):
+        deliveries.put([array for ids, (array, _) in zip(id_arrays, allocated) if len(ids)], take, priority)
+    for (array, _), out in zip(allocated, outs):
         array.copyto(out)
     return len(union)

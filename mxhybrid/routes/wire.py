@@ -32,13 +32,13 @@ class Sums(Protocol):
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array with worker 0's in place; returns before it is there."""
 
-    def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
+    def allgather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
         """Give every worker the integers of all workers, in rank order (blocks)."""
 
     def any(self, flag: bool, name: str) -> bool:
         """Whether `flag` is true on any worker (blocks)."""
 
-    def exchange(self, value: Any, name: str) -> List[Any]:
+    def allgather_json(self, value: Any, name: str) -> List[Any]:
         """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
 
 

@@ -28,8 +28,8 @@ from ..lane.membership import Membership
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
-from ..telemetry.courier import Courier
 from ..telemetry.recorder import OFF, AnyRecorder, Recorder
+from ..telemetry.trace_sender import TraceSender
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
 from .partition_state import Partition, updated_optimizer
@@ -57,7 +57,7 @@ class Handler(Optimizer):
         self._agent: Optional[Agent] = None
         #: Partitions on the lane by numbers of table and partition there.
         self._shards: Dict[Tuple[int, int], Shard] = {}
-        self._courier: Optional[Courier] = None
+        self._trace_sender: Optional[TraceSender] = None
         self.trace: AnyRecorder = OFF
 
     # -- called by MXNet's Updater, once for every key and step --------------------------------------------
@@ -132,9 +132,9 @@ class Handler(Optimizer):
             self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret, told_status=TOLD_STATUS)
             atexit.register(self._lifeline.bye)
             self._secret, self._address = secret, address_towards(host, port)
-        if trace and self._courier is None:
+        if trace and self._trace_sender is None:
             self.trace = Recorder('a server (host %s)' % os.uname().nodename)
-            self._courier = Courier(self.trace, self._lifeline)
+            self._trace_sender = TraceSender(self.trace, self._lifeline)
 
     def do_table(self, table: str, keys: List[int], rows: List[int], width: int,
                  push_keys: Sequence[int] = (), pair_keys: Sequence[int] = ()) -> None:
@@ -280,9 +280,9 @@ class Handler(Optimizer):
 
     def _tell(self, doing: str, text: str) -> None:
         """Send the rest of the trace, and report the failure to the job monitor."""
-        if self._courier is not None:
+        if self._trace_sender is not None:
             self.trace.instant('failed: ' + doing)
-            self._courier.finish()
+            self._trace_sender.finish()
         if self._lifeline is not None:
             self._lifeline.fail(text)
 

@@ -49,7 +49,7 @@ class ResourceLeases:
         if self._active:
             # A Trainer is part of reference cycles, which Python may not collect while memory grows.
             gc.collect()
-        everyone = self._collective.exchange([value, self._gone[:]], name)
+        everyone = self._collective.allgather_json([value, self._gone[:]], name)
         gone = set.intersection(*[set(numbers) for _, numbers in everyone]) & self._active
         if gone:
             self._active -= gone

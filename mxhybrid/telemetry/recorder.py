@@ -7,7 +7,7 @@ Hot code says what it does, and pays next to nothing where nothing is recorded::
         span.note(rows=len(ids))
 
 where ``trace`` is a :class:`Recorder`, or :data:`OFF`.  Times are nanoseconds of the system's monotonic clock,
-which all processes of a host share; :mod:`mxhybrid.telemetry.courier` brings the events of all processes together.
+which all processes of a host share; :mod:`mxhybrid.telemetry.trace_sender` brings the events of all processes together.
 Their form is Chrome's (Google, "Trace Event Format").
 """
 import collections

@@ -14,12 +14,12 @@ from ..base.settings import Settings, variable
 from ..watchdog.leaving import LAST_WORDS_S
 from ..watchdog.lifeline import Lifeline
 from ..watchdog.monitor import Monitor
-from .collector import Collector
-from .courier import Courier
 from .recorder import OFF, AnyRecorder, Recorder, in_microseconds, now
 from .step_meter import NO_METER, NoMeter, StepMeter
 from .step_outputs import JsonLines, StepOutputs, TensorBoard
 from .trace_file import TraceFile
+from .trace_sender import TraceSender
+from .trace_writer import TraceWriter
 from .traffic import Network
 
 #: Characters of a problem that travel to the other workers.
@@ -37,8 +37,8 @@ class Session:
         self.trace: AnyRecorder = OFF
         self._file: Optional[TraceFile] = None
         self._outputs: Optional[StepOutputs] = None
-        self._courier: Optional[Courier] = None
-        self._collector: Optional[Collector] = None
+        self._trace_sender: Optional[TraceSender] = None
+        self._trace_writer: Optional[TraceWriter] = None
         self._origin = now()
         self._stores = 0
         self._pid = os.getpid()
@@ -66,11 +66,11 @@ class Session:
             atexit.register(self._close_outputs)
         return {'trace': self._file is not None}
 
-    def agree(self, plan: Dict[str, Any], rank: int) -> None:
-        """Heed what worker 0 returned from :meth:`open`; SettingError where an output cannot be written there."""
-        if plan.get('problem'):
-            raise SettingError(plan['problem'])
-        if plan.get('trace'):
+    def agree(self, opened: Dict[str, Any], rank: int) -> None:
+        """Act on what :meth:`open` returned on worker 0; SettingError if worker 0 cannot write an output."""
+        if opened.get('problem'):
+            raise SettingError(opened['problem'])
+        if opened.get('trace'):
             self.trace = Recorder('worker %d (host %s)' % (rank, socket.gethostname()), rank)
 
     def alone(self, settings: Settings) -> None:
@@ -83,12 +83,12 @@ class Session:
     def collect(self, monitor: Monitor, num_workers: int) -> None:
         """In worker 0: write the events that `monitor` receives."""
         if self._file is not None:
-            self._collector = Collector(monitor, self._file, num_workers)
+            self._trace_writer = TraceWriter(monitor, self._file, num_workers)
 
     def connect(self, lifeline: Lifeline) -> None:
         """Send events over `lifeline`."""
         if isinstance(self.trace, Recorder):
-            self._courier = Courier(self.trace, lifeline)
+            self._trace_sender = TraceSender(self.trace, lifeline)
 
     @property
     def measures(self) -> bool:
@@ -107,19 +107,19 @@ class Session:
         """Before this process tells that it fails with `text`: send what it recorded."""
         self._failed = True
         self.trace.instant('failed: ' + text)
-        if self._courier is not None:
-            self._courier.finish()
+        if self._trace_sender is not None:
+            self._trace_sender.finish()
 
     def wait(self) -> None:
         """Before this process ends others after a failure: let their last events reach the file."""
-        if self._collector is not None:
-            self._collector.wait()
-        elif self._courier is not None and self._failed:
+        if self._trace_writer is not None:
+            self._trace_writer.wait()
+        elif self._trace_sender is not None and self._failed:
             time.sleep(LAST_WORDS_S)
 
     def _relieve(self) -> None:
         """After each step: bring the events of a job of one process to the file, if there are many."""
-        if self._file is not None and self._collector is None and isinstance(self.trace, Recorder):
+        if self._file is not None and self._trace_writer is None and isinstance(self.trace, Recorder):
             if len(self.trace) >= _BATCH:
                 self._write_alone(self.trace)
 

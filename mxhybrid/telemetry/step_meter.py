@@ -26,7 +26,7 @@ class NoMeter:
         """A context manager for a call of the store."""
         return OFF
 
-    def exchange(self) -> Any:
+    def allreduce_grads(self) -> Any:
         """A context manager for ``Trainer.allreduce_grads``."""
         return OFF
 
@@ -127,7 +127,7 @@ class StepMeter:
         """A context manager for a call of the store that serves one key."""
         return _Call(self, name, route, parameter)
 
-    def exchange(self) -> _Part:
+    def allreduce_grads(self) -> _Part:
         """A context manager for ``Trainer.allreduce_grads``: a step begins."""
         return _Part(self, 'exchange')
 

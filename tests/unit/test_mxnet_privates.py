@@ -17,7 +17,7 @@ pytestmark = pytest.mark.both_pythons
 PACKAGE = pathlib.Path(mxhybrid.__file__).parent
 
 #: Where they may stand: as patterns of paths in the package.
-HOMES = ('native/*.py', 'kvstore/hooks.py', 'kvstore/trainer_step.py', 'kvstore/own_rows*.py')
+HOMES = ('native/*.py', 'kvstore/hooks.py', 'kvstore/trainer_step.py', 'kvstore/on_demand*.py')
 
 #: Classes of MXNet's whose objects this package handles; those that they derive from count, and all optimizers.
 CLASSES = [mx.gluon.Trainer, mx.gluon.Parameter, Constant, mx.gluon.ParameterDict, mx.gluon.Block,

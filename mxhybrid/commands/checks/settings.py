@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping
 
 from ...base.errors import SettingError
 from ...base.launcher import Launch
-from ...base.settings import DECLARED, resolve, variable
+from ...base.settings import DECLARED, FORMER_NAMES, given_variable, resolve, variable, variables_of
 from .findings import ADVICE, FAILED, FINE, Finding
 
 GROUP = 'Settings'
@@ -14,8 +14,15 @@ _INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_R
 
 
 def known_variables() -> List[str]:
-    """Return the environment variables of all settings."""
-    return [variable(name) for name in DECLARED]
+    """Return the environment variables of all settings, former names among them."""
+    return [known for name in DECLARED for known in variables_of(name)]
+
+
+def _former(environ: Mapping[str, str]) -> List[Finding]:
+    return [Finding(GROUP, variable(former), ADVICE,
+                    '%s is the former name of %s, and works for one more release' % (variable(former), variable(name)),
+                    'set %s instead' % variable(name))
+            for former, name in FORMER_NAMES.items() if environ.get(variable(former), '').strip()]
 
 
 def _settings(environ: Mapping[str, str]) -> Finding:
@@ -37,7 +44,7 @@ def _unknown(environ: Mapping[str, str]) -> List[Finding]:
     findings = []
     for name in sorted(environ):
         if name.startswith('MXHYBRID_') and name not in known + list(_INTERNAL) and not name.startswith(own):
-            close = difflib.get_close_matches(name, known, 1)
+            close = difflib.get_close_matches(name, map(variable, DECLARED), 1)
             findings.append(Finding(GROUP, name, ADVICE, '%s is set, but is not a setting' % name,
                                     'did you mean %s?' % close[0] if close else 'unset it'))
     return findings
@@ -46,11 +53,12 @@ def _unknown(environ: Mapping[str, str]) -> List[Finding]:
 def _files(environ: Mapping[str, str]) -> List[Finding]:
     findings = []
     for setting in [name for name, declared in DECLARED.items() if declared.is_output]:
-        path = environ.get(variable(setting), '')
+        name = given_variable(setting, environ)
+        path = environ.get(name, '')
         directory = os.path.dirname(os.path.abspath(path))
         if path.strip() and setting != 'tensorboard' and not os.access(directory, os.W_OK | os.X_OK):
             findings.append(Finding(GROUP, setting, FAILED, '%s=%s: %s %s' % (
-                variable(setting), path, directory,
+                name, path, directory,
                 'cannot be written' if os.path.isdir(directory) else 'does not exist'),
                 'give a path in a directory that exists and is writable on the host of worker 0'))
     return findings
@@ -66,5 +74,5 @@ def _engine(environ: Mapping[str, str]) -> Finding:
 
 def check(launch: Launch, environ: Mapping[str, str]) -> List[Finding]:
     """Check environment variables."""
-    findings = [_settings(environ), _engine(environ)] + _unknown(environ)
+    findings = [_settings(environ), _engine(environ)] + _former(environ) + _unknown(environ)
     return findings + (_files(environ) if launch.rank == 0 else [])

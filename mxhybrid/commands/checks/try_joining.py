@@ -60,7 +60,7 @@ def main() -> None:
     right = _sums_are_right(store)
     answer: Dict[str, Any] = {'reports': [report], 'offsets': [0.0]}
     if job.collective is not None and job.num_workers > 1:
-        exchange = job.collective.exchange
+        exchange = job.collective.allgather_json
         readings = []
         for _ in range(_READINGS):
             job.collective.any(False, 'mxhybrid.doctor.meet')

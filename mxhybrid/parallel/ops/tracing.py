@@ -6,7 +6,7 @@ import numpy as np
 from mxnet import gluon
 
 from ...base.errors import InputError
-from ...kvstore.parts import refuse_left
+from ...kvstore.weight_shards import refuse_emptied
 from ...native import trainers
 from .dimension_names import Dimensions
 from .graph import Graph
@@ -42,7 +42,7 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
     _check_shapes(shapes, axes)
     params = net.collect_params()
     for param in params.values():
-        refuse_left(param)
+        refuse_emptied(param)
     missing = [name for name, param in params.items()
                if not trainers.has_values(param) and not trainers.awaits_shape(param)]
     if missing:

@@ -2,11 +2,11 @@
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
-from ...base.settings import DENSE, WAYS, TablePlan
+from ...base.settings import DENSE, TABLE_ROUTES, TablePlan
 from ..ops.graph import Graph
 
 #: What a plan may say; what settings may say besides, that it be found while training, is what a plan leaves out.
-ROUTES, SUMS = [way for way in WAYS if way != 'auto'], [one for one in DENSE if one != 'auto']
+ROUTES, SUMS = [route for route in TABLE_ROUTES if route != 'auto'], [one for one in DENSE if one != 'auto']
 
 
 class StorePlan(NamedTuple):

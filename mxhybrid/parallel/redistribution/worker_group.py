@@ -48,19 +48,19 @@ class Team:
         if self.size == 1:
             return seed
         digest = None if outline is None else outline.digest()
-        everyone = self._collective.exchange([digest, problem, seed], _NAME + 'agree')
+        everyone = self._collective.allgather_json([digest, problem, seed], _NAME + 'agree')
         for rank, (_, other, _) in enumerate(everyone):
             if other and not problem:
                 raise InputError('%s: worker %d cannot: %s' % (call, rank, other))
         if not problem and outline is not None and any(theirs != digest for theirs, _, _ in everyone):
-            odd = first_difference(self._collective.exchange(outline.as_json(), _NAME + 'outlines'))
+            odd = first_difference(self._collective.allgather_json(outline.as_json(), _NAME + 'outlines'))
             raise InputError('%s: workers have different networks, data or plans: %s: give the same on all workers'
                              % (call, odd))
         return int(everyone[0][2])
 
     def exchange(self, value: Any, what: str) -> List[Any]:
         """The JSON `value` of every worker, in rank order (collective)."""
-        return [value] if self.size == 1 else self._collective.exchange(value, _NAME + what)
+        return [value] if self.size == 1 else self._collective.allgather_json(value, _NAME + what)
 
     def meet(self) -> None:
         """Wait for all workers (collective)."""
@@ -93,7 +93,7 @@ class Team:
         if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:
-                exchange = functools.partial(self._collective.exchange, name=_NAME + 'channels')
+                exchange = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
                 self._transport = LaneTransport(Channels(lane, exchange, self._job.settings.timeout))
             else:
                 self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
@@ -104,7 +104,7 @@ class Team:
         address = self._job.topology.addresses[self.rank]
         with socket.create_server((address, 0), backlog=self.size) as door:
             secret = new_secret() if self.rank == 0 else ''
-            everyone = self._collective.exchange([address, door.getsockname()[1], secret], _NAME + 'doors')
+            everyone = self._collective.allgather_json([address, door.getsockname()[1], secret], _NAME + 'doors')
             others: List[int] = [rank for rank in range(self.size) if rank != self.rank]
             found = connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, door,
                                   everyone[0][2], self._job.settings.timeout, _PURPOSE)

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from ...kvstore.parts import part_of
+from ...kvstore.weight_shards import shard_of
 from ..redistribution.worker_group import Team
 
 #: Parameters that are parts, of which gradients may be clipped.
@@ -17,7 +17,7 @@ _clipped: Any = weakref.WeakSet()
 
 def _parts_of(arrays: Sequence[Any]) -> Dict[int, Any]:
     """By place in `arrays`, the parts whose gradients these are."""
-    gradients = {param.grad().handle.value: part_of(param) for param in _clipped if param.grad_req != 'null'}
+    gradients = {param.grad().handle.value: shard_of(param) for param in _clipped if param.grad_req != 'null'}
     return {at: gradients[array.handle.value] for at, array in enumerate(arrays) if array.handle.value in gradients}
 
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
-from ...kvstore.parts import agreed
+from ...kvstore.weight_shards import agreed
 from ...native import trainers
 from ..ops.graph import Graph, Operator
 from ..ops.tracing import TracedNetwork

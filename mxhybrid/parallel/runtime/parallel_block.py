@@ -12,9 +12,9 @@ from ...base.log import get_logger
 from ...base.settings import variable
 from ...base.text import size_text
 from ...job.join import member
-from ...kvstore.parts import NETWORK_CALL, agreed, set_exchanges
-from ...kvstore.planned import set_planned
-from ...kvstore.trainer_step import steps_of
+from ...kvstore.table_hints import set_table_hint
+from ...kvstore.trainer_step import hooks_of
+from ...kvstore.weight_shards import NETWORK_CALL, agreed, set_exchanges
 from ...native import trainers
 from ...native.recording import wants_gradient
 from ..ops.collective_ops import COMPOSED
@@ -173,7 +173,7 @@ class Parallel(gluon.Block):
                                  % (name, name))
         trainer = next((trainers.trainer_of(param) for param in self._held.params.values()), None)
         self._trained = True
-        if self._team.size > 1 and trainer is not None and steps_of(trainer) is None:
+        if self._team.size > 1 and trainer is not None and hooks_of(trainer) is None:
             raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
                              "alone: give the Trainer kvstore='hybrid'" % (trainers.wanted_store(trainer),))
 
@@ -350,7 +350,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     held = hold(net, made.parts, team, first + _NUMBERS // 2)
     for name, table in made.tables.items():
-        set_planned(held.params[name], table)
+        set_table_hint(held.params[name], table)
     if any(one.draws for one in made.graph.computing):
         mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
     elif drawn:

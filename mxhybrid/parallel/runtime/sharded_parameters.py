@@ -6,7 +6,7 @@ import numpy as np
 from mxnet import gluon
 
 from ...base.errors import InputError
-from ...kvstore.parts import set_left, set_part
+from ...kvstore.weight_shards import set_emptied, set_shard
 from ...native import trainers
 from ...native.arrays import host_view
 from ..redistribution.exchange import Exchange, Move
@@ -50,7 +50,7 @@ class WeightBox:
     # -- whole values ----------------------------------------------------------------------------------------------
 
     def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Box]:
-        """As :meth:`mxhybrid.kvstore.parts.WeightPart.whole_of`; of a worker that holds something."""
+        """As :meth:`mxhybrid.kvstore.weight_shards.WeightShard.whole_of`; of a worker that holds something."""
         assert self.box is not None
         lengths = list(zip(shape, shape_of(self.box), self.whole_shape))
         found = tuple(shape)
@@ -72,7 +72,7 @@ class WeightBox:
                 for rank, box in self._boxes.items()}
 
     def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
-        """As :meth:`mxhybrid.kvstore.parts.WeightPart.gather`."""
+        """As :meth:`mxhybrid.kvstore.weight_shards.WeightShard.gather`."""
         have = Layout(shape, self._boxes_of(shape))
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
@@ -84,7 +84,7 @@ class WeightBox:
                 yield taken
 
     def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
-        """As :meth:`mxhybrid.kvstore.parts.WeightPart.scatter`."""
+        """As :meth:`mxhybrid.kvstore.weight_shards.WeightShard.scatter`."""
         boxes = self._boxes_of(shape)
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
@@ -192,7 +192,7 @@ def _own(name: str, param: Any, part: WeightBox, first: bool) -> Any:
     if first:
         values = trainers.initial_values(param) if trainers.awaits_shape(param) else param.data()
     trainers.drop_values(param)
-    set_left(param)
+    set_emptied(param)
     if part.box is None:
         own = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
                               wd_mult=param.wd_mult, init='zeros')
@@ -204,5 +204,5 @@ def _own(name: str, param: Any, part: WeightBox, first: bool) -> Any:
     whole: Any = None if values is None else host_view(values)
     part.scatter(lambda low, high: whole[low:high], None if part.box is None else own.data(), part.whole_shape,
                  param.dtype)
-    set_part(own, part)
+    set_shard(own, part)
     return own

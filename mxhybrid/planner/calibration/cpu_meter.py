@@ -93,7 +93,7 @@ class CpuMeter:
 
     def allgather(self, value: Any) -> List[Any]:
         """Return the JSON `value` of every worker, in rank order."""
-        return self._collective.exchange(value, _NAME + 'values')
+        return self._collective.allgather_json(value, _NAME + 'values')
 
     def average(self, values: Any) -> np.ndarray:
         """Return the mean over all workers of each of some numbers."""

@@ -6,7 +6,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 
 from ...kvstore.hybrid import Hybrid
-from ...kvstore.parts import set_part
+from ...kvstore.weight_shards import set_shard
 from ...parallel.plans.strategies import data_parallel
 from ...parallel.redistribution.worker_group import Team
 from ...parallel.runtime.parallel_block import split_network
@@ -55,7 +55,7 @@ class TrainerSteps:
             if team is not None:
                 boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
                                          for rank in range(team.size)}
-                set_part(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
+                set_shard(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
         self._evicting: Any = None
         if weights.size >= COLD_BYTES:
             self._evicting = mx.nd.zeros(EVICTING_BYTES // 4, ctx=mx.cpu())

@@ -83,7 +83,7 @@ def main():
         problem = run(os.path.join(directory, name + '.py'), name, directory, side, job, swallowed)
         if job.size > 1:
             # A worker that failed alone leaves the others waiting; workers that fail together go on together.
-            everyone = job.store.backend.exchange(problem, 'fuzz.' + name)
+            everyone = job.store.backend.allgather_json(problem, 'fuzz.' + name)
             if any(each != everyone[0] for each in everyone):
                 raise RuntimeError('workers differ: %s' % everyone)
         gc.collect()

@@ -309,8 +309,8 @@ def check_tools(env, words, folder):
         output = run(env, [sys.executable, '-m'] + words + ['--profiles', 'profiles.json'], folder)
         assert ('predicted to be' if given.cluster else 'batch / by layer') in output
         return
-    if given.command == 'plot':
-        assert (given.file, given.picture) == ('plan.json', 'plan.png')  # test_plan_file runs it
+    if given.command == 'partitions':
+        assert (given.file, given.picture) == ('partitions.json', 'partitions.png')  # test_partition_cache runs it
         return
     shutil.copy(str(REPOSITORY / 'tests/unit/commands/recorded/steps.jsonl'), str(folder / 'steps.jsonl'))
     output = run(env, [sys.executable, '-m'] + words, folder)
@@ -407,7 +407,7 @@ def test_loop_that_prefetches():
     net = gluon.Block()
     net.embedding = SparseEmbedding(10, 2)
     asked, batches = [], [(mx.nd.array([1]), mx.nd.array([0])), (mx.nd.array([2, 3]), mx.nd.array([1, 1]))]
-    # Learning from a net is tested in tests/unit/test_feeds.py; here it takes the loop as it stands.
+    # Learning from a net is tested in tests/unit/test_embedding_inputs.py; here it takes the loop as it stands.
     recorded = types.SimpleNamespace(prefetching=lambda loader, wanted: mxhybrid.prefetching(
         loader, wanted if wanted is net else lambda batch: asked.append(wanted(batch)) or asked[-1]))
     exec(LOOP, {'mxhybrid': recorded, 'loader': batches, 'net': net})
@@ -453,8 +453,8 @@ def test_settings():
     assert (settings.resolve({'partitions': ast.literal_eval(forms.group(1))})
             == settings.resolve({'partitions': forms.group(2)}))
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", next(row[3] for row in described if row[0] == '`routes`'))
-    assert settings.resolve({'routes': ast.literal_eval(forms.group(1))}).way_for('embedding') == 'allreduce'
-    assert settings.resolve({'routes': forms.group(2)}).way_for('embedding') == 'allreduce'
+    assert settings.resolve({'routes': ast.literal_eval(forms.group(1))}).route_for('embedding') == 'allreduce'
+    assert settings.resolve({'routes': forms.group(2)}).route_for('embedding') == 'allreduce'
 
 
 def test_search_from_python(folder):

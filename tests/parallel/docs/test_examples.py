@@ -49,7 +49,7 @@ OF_A_DEMO = [
     r'nothing to install',
     r'\[0\]<stdout>:shakespeare: [\d,]+ training tokens, .*; 2 worker\(s\), kvstore hybrid, \d+ steps per epoch',
     r'\[0\]<stdout>:unigram test perplexity [\d.]+',
-    r'\[0\]<stderr>:\[mxhybrid rank 0\] plan:',
+    r'\[0\]<stderr>:\[mxhybrid rank 0\] routes:',
     r'\[0\]<stderr>:mxhybrid: 2 workers on 1 host, 1 server; averages over 3 steps of rank 0; '
     r'rows and dense sums by the lane',
     r'\[0\]<stderr>:parameter +shape +route +partitions +servers +rows/step +pushed/step +pulled/step',

@@ -11,7 +11,7 @@ from . import BODIES
 #: What ``bodies/quiet.py`` has to say, and how often: it trains two nets alike, with the same plan.
 EXPECTED = [
     (r'prefetching: no array of a batch has the row ids of net_(weight|gradient)_weight: .*', 4),
-    (r'plan:', 1),
+    (r'routes:', 1),
     (r'net_(weight|gradient)_weight goes by (servers|allreduce): .*', 4),
     (r'checkpoint of step 11: .*', 1),
     (r'taken from the checkpoint, not from the script: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),

@@ -52,14 +52,14 @@ def test_memory_does_not_grow_with_the_number_of_moves():
 
 
 def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
-    path = tmp_path / 'plan.json'
+    path = tmp_path / 'partitions.json'
     job = run_job(AUTO, 'horovodrun', workers=2, servers=2, args=[str(path)], timeout=200).ok()
     assert sorted(job.results) == [0, 1]
     for rank, results in job.results.items():
-        found, plan = results['found'], results['plan']
-        assert (plan['workers'], plan['servers'], set(plan['tables'])) == (2, 2, TABLES)
-        assert plan['tables']['net_days_weight']['samples'] == []  # moves too little
-        for name, entry in plan['tables'].items():
+        found, content = results['found'], results['content']
+        assert (content['workers'], content['servers'], set(content['tables'])) == (2, 2, TABLES)
+        assert content['tables']['net_days_weight']['samples'] == []  # moves too little
+        for name, entry in content['tables'].items():
             assert (found['first'][name], found['last'][name]) == (entry['start'], entry['partitions'])
             assert entry['start'] == 2
             assert entry['finished'] or 'could cost' in entry['reason']
@@ -73,7 +73,8 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
         assert set(results['other']['first'].values()) == {2}
     for words in ('searching net_words_weight (2 partitions), net_bins_weight (2 partitions) within', 'auto: done; ',
                   'net_words_weight starts with 6 partitions, from %s' % path,
-                  'plan_file=%r is ignored: it is for 3 workers, this job has 2' % str(path)):
+                  'partition_file=%r is ignored: it is for 3 workers, this job has 2' % str(path),
+                  'plan_file is now called partition_file: use that name'):
         assert job.output.count(words) == 1, words
     assert json.loads(path.read_text())['workers'] == 3
 

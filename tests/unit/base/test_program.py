@@ -13,7 +13,7 @@ pytestmark = pytest.mark.both_pythons
 
 @pytest.mark.parametrize('line, module', [
     ('python -m mxhybrid doctor', 'mxhybrid'), ('python -mmxhybrid', 'mxhybrid'), ('python -Sum mxhybrid', 'mxhybrid'),
-    ('python -W error -X dev -m mxhybrid.commands.plot -m other', 'mxhybrid.commands.plot'),
+    ('python -W error -X dev -m mxhybrid.commands.report -m other', 'mxhybrid.commands.report'),
     ('python -Werror -m a', 'a'),
     ('python train.py -m mxhybrid', None), ('python -c pass -m mxhybrid', None), ('python', None), ('python -', None),
     ('python --check-hash-based-pycs always -m mxhybrid', 'mxhybrid'), ('python -m', None)])
@@ -32,7 +32,7 @@ def imports_mxnet(argv, directory):
 
 
 @pytest.mark.parametrize('module, needs', [
-    ('mxhybrid', False), ('mxhybrid.commands.plot', False), ('mxhybrid.commands.report', False),
+    ('mxhybrid', False), ('mxhybrid.commands.partitions', False), ('mxhybrid.commands.report', False),
     ('mxhybrid.servers.main', True), ('mxhybrid.commands.sanity', True),
     ('mxhybrid.commands.checks.try_joining', True)])
 def test_modules(tmp_path, module, needs):

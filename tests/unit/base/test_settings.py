@@ -18,6 +18,7 @@ from mxhybrid.base.settings import (
     Settings,
     as_written,
     check_equal,
+    former_names_given,
     resolve,
     variable,
 )
@@ -43,7 +44,7 @@ def test_defaults():
 def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
-        'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE',
+        'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
         'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_REPLACE_LOCAL_STORES',
         'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
 
@@ -62,7 +63,7 @@ def test_variables_carry_the_projects_prefix():
     ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
     ('own_rows', '0', False, 'on', True),
     ('replace_local_stores', 'on', True, 0, False),
-    ('plan_file', '/a/plan.json', '/a/plan.json', pathlib.Path('/b/plan.json'), '/b/plan.json'),
+    ('partition_file', '/a/found.json', '/a/found.json', pathlib.Path('/b/found.json'), '/b/found.json'),
     ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
     ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),
 ])
@@ -81,7 +82,8 @@ def test_whose_value_counts():
     assert resolve({'timeout': 3, 'log_level': 'debug', 'trace': 'x', 'stall_timeout': 9}, {}).shared() == (
         Settings().shared())
     assert resolve({'routes': 'servers'}, {}).shared() != Settings().shared()
-    assert [name for name, one in DECLARED.items() if one.is_output] == ['trace', 'metrics', 'tensorboard', 'plan_file']
+    assert [name for name, one in DECLARED.items() if one.is_output] == [
+        'trace', 'metrics', 'tensorboard', 'partition_file']
 
 
 def test_the_real_environment_is_read_by_default(monkeypatch):
@@ -168,15 +170,35 @@ def test_auto():
     assert settings.any_auto and resolve({'partitions': {'embed*': 'auto', 'out*': 'auto', '*': 4}}, {}) == settings
     assert resolve({}, {'MXHYBRID_PARTITIONS': 'auto'}).is_auto('any')
     assert not resolve({'partitions': 4}, {}).any_auto and not resolve({}, {}).is_auto('any')
-    assert "'auto' finds one" in problem({'partitions': 'automatic'})
+    assert "'auto' finds a count" in problem({'partitions': 'automatic'})
 
 
-def test_plan_files_are_absolute_and_no_directories(tmp_path):
-    assert resolve({'plan_file': 'plan.json'}, {}).plan_file == os.path.join(os.getcwd(), 'plan.json')
-    text = problem({'plan_file': str(tmp_path)})
+def test_partition_files_are_absolute_and_no_directories(tmp_path):
+    assert resolve({'partition_file': 'a.json'}, {}).partition_file == os.path.join(os.getcwd(), 'a.json')
+    text = problem({'partition_file': str(tmp_path)})
     assert 'is a directory' in text and str(tmp_path / 'partitions.json') in text
     for value in (3, '', True):
-        assert problem({'plan_file': value}).startswith('plan_file=%r is not a path' % (value,))
+        assert problem({'partition_file': value}).startswith('partition_file=%r is not a path' % (value,))
+
+
+def test_former_names_work_and_are_told(tmp_path):
+    path, other = str(tmp_path / 'a.json'), str(tmp_path / 'b.json')
+    former = {'MXHYBRID_PLAN_FILE': other}
+    assert resolve({'plan_file': path}, {}).partition_file == path
+    assert resolve({}, former).partition_file == other
+    assert resolve({'plan_file': path}, dict(former, MXHYBRID_PARTITION_FILE=other)).partition_file == path
+    assert resolve({}, dict(former, MXHYBRID_PARTITION_FILE=path)).partition_file == path
+    assert former_names_given({'plan_file': path}, former) == {'plan_file': 'partition_file'}
+    assert former_names_given({'plan_file': None}, former) == {'MXHYBRID_PLAN_FILE': 'MXHYBRID_PARTITION_FILE'}
+    for keywords, environ in (({'partition_file': path}, former), ({}, {'MXHYBRID_PARTITION_FILE': path}), ({}, {}),
+                              ({}, dict(former, MXHYBRID_PARTITION_FILE=path)), ({}, {'MXHYBRID_PLAN_FILE': ' '})):
+        assert former_names_given(keywords, environ) == {}
+
+
+def test_wrong_values_are_told_by_the_name_that_was_given(tmp_path):
+    assert problem({'plan_file': str(tmp_path)}).startswith('plan_file=%r is a directory' % str(tmp_path))
+    assert problem({}, {'MXHYBRID_PLAN_FILE': str(tmp_path)}).startswith('MXHYBRID_PLAN_FILE=')
+    assert 'give partition_file only' in problem({'plan_file': 'a', 'partition_file': 'b'})
 
 
 # ------------------------------------------------------------------------------------------ patterns
@@ -231,12 +253,12 @@ def test_wrong_patterns_show_the_value_and_an_example(value):
 @pytest.mark.parametrize('value', ['embed*=allreduce,out=Servers', {'embed*': 'allreduce', 'out': ' servers '}])
 def test_routes_by_pattern(value):
     settings = resolve({'routes': value}, {})
-    assert [settings.way_for(name) for name in ('embed0', 'out', 'other')] == ['allreduce', 'servers', 'auto']
+    assert [settings.route_for(name) for name in ('embed0', 'out', 'other')] == ['allreduce', 'servers', 'auto']
 
 
 def test_tables_are_measured_by_default():
-    assert resolve({}, {}).way_for('any') == 'auto'
-    assert resolve({'routes': 'allreduce'}, {}).way_for('any') == 'allreduce'
+    assert resolve({}, {}).route_for('any') == 'auto'
+    assert resolve({'routes': 'allreduce'}, {}).route_for('any') == 'allreduce'
 
 
 @pytest.mark.parametrize('value, part', [

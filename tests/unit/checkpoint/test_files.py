@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import CheckpointError, InputError
 from mxhybrid.checkpoint import files as checkpoint_files, folder, manifest as checkpoint_manifest
-from mxhybrid.checkpoint.files import Damaged, Reader, Writer, newest
+from mxhybrid.checkpoint.files import Damaged, Reader, Writer
 from mxhybrid.checkpoint.folder import kept, locked, names
 from mxhybrid.checkpoint.manifest import plain
+from mxhybrid.checkpoint.newest import NewestCheckpoint, newest
 
 pytestmark = pytest.mark.both_pythons
 
@@ -408,14 +409,14 @@ def test_json_made_to_hurt(tmp_path, text):
 @pytest.mark.parametrize('value', [object(), {1, 2}, np.zeros(2), b'bytes', {'a': [np.float32(1)]}, 10 ** 5000],
                          ids=['object', 'set', 'array', 'bytes', 'deep', 'huge'])
 def test_what_json_cannot_hold_is_refused(value):
-    with pytest.raises(InputError, match='extra is no JSON value'):
+    with pytest.raises(InputError, match='extra is not a JSON value'):
         plain(value, 'extra')
 
 
 def test_a_value_that_contains_itself_is_refused():
     value = []
     value.append(value)
-    with pytest.raises(InputError, match='extra is no JSON value'):
+    with pytest.raises(InputError, match='extra is not a JSON value'):
         plain(value, 'extra')
 
 
@@ -486,6 +487,19 @@ def test_what_is_read_stays_and_what_was_read_goes_later(tmp_path, monkeypatch):
         assert_whole(newest(str(tmp_path), found), 1)
     write(tmp_path, 4, keep=1)
     assert names(str(tmp_path)) == ['00000004-step-4']
+
+
+def test_the_newest_checkpoint_stays_until_it_is_closed(tmp_path):
+    with NewestCheckpoint(str(tmp_path)) as checkpoint:
+        assert not checkpoint.find()
+    write(tmp_path, 1)
+    with NewestCheckpoint(str(tmp_path)) as checkpoint:
+        assert checkpoint.find()
+        write(tmp_path, 2, keep=1)
+        assert checkpoint.path == str(tmp_path / '00000001-step-1') and checkpoint.content['step'] == 1
+        assert_whole(checkpoint, 1)
+    write(tmp_path, 3, keep=1)
+    assert names(str(tmp_path)) == ['00000003-step-3']
 
 
 def test_a_name_that_cannot_be_flushed_leaves_what_was(tmp_path, monkeypatch):

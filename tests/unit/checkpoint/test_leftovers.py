@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from mxhybrid.checkpoint import leftovers
-from mxhybrid.checkpoint.files import newest
 from mxhybrid.checkpoint.folder import kept, names
+from mxhybrid.checkpoint.newest import newest
 
 from .test_files import assert_whole, write
 

@@ -379,7 +379,7 @@ def test_keep_that_is_no_number(tmp_path, keep):
 def test_extra_that_is_no_json(tmp_path):
     training = Training()
     training.net(mx.nd.zeros((2, 3)))
-    with pytest.raises(InputError, match='extra is no JSON value'):
+    with pytest.raises(InputError, match='extra is not a JSON value'):
         training.save(tmp_path, extra={'array': np.zeros(2)})
     assert os.listdir(str(tmp_path)) == []
 
@@ -417,7 +417,7 @@ def test_the_others_are_told_that_worker_0_is_busy():
     class Workers:
         rank = 0
 
-        def exchange(self, value, _):
+        def allgather_json(self, value, _):
             return [value]
 
         @contextlib.contextmanager

@@ -21,7 +21,9 @@ def test_a_job_of_one_process_has_no_servers_and_needs_no_other_process(monkeypa
     alone = join.enter(Settings())
     assert (alone.rank, alone.num_workers, alone.num_servers, len(alone.topology.hosts)) == (0, 1, 0, 1)
     assert not alone.distributed and alone.guard.lifeline is None and alone.collective is None
-    join.agree_on_store(alone, None, 'a problem')  # with no other worker
+    join.agree_on_store(alone, Settings(), None)  # with no other worker
+    with pytest.raises(SettingError, match='a problem'):
+        join.agree_on_store(alone, Settings(), SettingError('a problem'))
 
 
 def test_the_naive_engine_is_refused_with_the_way_out(monkeypatch):

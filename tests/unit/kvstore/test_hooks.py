@@ -13,7 +13,7 @@ import pytest
 
 import mxhybrid
 from mxhybrid.kvstore import hooks
-from mxhybrid.kvstore.trainer_step import steps_of
+from mxhybrid.kvstore.trainer_step import hooks_of
 
 pytestmark = pytest.mark.both_pythons
 
@@ -325,7 +325,7 @@ def test_a_net_can_be_copied_together_with_its_trainer():
     trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
     net[1].bias.set_data(mx.nd.ones(2))
     other, copied = copy.deepcopy((net, trainer))
-    assert steps_of(trainer) is not steps_of(copied)
+    assert hooks_of(trainer) is not hooks_of(copied)
     assert [param.data().asnumpy().tolist() for param in (net[1].bias, other[1].bias)] == [[1, 1]] * 2
     assert copied._params[0]._trainer is copied and trainer._params[0]._trainer is trainer
 

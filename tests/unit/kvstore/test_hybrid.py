@@ -447,7 +447,7 @@ def test_broadcast_outputs_must_fit():
 
 @pytest.mark.parametrize('ids, text', [([6], 'row id 6 is out of range for 1, which has rows 0 to 5'),
                                        ([-1, 2], 'row id -1 is out of range'),
-                                       ([0.5], 'row id 0.5 of 1 is no whole number')])
+                                       ([0.5], 'row id 0.5 of 1 is not a whole number')])
 def test_wrong_row_ids_are_refused(store, ids, text):
     assert text in problem(store.row_sparse_pull, 1, out=sparse(), row_ids=mx.nd.array(ids))
 

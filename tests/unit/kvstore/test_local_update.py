@@ -4,12 +4,12 @@ from types import SimpleNamespace
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.kvstore.trainer_step import Steps
+from mxhybrid.kvstore.trainer_step import TrainerHooks
 
 
 def steps_with(part):
     """Steps of a Trainer that has one parameter, of which this worker holds `part`."""
-    return Steps(SimpleNamespace(_params=[SimpleNamespace(name='net_weight', mxhybrid_part=part)]))
+    return TrainerHooks(SimpleNamespace(_params=[SimpleNamespace(name='net_weight', mxhybrid_shard=part)]))
 
 
 @pytest.mark.parametrize('part', [None, SimpleNamespace(group=[1], grad_req='write'),
@@ -22,6 +22,6 @@ def test_a_warning_names_the_call_once(caplog, part):
 
 
 def test_copies_of_a_part_cannot_be_updated_apart(caplog):
-    with pytest.raises(InputError, match='net_weight is part of a split network, and the 2 workers .* Call trainer'):
+    with pytest.raises(InputError, match='net_weight belongs to a split network, and the 2 workers .* Call trainer'):
         steps_with(SimpleNamespace(group=[0, 1], grad_req='write'))._note_local_update()
     assert not caplog.records

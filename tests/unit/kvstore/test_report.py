@@ -1,4 +1,4 @@
-"""The plan table: averages, and what chose."""
+"""The route table: averages, and the numbers that chose the routes."""
 import types
 from types import MappingProxyType
 
@@ -12,28 +12,28 @@ from mxhybrid.telemetry.traffic import Traffic
 
 
 def route(name, shape, kind, traffic, partitioning=None, wire='float32'):
-    """What the plan reads of a route."""
+    """Return what the table reads of a route."""
     return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, partitioning=partitioning,
                                  choice=None, all_rows=kind == 'allreduce', dtype='float32', wire=wire)
 
 
 def job(**changes):
-    """What the plan reads of a job."""
+    """Return what the table reads of a job."""
     made = {'num_workers': 4, 'num_servers': 2, 'rank': 0, 'hosts': ['a', 'a', 'b', 'b'],
             'wires': 'rows and dense sums by the lane', **changes}
     return types.SimpleNamespace(topology=types.SimpleNamespace(hosts=made.pop('hosts')), **made)
 
 
-def plan_table(job, routes, network=MappingProxyType({}), steps=0):
+def route_table(job, routes, network=MappingProxyType({}), steps=0):
     """The table, of a host that has moved nothing unless it is given."""
-    return report.plan_table(job, routes, network, steps)
+    return report.route_table(job, routes, network, steps)
 
 
-def test_the_plan_names_every_route_with_averages_per_step():
+def test_the_table_names_every_route_with_averages_per_step():
     embedding = route('embedding0_weight', (1000, 8), 'server weights', Traffic(4, 40, 4000, 8000),
                       Partitioning(1000, 8, (2, 3, 5), (1, 0, 1)))
     dense = route('dense0_bias', (7,), 'allreduce', Traffic(2, 14, 3000, 3000))
-    title, head, rule, first, second = plan_table(job(), [embedding, dense]).split('\n')
+    title, head, rule, first, second = route_table(job(), [embedding, dense]).split('\n')
     assert title == ('mxhybrid: 4 workers on 2 hosts, 2 servers; averages over 4 steps of rank 0; '
                      'rows and dense sums by the lane')
     assert head.split() == ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step',
@@ -46,54 +46,54 @@ def test_the_plan_names_every_route_with_averages_per_step():
 
 @pytest.mark.parametrize('kind', ['row allreduce', 'replicated'])
 def test_tables_that_go_by_allreduce_show_the_rows_that_were_pushed(kind):
-    line = plan_table(job(), [route('table', (1000, 8), kind, Traffic(4, 40, 4000, 4000))]).split('\n')[3]
+    line = route_table(job(), [route('table', (1000, 8), kind, Traffic(4, 40, 4000, 4000))]).split('\n')[3]
     assert line.split()[1:] == ['1000x8', *kind.split(), '-', '-', '10', '1.0', 'kB', '1.0', 'kB']
 
 
 def test_the_title_tells_what_travels_as_something_else():
-    title = plan_table(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire='float16'),
+    title = route_table(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire='float16'),
                          route('v', (3, 2), 'allreduce', Traffic(), wire='float16')]).split('\n')[0]
     assert title.endswith('; rows and dense sums by the lane; float32 travels as float16')
 
 
 def test_one_of_each_is_singular_and_no_steps_do_not_divide_by_zero():
     alone = job(num_workers=1, num_servers=1, hosts=['a'])
-    text = plan_table(alone, [route('w', (), 'allreduce', Traffic())])
+    text = route_table(alone, [route('w', (), 'allreduce', Traffic())])
     assert text.startswith('mxhybrid: 1 worker on 1 host, 1 server; averages over 0 steps of rank 0')
     assert text.endswith('0 B          0 B')
-    assert 'over 0 steps' in plan_table(alone, [])
+    assert 'over 0 steps' in route_table(alone, [])
 
 
 def test_one_process_has_no_traffic_to_report():
-    title, head, rule, row = plan_table(job(num_workers=1, num_servers=0, hosts=['a']),
+    title, head, rule, row = route_table(job(num_workers=1, num_servers=0, hosts=['a']),
                                   [route('w', (3, 2), 'local', Traffic())]).split('\n')
     assert title.startswith('mxhybrid: one process') and 'nothing is sent' in title
     assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']
 
 
-def test_what_went_over_the_network_is_shown_below_the_plan_per_step():
+def test_what_went_over_the_network_is_shown_below_the_table_per_step():
     network = {'allreduce': {'sent': 4000, 'received': 8000}, 'push': {'sent': 0, 'received': 400}}
     dense = route('w', (3, 2), 'allreduce', Traffic(5))
-    lines = plan_table(job(), [dense], network, 4).split('\n')
+    lines = route_table(job(), [dense], network, 4).split('\n')
     assert lines[4] == '' and lines[5].endswith('averages over 4 steps')
     assert lines[6].split() == ['network', 'sent/step', 'received/step']
     assert [line.split() for line in lines[8:]] == [
         ['allreduce', '1.0', 'kB', '2.0', 'kB'], ['push', '0', 'B', '100', 'B'], ['all', '1.0', 'kB', '2.1', 'kB']]
     nothing = {'allreduce': {'sent': 0, 'received': 0}}
     for moved, steps in ((nothing, 4), (network, 0), ({}, 4)):  # one host, no step yet, ps-lite
-        assert plan_table(job(), [dense], moved, steps) == plan_table(job(), [dense])
+        assert route_table(job(), [dense], moved, steps) == route_table(job(), [dense])
 
 
-def test_the_numbers_that_chose_a_route_are_shown_below_the_plan():
+def test_the_numbers_that_chose_a_route_are_shown_below_the_table():
     near, forced, small = (route(name, (100, 2), 'replicated', Traffic()) for name in ('near', 'told', 'small'))
     near.choice = Choice('allreduce', 'measured', 0.5, 0.975, Estimate(2e6, 1.5e6, 0.0204, 0.0111))
     forced.choice = Choice('allreduce', 'forced')
     small.choice = Choice('servers', 'small')
-    lines = plan_table(job(), [near, forced, small]).split('\n')
+    lines = route_table(job(), [near, forced, small]).split('\n')
     assert lines[6] == '' and 'busiest host' in lines[7]
     assert lines[10].split() == ['near', '50%', '97.5%', '2.0', 'MB', '1.5', 'MB', '20.4', 'ms', '11.1', 'ms',
                                  'allreduce', 'measured']
     assert lines[11].split() == ['told'] + ['-'] * 6 + ['allreduce', 'forced']
     assert len(lines) == 12
     near.choice = forced.choice = None
-    assert 'busiest' not in plan_table(job(), [near, forced, small])
+    assert 'busiest' not in route_table(job(), [near, forced, small])

@@ -13,7 +13,7 @@ import mxhybrid
 from mxhybrid.base.errors import InputError
 from mxhybrid.native.optimizers import attributes_of, build, check_for_table, find_class, reference_of
 from mxhybrid.native.row_wise import is_marked
-from mxhybrid.routes.own_rows import objection
+from mxhybrid.routes.on_demand_rows import unsupported_reason
 from mxhybrid.servers.row_wise_check import check_row_wise
 
 from ...helpers.tables import COMMON, ROWS, WIDTH, Table, Whole, equal, merged_gradients, recut, start_values
@@ -115,7 +115,7 @@ def test_a_marked_class_is_accepted_and_found_by_its_name(kind):
     assert reference_of(optimizer) == '%s:%s' % (__name__, kind.__qualname__)
     route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire=np.dtype('f4'),
                                   dtype=np.dtype('f4'))
-    assert objection(route, optimizer)  # servers do not hold dense weights for it
+    assert unsupported_reason(route, optimizer)  # servers do not hold dense weights for it
 
 
 def test_a_derived_class_is_refused_and_told_of_the_mark():

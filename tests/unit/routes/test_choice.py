@@ -11,6 +11,6 @@ from mxhybrid.routes.costs import Estimate
 def test_allreduce_must_be_clearly_cheaper_or_the_table_near_dense(union, ratio, way):
     predicted = Estimate(1.0, 1.0, 1.0, ratio)
     choice = weigh(predicted, 0.1, union, True)
-    assert (choice.way, choice.because, choice.touched, choice.union) == (way, 'measured', 0.1, union)
+    assert (choice.route, choice.because, choice.touched, choice.union) == (way, 'measured', 0.1, union)
     refused = weigh(predicted, 0.1, union, False)
-    assert (refused.way, refused.because) == ('servers', 'memory' if way == 'allreduce' else 'measured')
+    assert (refused.route, refused.because) == ('servers', 'memory' if way == 'allreduce' else 'measured')

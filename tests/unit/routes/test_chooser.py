@@ -6,7 +6,7 @@ import pytest
 
 from mxhybrid.base.settings import Settings
 from mxhybrid.routes.chooser import MEASURED_STEPS, Chooser
-from mxhybrid.routes.route import Means, Route
+from mxhybrid.routes.route import Route, RouteContext
 
 
 class Alone:
@@ -14,7 +14,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def gather(self, values, name, dtype=None):
+    def allgather(self, values, name, dtype=None):
         """Nobody else has values."""
         return [values]
 
@@ -22,13 +22,13 @@ class Alone:
 def route(key, rows):
     """A table on the servers, as far as the chooser looks at it before it decides."""
     like = SimpleNamespace(shape=(rows, 16), dtype=np.dtype('float32'))
-    return Route(key, str(key), like, Means(Alone(), object(), Settings(), 'unit'))
+    return Route(key, str(key), like, RouteContext(Alone(), object(), Settings(), 'unit'))
 
 
 @pytest.fixture
 def push():
     """A function that pushes to a route, and says whether the chooser has another decision to wait for."""
-    chooser = Chooser(Means(Alone(), object(), Settings(), 'unit'), ['a'], [[0]], {})
+    chooser = Chooser(RouteContext(Alone(), object(), Settings(), 'unit'), ['a'], [[0]], {})
 
     def one(to):
         waits = chooser.waits(to.key)

@@ -104,5 +104,5 @@ def test_near_dense_tables_go_by_allreduce_and_sparse_ones_do_not():
     network = Network(Speed(0.001, 5e7), Speed(0.001, 5e7))
     ways = {}
     for alpha in (0.01, 0.5, 1.0):
-        ways[alpha] = weigh(estimate(use(alpha), network), alpha, alpha, True).way
+        ways[alpha] = weigh(estimate(use(alpha), network), alpha, alpha, True).route
     assert ways == {0.01: 'servers', 0.5: 'servers', 1.0: 'allreduce'}

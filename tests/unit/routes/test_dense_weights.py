@@ -11,7 +11,7 @@ from mxhybrid.base.settings import Settings
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.routes.choice import Choice
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
-from mxhybrid.routes.route import Means
+from mxhybrid.routes.route import RouteContext
 from mxhybrid.routes.row_allreduce import RowAllreduce
 
 SHAPE = (6, 2)
@@ -45,7 +45,7 @@ def read(route, updater=None):
 @pytest.fixture
 def route():
     """A key that was initialised with ones."""
-    made = DenseAllreduce('w', 'w', dense(0), Means(Alone(), SimpleNamespace(), Settings(), 'unit'))
+    made = DenseAllreduce('w', 'w', dense(0), RouteContext(Alone(), SimpleNamespace(), Settings(), 'unit'))
     made.init(dense(1), [], 0)
     return made
 

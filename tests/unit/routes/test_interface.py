@@ -9,8 +9,8 @@ import mxhybrid
 pytestmark = pytest.mark.both_pythons
 
 PACKAGE = pathlib.Path(mxhybrid.__file__).parent
-CLASSES = {'DenseAllreduce', 'ServerGradients', 'OwnRows', 'RowAllreduce', 'ServerWeights', 'Replicated', 'Route',
-           'HeldWeight', 'RowGradients', 'Replica', 'Table', 'Distributed', 'OneProcess'}
+CLASSES = {'DenseAllreduce', 'ServerGradients', 'OnDemandRows', 'RowAllreduce', 'ServerWeights', 'Replicated', 'Route',
+           'TableWeight', 'RowGradients', 'Replica', 'Table', 'Distributed', 'OneProcess'}
 OUTSIDE = [path for path in sorted(PACKAGE.rglob('*.py')) if path.parent.name not in ('routes', 'servers')]
 
 

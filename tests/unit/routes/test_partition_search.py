@@ -114,12 +114,12 @@ def test_noisy_curves_are_found_within_tolerance(constant, shared, each, start, 
 def test_searches_end_and_stay_inside_their_limits(curve, start, lowest, highest):
     search = Search(start, lowest, highest)
     for _ in range(30):
-        count = search.wants()
+        count = search.next_count()
         if count is None:
             break
         assert count not in search.samples and min(lowest, start) <= count <= highest
         search.observe(count, curve.seconds(count))
-    assert search.wants() is None
+    assert search.next_count() is None
     assert len(search.samples) <= 2 + math.log2(highest)
     best = best_count(search.samples, start)
     assert min(search.samples) <= best <= max(search.samples)
@@ -130,9 +130,9 @@ def test_searches_end_and_stay_inside_their_limits(curve, start, lowest, highest
 def test_searches_end_whatever_they_see(noise, start):
     search = Search(start, 1, 256)
     for seconds in noise:
-        if search.wants() is not None:
-            search.observe(search.wants(), seconds)
-    assert search.wants() is None
+        if search.next_count() is not None:
+            search.observe(search.next_count(), seconds)
+    assert search.next_count() is None
     assert best_count(search.samples, start) >= 1
 
 
@@ -141,8 +141,8 @@ def test_searches_end_whatever_they_see(noise, start):
     (8, {1: 5.0, 2: 6.0, 4: 7.0, 8: 8.0, 16: 9.0}, [8, 16, 4, 2, 1])])
 def test_doubling_goes_on_while_it_helps_and_then_halving_does(start, times, expected):
     search, seen = Search(start, 1, 64), []
-    while search.wants() is not None:
-        seen.append(search.wants())
+    while search.next_count() is not None:
+        seen.append(search.next_count())
         search.observe(seen[-1], times[seen[-1]])
     assert seen == expected
 

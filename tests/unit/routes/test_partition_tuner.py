@@ -10,7 +10,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def exchange(self, value, name):
+    def allgather_json(self, value, name):
         """Nobody else has a value."""
         return [value]
 

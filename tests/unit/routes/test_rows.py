@@ -6,8 +6,8 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.native.arrays import make_row_sparse
-from mxhybrid.routes.route import Identity
-from mxhybrid.routes.rows import read_gradient, sum_devices, write_now
+from mxhybrid.routes.route import ParameterSpec
+from mxhybrid.routes.rows import fill_outputs, read_gradient, sum_devices
 from mxhybrid.telemetry.recorder import OFF
 
 fast = hypothesis_settings(max_examples=40, deadline=None)
@@ -31,7 +31,7 @@ def test_merge_sums_the_devices(held):
 
 @pytest.mark.parametrize('ids, named', [([0, 3, 10], 10), ([-1, 4], -1), ([-7], -7), ([2, 99], 99)])
 def test_gradients_of_rows_that_do_not_exist_are_refused(ids, named):
-    route = Identity('w', 'words', array_with(np.array([1])))
+    route = ParameterSpec('w', 'words', array_with(np.array([1])))
     with pytest.raises(InputError, match=r'push: row id %d is out of range for words, which has rows 0 to 9' % named):
         read_gradient(route, [array_with(np.array([2])), array_with(np.array(ids))], OFF)
     for fine in ([], [0], [0, 9]):
@@ -46,7 +46,7 @@ def test_what_is_written_is_filled_once_and_copies_to_all_outputs():
         fills.append(rows.shape)
         rows[:] = [[1, 2], [3, 4]]
 
-    write_now(np.array([3, 7]), fill, (10, 2), np.float32, outs)
+    fill_outputs(np.array([3, 7]), fill, (10, 2), np.float32, outs)
     assert fills == [(2, 2)]
     for out in outs:
         assert out.indices.asnumpy().tolist() == [3, 7] and out.data.asnumpy().tolist() == [[1, 2], [3, 4]]
@@ -54,5 +54,5 @@ def test_what_is_written_is_filled_once_and_copies_to_all_outputs():
 
 def test_no_rows_empties_the_outputs():
     out = array_with(np.array([0, 1, 2]))
-    write_now(np.empty(0, np.int64), lambda rows: None, (10, 2), np.float32, [out])
+    fill_outputs(np.empty(0, np.int64), lambda rows: None, (10, 2), np.float32, [out])
     assert not out.asnumpy().any()

@@ -24,7 +24,7 @@ from mxhybrid.native.optimizers import (
     check_for_table,
     reference_of,
 )
-from mxhybrid.routes.own_rows import KERNELS, objection
+from mxhybrid.routes.on_demand_rows import KERNELS, unsupported_reason
 
 from ...helpers.tables import ROWS, WIDTH, Table, Whole, merged_gradients, recut, start_values
 
@@ -171,7 +171,7 @@ def test_own_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dtype):
     served = 0
     for arguments in all_arguments(name):
         optimizer = create(name, arguments)
-        if objection(route, optimizer):
+        if unsupported_reason(route, optimizer):
             continue
         served += 1
         updater, weight = mx.optimizer.get_updater(optimizer), mx.nd.array(start_values(dtype), dtype=dtype)
@@ -194,9 +194,9 @@ def test_own_rows_take_no_state_that_the_optimizer_would_not_make_now():
                                   dtype=np.dtype('float32'))
     optimizer = create('sgd', {'momentum': 0.9})
     state = optimizer.create_state(0, mx.nd.zeros((ROWS, WIDTH)))
-    assert not objection(route, optimizer, state) and not objection(route, optimizer, None)
+    assert not unsupported_reason(route, optimizer, state) and not unsupported_reason(route, optimizer, None)
     optimizer.momentum = 0.0  # one process keeps the array
-    assert 'state' in objection(route, optimizer, state)
+    assert 'state' in unsupported_reason(route, optimizer, state)
 
 
 # ------------------------------------------------------------------------------------------ rows of zeros

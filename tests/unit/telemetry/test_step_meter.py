@@ -46,7 +46,7 @@ def make(trace=OFF, routes=(), network=lambda: None):
 
 
 def test_no_meter_does_nothing():
-    for context in (NO_METER.call('push', None), NO_METER.exchange(), NO_METER.update()):
+    for context in (NO_METER.call('push', None), NO_METER.allreduce_grads(), NO_METER.update()):
         with context:
             pass
     assert NO_METER.over({}) is NO_METER and not NO_METER.enabled
@@ -57,7 +57,7 @@ def test_records_of_steps():
     dense = Way('dense', 'allreduce')
     meter, kept = make(routes=[words, bins, dense])
     for step in range(2):
-        with meter.exchange():
+        with meter.allreduce_grads():
             with meter.call('push', words):
                 words.traffic.add(rows=5 - step, pushed=50, pulled=7)
             with meter.call('push', bins):
@@ -85,7 +85,7 @@ def test_spans_of_a_step_nest():
     meter, _ = make(recorder, [words])
     with meter.call('row_sparse_pull', words):
         words.traffic.add(steps=0, pulled=8)
-    with meter.exchange(), meter.call('push', words):
+    with meter.allreduce_grads(), meter.call('push', words):
         words.traffic.add(rows=3, pushed=24)
     with meter.update():
         pass
@@ -108,7 +108,7 @@ def test_a_step_may_ask_for_the_exchange_more_than_once_and_an_update_may_fail()
     recorder = Recorder('me')
     meter, kept = make(recorder)
     for _ in range(2):
-        with meter.exchange():
+        with meter.allreduce_grads():
             pass
     with pytest.raises(UserWarning), meter.update():
         raise UserWarning('stale')

@@ -88,7 +88,7 @@ def run(program, name, directory, store):
         problem = [type(error).__name__, str(error)]
     # What numbers exchanges have next: workers that differ in it would take each other's arrays for those of others.
     number = team_of(member({})).reserve(0)
-    everyone, numbers = zip(*store.backend.exchange([problem, number], 'fuzz.' + name))
+    everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
     if not any(everyone) and len(set(numbers)) > 1:
         everyone = [['numbers', 'the next exchange has the numbers %s' % (numbers,)]]
     if rank == 0:

@@ -304,7 +304,7 @@ def differences(found, whole, others=(), slack=None, tolerance=TOLERANCE):
 def main(make, spec, tolerance):
     """Compare the network in this job with one process, and say what differs."""
     store = mxhybrid.create()
-    directory = store.backend.exchange(tempfile.mkdtemp(), 'directory')[0]
+    directory = store.backend.allgather_json(tempfile.mkdtemp(), 'directory')[0]
     record = run_split(store.rank, make, spec, directory, lambda words: None)
     np.savez(os.path.join(directory, 'record.%d.npz' % store.rank), **record)
     store._barrier()

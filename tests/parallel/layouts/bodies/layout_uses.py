@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
-from mxhybrid.kvstore.parts import part_of
+from mxhybrid.kvstore.weight_shards import shard_of
 
 BATCH, SHAPE, STEPS = 8, (3, 8, 8), 4
 store = mxhybrid.create()
@@ -117,7 +117,7 @@ def apart_from(nets, train):
         made.append(list(net.collect_params().values()))
     worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in made[0])
     for reference, param in zip(*made):
-        part, whole = part_of(param), reference.data().asnumpy()
+        part, whole = shard_of(param), reference.data().asnumpy()
         if part is None or part.holds:
             mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
             worst = max(worst, float(np.abs(mine - param.data().asnumpy()).max()))

@@ -16,7 +16,7 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.kvstore.parts import part_of
+from mxhybrid.kvstore.weight_shards import shard_of
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.sharding.split import Split
@@ -100,7 +100,7 @@ def compare(net, expected):
     largest = max(np.abs(value).max() for value in expected.values())
     worst = 0.0
     for name, param in net.collect_params().items():
-        part, value = part_of(param), param.data().asnumpy()
+        part, value = shard_of(param), param.data().asnumpy()
         if part is None or part.box is not None:
             whole = expected[name]
             mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]

@@ -10,7 +10,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid.kvstore.parts import part_of
+from mxhybrid.kvstore.weight_shards import shard_of
 
 USERS, ITEMS, WIDTH, BATCH, STEPS = 50, 30, 8, 12, 5
 
@@ -80,7 +80,7 @@ net = build(lambda deep: mxhybrid.parallelize(
 train(net, store, net.deep.samples)
 worst, parts = 0.0, 0
 for (name, param), value in zip(net.collect_params().items(), values(net).values()):
-    part, whole = part_of(param), expected[name]
+    part, whole = shard_of(param), expected[name]
     parts += part is not None
     if part is not None and part.box is None:
         continue

@@ -1,4 +1,4 @@
-"""Train a small model whose tables' partition counts are found on the way; report weights, counts and the plan."""
+"""Train a small model whose tables' partition counts are found on the way; report weights, counts and the file."""
 import json
 import sys
 
@@ -56,26 +56,28 @@ def train(steps, **settings):
                         for name, param in net.collect_params().items()}}
 
 
-def change(plan, path, store):
-    """Put another plan into the file."""
+def change(content, path, store):
+    """Put other content into the file."""
     if store.rank == 0:
         with open(path, 'w') as handle:
-            json.dump(plan, handle)
+            json.dump(content, handle)
     store._barrier()
 
 
 path = sys.argv[1]
 store = mxhybrid.create()
-found = train(70, partitions='auto', plan_file=path)
+found = train(70, partitions='auto', partition_file=path)
 store._barrier()
 with open(path) as handle:
-    plan = json.load(handle)
-report(store.rank, found=found, plan=plan, fixed=train(70, partitions=2))
+    content = json.load(handle)
+report(store.rank, found=found, content=content, fixed=train(70, partitions=2))
 # The next run starts from what this one found, here put beyond doubt.
 for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
-    plan['tables'][name].update(partitions=count, finished=True)
-change(plan, path, store)
-report(store.rank, again=train(12, partitions='*days*=3,*=auto', plan_file=path))
+    content['tables'][name].update(partitions=count, finished=True)
+change(content, path, store)
+report(store.rank, again=train(12, partitions='*days*=3,*=auto', partition_file=path))
 # One for another job is left alone.
-change(dict(plan, workers=3), path, store)
+# It is given by its former name, twice, of which a warning tells once.
+change(dict(content, workers=3), path, store)
 report(store.rank, other=train(2, partitions='auto', plan_file=path))
+train(1, partitions=2, plan_file=path)

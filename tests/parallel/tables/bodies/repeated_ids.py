@@ -62,7 +62,7 @@ def refuse_fractions(net):
     try:
         net(mx.nd.array([0, 1.5]))
     except mxhybrid.InputError as error:
-        assert 'nn.Embedding: row id 1.5 of %s is no whole number' % net.weight.name in str(error), error
+        assert 'nn.Embedding: row id 1.5 of %s is not a whole number' % net.weight.name in str(error), error
     else:
         raise AssertionError('a fraction of a row was taken')
 

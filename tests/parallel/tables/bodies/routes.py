@@ -135,7 +135,7 @@ def main():
                 if choice is not None:
                     numbers = vars(choice.estimate) if choice.estimate else {}
                     choices[optimizer + '/' + route.name] = dict(
-                        numbers, way=choice.way, because=choice.because, kind=route.kind, touched=choice.touched,
+                        numbers, way=choice.route, because=choice.because, kind=route.kind, touched=choice.touched,
                         union=choice.union)
             report(worker['rank'], plan=trainer._kvstore.report(), choices=choices)
 

@@ -64,11 +64,11 @@ for step, counts in enumerate([[3, 0, 5], [0, 0, 0], [1000, 1, 70000], [2, 2, 2]
     mine = [np.random.RandomState([step, worker]).randint(-2 ** 40, 2 ** 40, counts[worker % 3])
             for worker in range(store.num_workers)]
     for name, dtype, mask in (('wide', np.int64, -1), ('narrow', np.int32, 2 ** 31 - 1)):
-        found = collective.gather(mine[store.rank] & mask, 'test.' + name, dtype)
+        found = collective.allgather(mine[store.rank] & mask, 'test.' + name, dtype)
         assert len(found) == store.num_workers
         for worker, values in enumerate(found):
             assert values.dtype == np.int64
             np.testing.assert_array_equal(values, mine[worker] & mask)
-texts = collective.exchange({'rank': store.rank, 'text': 'gr\u00f6\u00dfe' * 100 * store.rank}, 'test.texts')
+texts = collective.allgather_json({'rank': store.rank, 'text': 'gr\u00f6\u00dfe' * 100 * store.rank}, 'test.texts')
 assert texts == [{'rank': worker, 'text': 'gr\u00f6\u00dfe' * 100 * worker} for worker in range(store.num_workers)]
 report(store.rank, fractions=fractions, by_lane=store.backend._collective.reduction is not None, selections=selections)

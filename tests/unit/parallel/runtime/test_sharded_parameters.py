@@ -5,7 +5,7 @@ import pytest
 
 import mxhybrid
 from mxhybrid import InputError
-from mxhybrid.kvstore.parts import part_of, refuse_parts, set_part
+from mxhybrid.kvstore.weight_shards import refuse_shards, set_shard, shard_of
 from mxhybrid.parallel.runtime import sharded_parameters
 from mxhybrid.parallel.runtime.sharded_parameters import WeightBox
 
@@ -79,18 +79,18 @@ def test_gluon_by_itself_refuses_parts(tmp_path):
     """It would take a part for the whole."""
     param = mx.gluon.Parameter('weight', shape=(2, 6))
     param.initialize()
-    refuse_parts([param], 'save_states')
-    set_part(param, part(ROWS))
-    assert part_of(param).holds
+    refuse_shards([param], 'save_states')
+    set_shard(param, part(ROWS))
+    assert shard_of(param).holds
     params = mx.gluon.ParameterDict()
     params.update({'weight': param})
     mx.nd.save(str(tmp_path / 'file'), {'weight': mx.nd.zeros((2, 6))})
     for call in (params.save, params.load):
-        with pytest.raises(InputError, match='the workers hold parts of weight: use save_parameters'):
+        with pytest.raises(InputError, match='the workers hold shards of weight: use save_parameters'):
             call(str(tmp_path / 'file'))
-    with pytest.raises(InputError, match='^reset_ctx: the workers hold parts of weight.*: leave it there'):
+    with pytest.raises(InputError, match='^reset_ctx: the workers hold shards of weight.*: leave it there'):
         params.reset_ctx(mx.cpu(1))
-    with pytest.raises(InputError, match='^save_parameters or export: the workers hold parts of weight'):
+    with pytest.raises(InputError, match='^save_parameters or export: the workers hold shards of weight'):
         params.save(str(tmp_path / 'file'))
 
 

@@ -1,22 +1,22 @@
-"""What the workers of a Trainer tell each other in each step: one small sum, for which mostly nobody waits.
+"""Checks that the workers of a Trainer make the same step, by one small allreduce, for which workers rarely wait.
 
 ==============================  =====================================================================================
-in the sum                      for
+in the sum                      reason
 ==============================  =====================================================================================
-which gradients are fresh,      a stale one counts as zeros where another worker has a fresh one; where nobody has,
-``ignore_stale_grad``           it is left out if the step says so
-a gradient overflows            AMP's loss scaler where the store updates: all make the step, or nobody
-parameters given new values     ``set_data``, ``load_parameters``, ``initialize(force_reinit=True)``: worker 0's count,
-                                as at the start
+fresh gradients,                a stale gradient counts as zeros if another worker has a fresh one; if no worker has
+``ignore_stale_grad``           one, the parameter is left out if the step says so
+a gradient overflows            AMP's loss scaler, if the store updates: all workers make the step, or none
+parameters with new values      after ``set_data``, ``load_parameters`` and ``initialize(force_reinit=True)`` the values
+                                of worker 0 count, as at the start
 batch size, learning rate, wd,  gradients are summed, so all workers have to update with the same numbers
-momentum and the like
-calls of networks that are      exchanges of a call that one worker makes alone are taken for those of the next one
-split
+momentum and others
+calls of split networks         a worker that makes a call alone would send messages that other workers take for
+                                messages of their next call
 ==============================  =====================================================================================
 
-The sum of a step is read when the next one begins, which has to wait for it anyway, or before something is saved.  A
-worker reads it at once where it has something to tell: another batch size, new values, a stale gradient that the
-store would apply.  Then it knows whether all others do the same.
+The sum of a step is read when the next step begins, which has to wait for it anyway, or before something is saved.  A
+worker reads it at once if it has something to report: another batch size, new values, a stale gradient that the store
+would apply.  Then it knows whether all other workers do the same.
 """
 import copy
 import hashlib
@@ -31,9 +31,9 @@ from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
 from ..native.arrays import row_sparse_parts
-from .parts import NETWORK_CALL, part_of
+from .weight_shards import NETWORK_CALL, shard_of
 
-#: What workers must have in common, and how they get it.
+#: Numbers that must be the same on all workers, and what a user has to do for that.
 _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by it: give the size of the joint batch '
              'on every worker'),
             ('learning rate', 'make the same set_learning_rate, or have the same schedule, on every worker'),
@@ -42,29 +42,29 @@ _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by
              'them'),
             ("parameters' lr_mult or wd_mult, by a checksum", 'set the same ones on every worker'))
 
-#: More of them: attributes of MXNet's optimizers.
+#: Further numbers: attributes of MXNet's optimizers.
 _SETTINGS = ('momentum', 'clip_gradient', 'beta1', 'beta2', 'epsilon', 'float_stable_eps', 'gamma1', 'gamma2', 'rho',
              'lamda1', 'beta')
 
 _COMPARED = _NUMBERS + tuple((name, 'give the optimizers of all workers the same') for name in _SETTINGS)
 
 
-class Agreement:
-    """Of one Trainer whose store is ours."""
+class StepConsistency:
+    """The check of one Trainer with a hybrid store."""
 
     def __init__(self, trainer: Any):
         self._trainer = trainer
-        #: Names of parameters that were given values since the last step.
-        self.given: Set[str] = set()
-        #: The last one by which a sum of gradients was divided; 0 before the first.
+        #: Names of parameters that got new values since the last step.
+        self.new_values: Set[str] = set()
+        #: Batch size by which the last sum of gradients was divided; 0 before the first step.
         self.batch_size = 0.0
-        # The sum of the last step, filled later, and its values once they were read.
+        # The sum of the last step, which is filled later, and its values once they were read.
         self._sum: Any = None
-        # Parameters may be saved by a thread of their own while the next step begins, which overwrites the sum.
+        # Another thread may save parameters while the next step begins and overwrites the sum.
         self._lock = threading.Lock()
         self._values: Optional[np.ndarray] = None
-        # Of the last step: the batch size that was told, and whether that was another one than before.
-        self._told, self._changed = 0.0, False
+        # The batch size of the last step, and whether it differed from the one before.
+        self._last_batch_size, self._changed = 0.0, False
         self._ever_fresh: Set[int] = set()
 
     @property
@@ -76,78 +76,78 @@ class Agreement:
         return trainers.params_of(self._trainer)
 
     def begin(self, batch_size: Optional[float], ignore_stale: bool) -> Optional[Set[int]]:
-        """Before gradients are exchanged (collective): which keys nobody exchanges in this step; None if nobody makes
-        it, since a gradient overflows.
+        """Return the keys that no worker exchanges in this step, None if a gradient overflows and no worker makes the
+        step (collective; before gradients are exchanged).
 
         `batch_size` is None if it is given later, to ``update()``; then the next step compares it.  `ignore_stale` says
-        whether the step leaves stale gradients out.  InputError on all workers if in the last step they differed in
-        what they should have in common.
+        whether the step leaves stale gradients out.  Raises InputError on all workers if they differed in the last
+        step.
         """
-        self.look_back()
-        self._compare_what_some_were_given()
+        self.check_last_step()
+        self._check_new_values()
         on_store = trainers.updates_on_store(self._trainer)
         scaled = on_store and trainers.loss_scaler_of(self._trainer) is not None
         overflows = scaled and any_overflows(self._params, self._store.backend.largest_gradient)
-        stale = self._silence(whole=not on_store)
+        stale = self._zero_stale(all_devices=not on_store)
         if batch_size is not None:
-            self.divide_by(batch_size)
-        self._tell(stale, overflows, ignore_stale)
-        changed = self.batch_size != self._told
-        if changed and not self._changed or self.given:
-            self._read()  # batch sizes that vary all the time are compared a step later, so that nobody waits
-        self._told, self._changed = self.batch_size, changed
-        if self.given:
-            self._take_what_all_were_given()
+            self.note_batch_size(batch_size)
+        self._send(stale, overflows, ignore_stale)
+        changed = self.batch_size != self._last_batch_size
+        if changed and not self._changed or self.new_values:
+            self._read()  # batch sizes that vary all the time are compared a step later, so that no worker waits
+        self._last_batch_size, self._changed = self.batch_size, changed
+        if self.new_values:
+            self._broadcast_new_values()
         if scaled and self._read()[2 * len(self._params)]:
             return None
-        return self._left_out(stale) if on_store else set()
+        return self._keys_to_skip(stale) if on_store else set()
 
-    def divide_by(self, batch_size: float) -> None:
-        """The sums of gradients are divided by it, which the next step compares."""
+    def note_batch_size(self, batch_size: float) -> None:
+        """Note the number by which sums of gradients are divided; the next step compares it."""
         self.batch_size = float(batch_size)
 
-    def note_given(self, param: Any) -> None:
-        """A parameter was given values in this worker."""
-        self.given.add(param.name)
+    def note_new_values(self, param: Any) -> None:
+        """Note that a parameter got new values on this worker."""
+        self.new_values.add(param.name)
 
     def before_update(self, ignore_stale: bool) -> None:
-        """After the exchange, before workers update; InputError if they differ, and this one knows."""
+        """Prepare the update, after the exchange; InputError if this worker already knows that workers differ."""
         if self._values is not None:
-            self._judge()
-        if trainers.updates_on_store(self._trainer):  # where MXNet's own flags stay up
+            self._check()
+        if trainers.updates_on_store(self._trainer):  # where MXNet's own flags stay set
             for key, param in trainers.trained_params(self._trainer):
                 if key in self._ever_fresh:
                     _mark(param, True)
         elif ignore_stale:
             for key, param in trainers.trained_params(self._trainer):
-                _mark(param, self._anywhere(key))
+                _mark(param, self._fresh_anywhere(key))
 
     def after_update(self) -> None:
-        """Where the store updates, the next step has to see which gradients are fresh."""
+        """Clear the marks of fresh gradients, if the store updates: the next step has to see which are fresh."""
         if trainers.updates_on_store(self._trainer):
             for _, param in trainers.trained_params(self._trainer):
                 _mark(param, False)
 
-    def look_back(self) -> None:
-        """Compare what the workers told in their last step (not collective, but waits until all have begun it)."""
+    def check_last_step(self) -> None:
+        """Raise InputError if workers differed in the last step (not collective, but waits until all have begun it)."""
         if self._sum is not None:
             self._read()
-            self._judge()
+            self._check()
 
-    def _tell(self, stale: List[int], overflows: bool, ignore_stale: bool) -> None:
+    def _send(self, stale: List[int], overflows: bool, ignore_stale: bool) -> None:
         params, optimizer = self._params, self._trainer.optimizer
         fresh = np.zeros(len(params))
         fresh[[key for key, _ in trainers.trained_params(self._trainer) if key not in stale]] = 1
-        given = [param.name in self.given for param in params]
+        has_new_values = [param.name in self.new_values for param in params]
         numbers = np.zeros((self._store.num_workers, len(_COMPARED)))
         multipliers = np.array([(param.lr_mult, param.wd_mult) for param in params], np.float64)
         numbers[self._store.rank] = [self.batch_size, _learning_rate(optimizer), optimizer.wd,
                                      self._store.backend.times(NETWORK_CALL), zlib.crc32(multipliers.tobytes()),
                                      *(_setting(optimizer, name) for name in _SETTINGS)]
-        told = np.concatenate([fresh, given, [overflows, ignore_stale], numbers.ravel()])
+        report = np.concatenate([fresh, has_new_values, [overflows, ignore_stale], numbers.ravel()])
         with self._lock:
             self._values = None
-            self._sum = self._store.backend.add_up(told)
+            self._sum = self._store.backend.add_up(report)
 
     def _read(self) -> np.ndarray:
         with self._lock:
@@ -155,21 +155,22 @@ class Agreement:
                 self._values = self._sum.asnumpy()
             return self._values
 
-    def _anywhere(self, key: int) -> bool:
+    def _fresh_anywhere(self, key: int) -> bool:
         return bool(self._read()[key] > 0)
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         numbers = self._read()[2 * len(self._params) + 2:].reshape(-1, len(_COMPARED))
-        for (what, advice), values in zip(_COMPARED, numbers.T):
-            odd = np.flatnonzero((values != values[0]) & ~(np.isnan(values) & np.isnan(values[0])))
-            if len(odd):
+        for (quantity, advice), values in zip(_COMPARED, numbers.T):
+            differing = np.flatnonzero((values != values[0]) & ~(np.isnan(values) & np.isnan(values[0])))
+            if len(differing):
                 self._sum = self._values = None
                 raise InputError('workers differ in their %s: worker 0 has %s, worker %d has %s; %s'
-                                 % (what, _number(values[0]), odd[0], _number(values[odd[0]]), advice))
+                                 % (quantity, _number(values[0]), differing[0], _number(values[differing[0]]), advice))
 
-    def _silence(self, whole: bool) -> List[int]:
-        """Have the gradients of devices that no backward refreshed count as zeros, if another device's was or with
-        `whole`; returns the keys of which none was refreshed.
+    def _zero_stale(self, all_devices: bool) -> List[int]:
+        """Set stale gradients to zeros on each device if another device has a fresh one, or on `all_devices`.
+
+        Returns the keys without a fresh gradient on any device of this worker.
         """
         stale = []
         for key, param in trainers.trained_params(self._trainer):
@@ -178,54 +179,55 @@ class Agreement:
                 stale.append(key)
             else:
                 self._ever_fresh.add(key)
-            if whole or any(flags):
+            if all_devices or any(flags):
                 for flag, grad in zip(flags, param.list_grad()):
                     if not flag:
                         _zero(grad)
         return stale
 
-    def _left_out(self, stale: List[int]) -> Set[int]:
-        """Which of the keys whose gradients are stale here the store is not to update; the same on all workers."""
-        everybody_ignores = bool(stale) and (self._read()[2 * len(self._params) + 1] == self._store.num_workers)
-        nobody = set()
+    def _keys_to_skip(self, stale: List[int]) -> Set[int]:
+        """Return the keys, of those `stale` on this worker, that the store does not update; the same on all workers."""
+        all_ignore = bool(stale) and (self._read()[2 * len(self._params) + 1] == self._store.num_workers)
+        stale_everywhere = set()
         for key in stale:
-            if not self._anywhere(key):
-                nobody.add(key)
+            if not self._fresh_anywhere(key):
+                stale_everywhere.add(key)
             else:
                 self._ever_fresh.add(key)
                 for grad in self._params[key].list_grad():
                     _zero(grad)
         # Otherwise they are applied again, as on MXNet's own stores.
-        return nobody if everybody_ignores else set()
+        return stale_everywhere if all_ignore else set()
 
-    def _take_what_all_were_given(self) -> None:
-        """Have worker 0's values count (collective: whoever finds something knows that all others do)."""
-        counts = self._given_by()
+    def _broadcast_new_values(self) -> None:
+        """Overwrite parameters that got new values on all workers by worker 0's (collective: all have the counts)."""
+        counts = self._new_value_counts()
         for param, count in zip(self._params, counts):
-            if count == self._store.num_workers and part_of(param) is None:
+            if count == self._store.num_workers and shard_of(param) is None:
                 first, *others = [array.as_nd_ndarray() for array in trainers.arrays_of(param)]
                 self._store.backend.spread(first, 'new values')
                 for array in others:
                     first.copyto(array)
-        self.given.clear()
+        self.new_values.clear()
 
-    def _compare_what_some_were_given(self) -> None:
-        """Values that were set on some workers only are no mistake if they are the same as the others'."""
+    def _check_new_values(self) -> None:
+        """Raise InputError for values that were set on some workers only and differ from those of other workers."""
         if self._sum is None:
             return
-        some = [param for param, count in zip(self._params, self._given_by())
-                if 0 < count < self._store.num_workers and param.grad_req != 'null' and part_of(param) is None]
-        if not some:
+        params = [param for param, count in zip(self._params, self._new_value_counts())
+                  if 0 < count < self._store.num_workers and param.grad_req != 'null' and shard_of(param) is None]
+        if not params:
             return
-        everyone = self._store.backend.exchange([_fingerprint(trainers.arrays_of(param)[0]) for param in some], 'given')
-        for param, *found in zip(some, *everyone):
-            odd = [rank for rank, digest in enumerate(found) if digest != found[0]]
-            if odd:
-                raise InputError('%s was given values on some workers only, and worker %d has others than worker 0 '
-                                 'now: call set_data, load_parameters or initialize on every worker'
-                                 % (param.name, odd[0]))
+        everyone = self._store.backend.allgather_json(
+            [_fingerprint(trainers.arrays_of(param)[0]) for param in params], 'new_values')
+        for param, *digests in zip(params, *everyone):
+            differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+            if differing:
+                raise InputError('%s got new values on some workers only, and worker %d now has other values than '
+                                 'worker 0: call set_data, load_parameters or initialize on every worker'
+                                 % (param.name, differing[0]))
 
-    def _given_by(self) -> np.ndarray:
+    def _new_value_counts(self) -> np.ndarray:
         count = len(self._params)
         return self._read()[count:2 * count]
 
@@ -246,10 +248,10 @@ def _setting(optimizer: Any, name: str) -> float:
 
 
 def _learning_rate(optimizer: Any) -> float:
-    """The learning rate before multipliers.
+    """Return the learning rate before multipliers.
 
-    MXNet's schedules keep what they found when they were last asked, and who logs ``trainer.learning_rate`` asks.  So
-    a copy is asked here, on every worker.  Schedules of the user's own may count how often they are asked.
+    A call of MXNet's schedules changes their state, and a script that logs ``trainer.learning_rate`` calls them.  So a
+    copy is called here, on every worker.  A schedule of the user's may count its calls, so it is not called.
     """
     schedule = optimizer.lr_scheduler
     if schedule is None:
@@ -268,7 +270,7 @@ def _fingerprint(array: Any) -> str:
 
 
 def any_overflows(params: List[Any], largest: float) -> bool:
-    """Whether any gradient on any device of this worker is not finite, or above `largest` for all devices."""
+    """Return whether any gradient of this worker is not finite, or could exceed `largest` in the sum of its devices."""
     gradients = [grad for param in params for grad in trainers.gradients_of(param)]
     dense = [grad.as_nd_ndarray() for grad in gradients if grad.stype == 'default']
     sparse = [grad for grad in gradients if grad.stype != 'default']

@@ -23,7 +23,7 @@ BATCH = 500
 LAST_EVENTS_S = 2.0
 
 
-class Courier:
+class TraceSender:
     """In every process: sends what `recorder` recorded over `lifeline`."""
 
     def __init__(self, recorder: Recorder, lifeline: Lifeline):

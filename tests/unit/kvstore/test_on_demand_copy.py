@@ -10,13 +10,13 @@ from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
 from mxhybrid.base.errors import InputError
-from mxhybrid.kvstore import own_rows_copy
-from mxhybrid.kvstore.trainer_step import steps_of
+from mxhybrid.kvstore import on_demand_copy
+from mxhybrid.kvstore.trainer_step import hooks_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizer_state import state_arrays
 from mxhybrid.native.optimizers import TableOptimizer, name_of, scalars
-from mxhybrid.routes.own_rows import objection
-from mxhybrid.routes.route import Identity
+from mxhybrid.routes.on_demand_rows import unsupported_reason
+from mxhybrid.routes.route import ParameterSpec
 from mxhybrid.servers.partition_state import Partition
 
 ROWS = 12
@@ -30,7 +30,7 @@ def embedding(**options):
 
 
 def watch(block):
-    return own_rows_copy.watch_of(block.weight)
+    return on_demand_copy.watch_of(block.weight)
 
 
 IDS = mx.nd.array([1, 2, 2])
@@ -81,7 +81,7 @@ def test_fractional_ids_are_refused_where_the_weight_trains_with_this_store(kvst
         if kvstore == 'device':
             block(mx.nd.array([0.5]))
             continue
-        with pytest.raises(InputError, match='nn.Embedding: row id %s of %s is no whole number: round ids'
+        with pytest.raises(InputError, match='nn.Embedding: row id %s of %s is not a whole number: round ids'
                                              % (fraction, block.weight.name)):
             block(mx.nd.array([1, fraction]))
 
@@ -127,16 +127,16 @@ def test_what_hands_out_no_array_is_no_read(tmp_path):
 
 
 def test_only_dense_weights_with_sparse_gradients_are_watched():
-    assert own_rows_copy.watch_of(nn.Embedding(ROWS, 3).weight) is None
-    assert own_rows_copy.watch_of(SparseEmbedding(ROWS, 3).weight) is None
-    assert own_rows_copy.watch_of(nn.Dense(3).weight) is None
+    assert on_demand_copy.watch_of(nn.Embedding(ROWS, 3).weight) is None
+    assert on_demand_copy.watch_of(SparseEmbedding(ROWS, 3).weight) is None
+    assert on_demand_copy.watch_of(nn.Dense(3).weight) is None
 
 
 def test_a_copy_of_a_parameter_starts_unread():
     block = embedding()
     block.weight.data()
     other = copy.deepcopy(block.weight)
-    assert not own_rows_copy.watch_of(other).read and watch(block).read
+    assert not on_demand_copy.watch_of(other).read and watch(block).read
     np.testing.assert_array_equal(other.data().asnumpy(), block.weight.data().asnumpy())
 
 
@@ -166,14 +166,14 @@ def test_one_process_has_nothing_to_change_over():
         with autograd.record():
             block(IDS).sum().backward()
         trainer.step(1)
-    assert steps_of(trainer).switch is None and type(block.weight) is gluon.Parameter
+    assert hooks_of(trainer).switch is None and type(block.weight) is gluon.Parameter
 
 
 # --------------------------------------------------------------------------------------------------- optimizers
 
 
 def route(dtype='float32', **options):
-    return Identity(0, 'table', mx.nd.zeros((ROWS, 3), dtype=dtype), **options)
+    return ParameterSpec(0, 'table', mx.nd.zeros((ROWS, 3), dtype=dtype), **options)
 
 
 @pytest.mark.parametrize('optimizer', [
@@ -181,7 +181,7 @@ def route(dtype='float32', **options):
     mx.optimizer.Adam(learning_rate=0.1, wd=0.1), mx.optimizer.AdaGrad(learning_rate=0.1),
     mx.optimizer.contrib.GroupAdaGrad(learning_rate=0.1)], ids=name_of)
 def test_servers_update_bit_for_bit_as_mxnet_does_in_the_worker(optimizer):
-    assert objection(route(), optimizer) == ''
+    assert unsupported_reason(route(), optimizer) == ''
     random = np.random.RandomState(1)
     weight = mx.nd.array(random.normal(size=(ROWS, 3)))
     state = optimizer.create_state_multi_precision(0, weight)
@@ -204,14 +204,14 @@ def test_servers_update_bit_for_bit_as_mxnet_does_in_the_worker(optimizer):
     mx.optimizer.Ftrl(), mx.optimizer.RMSProp(), mx.optimizer.NAG(momentum=0.9), mx.optimizer.LAMB(),
     mx.optimizer.SGD(momentum=0.9, lazy_update=False), mx.optimizer.Adam(lazy_update=False)], ids=name_of)
 def test_optimizers_that_change_all_rows_are_refused(optimizer):
-    assert 'rows without a gradient' in objection(route(), optimizer)
+    assert 'rows without a gradient' in unsupported_reason(route(), optimizer)
 
 
 def test_what_servers_cannot_compute_is_refused():
-    assert 'wd' in objection(route(), mx.optimizer.AdaGrad(wd=0.1))
-    assert 'multi_precision' in objection(route('float16'), mx.optimizer.SGD(multi_precision=True))
-    assert 'float32' in objection(route('float64'), mx.optimizer.AdaGrad())
-    assert 'float16' in objection(route(wire='float16'), mx.optimizer.SGD())
+    assert 'wd' in unsupported_reason(route(), mx.optimizer.AdaGrad(wd=0.1))
+    assert 'multi_precision' in unsupported_reason(route('float16'), mx.optimizer.SGD(multi_precision=True))
+    assert 'float32' in unsupported_reason(route('float64'), mx.optimizer.AdaGrad())
+    assert 'float16' in unsupported_reason(route(wire='float16'), mx.optimizer.SGD())
 
 
 def test_a_setting_that_is_neither_yes_nor_no_is_refused():

@@ -6,14 +6,14 @@ from typing import Any, Dict, Optional, Set
 from ..base.log import get_logger
 from ..watchdog.monitor import Monitor
 from ..watchdog.peers import Peer
-from .courier import LAST_EVENTS_S
 from .recorder import now
 from .trace_file import TraceFile
+from .trace_sender import LAST_EVENTS_S
 
 logger = get_logger(__name__)
 
 
-class Collector:
+class TraceWriter:
     """In worker 0: answers with the time, writes the events of all processes to the file."""
 
     def __init__(self, monitor: Monitor, file: TraceFile, num_workers: int):

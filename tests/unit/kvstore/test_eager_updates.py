@@ -5,8 +5,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.kvstore import part_updates
-from mxhybrid.kvstore.part_updates import LARGE_BYTES, updating_parts
+from mxhybrid.kvstore import eager_updates
+from mxhybrid.kvstore.eager_updates import LARGE_BYTES, updating_eagerly
 
 LARGE = LARGE_BYTES // 8
 SIZES = [LARGE, 3, LARGE + 1, 5, LARGE - 1]
@@ -31,7 +31,7 @@ def arrays(seed):
 def test_who_is_updated_with_whom():
     updater = Recorded()
     trainer = SimpleNamespace(_updaters=[updater])
-    with updating_parts(trainer):
+    with updating_eagerly(trainer):
         trainer._updaters[0](range(5), arrays(0), arrays(1))
     assert updater.calls == [[2], [0], [1, 3, 4]]
     assert trainer._updaters == [updater]
@@ -39,9 +39,9 @@ def test_who_is_updated_with_whom():
 
 def test_large_ones_stand_behind_what_is_ready_with_their_gradients(monkeypatch):
     updater, gradients = Recorded(), arrays(0)
-    monkeypatch.setattr(part_updates, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
+    monkeypatch.setattr(eager_updates, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
     trainer = SimpleNamespace(_updaters=[updater])
-    with updating_parts(trainer):
+    with updating_eagerly(trainer):
         trainer._updaters[0](range(5), gradients, arrays(1))
     held_back = [call for call in updater.calls if isinstance(call, tuple)]
     assert [(before, [id(one) for one in behind]) for before, behind in held_back] == [
@@ -54,7 +54,7 @@ def test_rows_stay_with_the_others():
     updater = Recorded()
     trainer = SimpleNamespace(_updaters=[updater])
     rows = mx.nd.sparse.zeros('row_sparse', (LARGE, 1), dtype='float64')
-    with updating_parts(trainer):
+    with updating_eagerly(trainer):
         trainer._updaters[0]([7], [rows], [mx.nd.zeros((LARGE, 1), dtype='float64')])
     assert updater.calls == [[7]]
 
@@ -63,7 +63,7 @@ def test_a_failing_update_leaves_the_trainer_as_it_was():
     updater = Recorded()
     trainer = SimpleNamespace(_updaters=[updater])
     with pytest.raises(ValueError):
-        with updating_parts(trainer):
+        with updating_eagerly(trainer):
             raise ValueError
     assert trainer._updaters == [updater]
 
@@ -76,7 +76,7 @@ def test_numbers_are_those_of_one_call(name, options):
     expected, found = arrays(0), arrays(0)
     for step in range(3):
         theirs(list(range(5)), arrays(step + 1), expected)
-        with updating_parts(trainer):
+        with updating_eagerly(trainer):
             trainer._updaters[0](list(range(5)), arrays(step + 1), found)
     for mine, other in zip(found, expected):
         np.testing.assert_allclose(mine.asnumpy(), other.asnumpy(), rtol=1e-12)

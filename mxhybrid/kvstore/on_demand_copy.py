@@ -1,14 +1,14 @@
-"""Own rows: a worker pulls what its next forward pass needs, not what anyone touched.
+"""Rows on demand: a worker pulls the rows that its next forward pass needs, not all rows that any worker touched.
 
-The weight of an ``nn.Embedding(sparse_grad=True)`` is dense, and anybody may read all of it at any time; so at first
-every worker keeps a whole and current copy.  Most such weights are read by their embedding alone, which knows the
-row ids beforehand.  Where that is so, the servers take weight and optimizer state (:mod:`mxhybrid.routes.own_rows`), a
-worker's copy has current rows only where its forward passes ask for them, and each asks for its own.
+The weight of an ``nn.Embedding(sparse_grad=True)`` is dense, and a script may read all of it at any time; so at first
+every worker keeps a whole and current copy.  Most such weights are read by their embedding only, which knows the row
+ids beforehand.  Then the servers take over weight and optimizer state (:mod:`mxhybrid.routes.on_demand_rows`), and a
+worker's copy has current rows only where its own forward passes need them.
 
-Whoever reads the value in another way gets it whole, pulled for that: :class:`OwnRowsParameter` has a ``_data`` that
-completes itself.  Who got arrays may keep them, or write to them, so before the next step all workers go back, with
-what the arrays hold then (:mod:`mxhybrid.kvstore.own_rows_switch`).  ``save_parameters``, ``export`` and whatever
-else copies the value only make the worker pull it.
+A read of the value in another way pulls the whole value first: :class:`OnDemandParameter` has a ``_data`` that
+completes itself.  The script may keep the arrays that it got, or write to them, so before the next step all workers
+take the weight back, with the values that the arrays have then (:mod:`mxhybrid.kvstore.on_demand_switch`).
+``save_parameters``, ``export`` and other calls that copy the value only pull it.
 """
 import threading
 from contextlib import contextmanager, nullcontext
@@ -34,23 +34,23 @@ _NOTHING: Any = nullcontext()
 
 
 class ValueWatch:
-    """How the value of one parameter is used; as a context manager: reads by this thread that do not count."""
+    """A record of the reads of one parameter's value; as a context manager it excludes the reads of this thread."""
 
     def __init__(self) -> None:
-        #: Forward passes of ``nn.Embedding``, which know the rows beforehand.
+        #: Number of forward passes of ``nn.Embedding``, which know the rows beforehand.
         self.forwards = 0
-        #: Whether anything else read the value.
+        #: Whether anything else has read the value.
         self.read = False
-        #: What this worker has of the value while servers hold it.
+        #: This worker's copy of the value while servers hold it.
         self.copy: Optional['WorkerCopy'] = None
         self._uncounted: Dict[int, int] = {}
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return ValueWatch, ()  # a copy of a parameter has arrays of its own, which nobody has read
+        return ValueWatch, ()  # a copy of a parameter has arrays of its own, which were never read
 
     @property
     def uncounted(self) -> bool:
-        """Whether a read by this thread does not count."""
+        """Whether reads of this thread are excluded."""
         return threading.get_ident() in self._uncounted
 
     def __enter__(self) -> 'ValueWatch':
@@ -65,36 +65,36 @@ class ValueWatch:
             del self._uncounted[me]
 
     def note_forward(self) -> None:
-        """A forward pass of ``nn.Embedding`` reads the value."""
+        """Count a forward pass of ``nn.Embedding``."""
         self.forwards += 1
 
     def note_read(self) -> None:
-        """Something else reads it."""
+        """Note another read."""
         self.read = True
 
-    def held_by_servers(self, copy: 'WorkerCopy') -> None:
-        """Servers hold the value from now on."""
+    def note_move_to_servers(self, copy: 'WorkerCopy') -> None:
+        """Note that servers hold the value from now on, and this worker's `copy` of it."""
         self.copy = copy
 
-    def back_in_the_worker(self) -> None:
-        """Servers hold it no more; forward passes count anew."""
+    def note_move_to_worker(self) -> None:
+        """Note that servers no longer hold the value, and count forward passes anew."""
         self.copy, self.forwards = None, 0
 
-    def begin_anew(self) -> None:
-        """As :meth:`back_in_the_worker`, and what was read does not count any more."""
-        self.back_in_the_worker()
+    def reset(self) -> None:
+        """Do as :meth:`note_move_to_worker`, and forget earlier reads."""
+        self.note_move_to_worker()
         self.read = False
 
 
 def watch_of(param: Any) -> Optional[ValueWatch]:
-    """The watch of a dense parameter with row_sparse gradients; None for any other."""
+    """Return the watch of a dense parameter with row_sparse gradients, None for any other parameter."""
     if not has_sparse_gradient(param) or is_row_sparse(param):
         return None
     return param.__dict__.setdefault(_WATCH, ValueWatch())
 
 
-class OwnRowsParameter(Parameter):
-    """What the class of a parameter is while servers hold its value: reading it makes it whole first."""
+class OnDemandParameter(Parameter):
+    """The class of a parameter while servers hold its value: a read pulls the missing rows first."""
 
     @property
     def _data(self) -> Any:
@@ -113,7 +113,7 @@ class OwnRowsParameter(Parameter):
 
 
 class WorkerCopy:
-    """What this worker has of a parameter whose value servers hold: which rows are current, and how to get others."""
+    """This worker's copy of a value that servers hold: knows which rows are current, and pulls others."""
 
     def __init__(self, trainer: Any, key: int):
         self.trainer = trainer
@@ -121,63 +121,65 @@ class WorkerCopy:
         self._route = self._store.backend.routes[key]
         self._lock = threading.RLock()
         self._current = self._all_current()
-        #: Whether all workers are to go back before the next step.
+        #: Whether all workers are to take the weight back before the next step.
         self.leaves = False
 
     @property
     def arrays(self) -> List[Any]:
-        """The worker's copies on its devices, as they are."""
+        """The arrays on this worker's devices, current or not."""
         return self._param.__dict__['_data']
 
     def _all_current(self) -> List[np.ndarray]:
         return [np.ones(self._route.rows, bool) for _ in self.arrays or ()]
 
     def replaced(self) -> None:
-        """New values came from this worker: they are what counts, and all workers go back."""
+        """Take this worker's new values for current; all workers take the weight back."""
         self._current = self._all_current()
         self.leave()
 
     def leave(self) -> None:
-        """Have all workers go back before the next step."""
+        """Make all workers take the weight back before the next step."""
         self.leaves = True
 
     def pushed(self) -> None:
-        """The servers have new values."""
+        """Mark all rows as outdated: the servers have new values."""
         for current in self._current:
             current[:] = False
 
     def need(self, ids: Any) -> None:
-        """Get the rows for a forward pass with `ids`, an NDArray, on its device."""
+        """Pull the rows for a forward pass with `ids`, an NDArray, to its device."""
         device = place_on(self._param, ids.context)
         if device is not None:
-            # The operator refuses rows that do not exist.
-            whole = checks.whole_ids('nn.Embedding', self._param.name, host_view(ids))
-            rows = np.clip(np.unique(whole), 0, self._route.rows - 1)
+            # The operator itself refuses rows that do not exist.
+            row_ids = checks.whole_ids('nn.Embedding', self._param.name, host_view(ids))
+            rows = np.clip(np.unique(row_ids), 0, self._route.rows - 1)
             self._get([device], np.unique(rows))
 
     def complete(self) -> None:
-        """Get all rows."""
+        """Pull all rows that are not current."""
         for ids in self._route.chunks():
             rows = self._get(range(len(self._current)), ids)
             if rows is not None:
                 rows.wait_to_read()
 
-    def come_home(self) -> None:
-        """Get all rows, for good: the next step of the Trainer goes back to them, should it make any more."""
+    def return_to_worker(self) -> None:
+        """Pull all rows, for good: a further step of the Trainer begins by taking the weight back."""
         self.complete()
         self.leave()
 
     def hand_out(self) -> None:
-        """Get all rows for somebody who may keep the arrays."""
+        """Pull all rows for a script that may keep the arrays."""
         self.complete()
         if not self.leaves:
             self.leave()
-            logger.warning('%s: something else than nn.Embedding reads its value, so all its rows were pulled, and '
-                           'from the next step on all workers pull the rows that anyone touched; %s=0 has them do so '
-                           'always', self._route.name, variable('own_rows'))
+            logger.warning('%s: its value was read by something other than nn.Embedding, so all its rows were pulled; '
+                           'from the next step on all workers pull the rows that any worker touched. Set %s=0 to do '
+                           'that always', self._route.name, variable('own_rows'))
 
     def _get(self, devices: Iterable[int], ids: np.ndarray) -> Any:
-        """Have the engine write rows that are not current on any of the devices; returns them, if there are any."""
+        """Let the engine write the rows of `ids` that are not current on some device; return them, None if there are
+        none.
+        """
         with self._lock:
             lacking = np.zeros(len(ids), bool)
             for device in devices:
@@ -185,7 +187,7 @@ class WorkerCopy:
             missing = ids[lacking]
             if not len(missing):
                 return None
-            rows = self._store.pull_own(self._key, missing, -self._key)
+            rows = self._store.pull_on_demand(self._key, missing, -self._key)
             for device in devices:
                 write_rows(self.arrays[device], missing, rows)
                 self._current[device][missing] = True
@@ -197,7 +199,7 @@ class WorkerCopy:
 
 @contextmanager
 def uncounted_reads(trainer: Any) -> Iterator[None]:
-    """Reads by a Trainer of its own parameters do not count."""
+    """Exclude reads of a Trainer's parameters, for calls of the Trainer itself."""
     watches = [watch for watch in map(watch_of, trainer._params) if watch is not None
                and (watch.copy is None or watch.copy.trainer is trainer)]
     for watch in watches:
@@ -210,8 +212,10 @@ def uncounted_reads(trainer: Any) -> Iterator[None]:
 
 
 def forward(embedding: Any, ids: Any, trains: bool) -> Any:
-    """A context manager around a forward pass of an ``nn.Embedding``, whose rows are there then.  Where it `trains`
-    with a store of ours, it refuses fractional ids as soon as it can see them, as it does when servers have the weight.
+    """Return a context manager around a forward pass of an ``nn.Embedding``; the rows of `ids` are pulled.
+
+    If the embedding `trains` with a hybrid store, fractional ids are refused as soon as they can be seen, as they are
+    when servers hold the weight.
     """
     watch = watch_of(embedding.weight)
     if watch is None or type(ids) is not mx.nd.NDArray or (
@@ -226,7 +230,7 @@ def forward(embedding: Any, ids: Any, trains: bool) -> Any:
 
 
 def copied(param: Any) -> Any:
-    """A context manager around something that copies a parameter's value."""
+    """Return a context manager around a call that copies a parameter's value."""
     watch = watch_of(param)
     if watch is not None and watch.copy is not None:
         watch.copy.complete()
@@ -235,7 +239,7 @@ def copied(param: Any) -> Any:
 
 @contextmanager
 def overwritten(param: Any) -> Iterator[None]:
-    """Around something that overwrites the whole value of a parameter."""
+    """Surround a call that overwrites the whole value of a parameter."""
     watch = watch_of(param)
     if watch is None:
         yield
@@ -247,45 +251,45 @@ def overwritten(param: Any) -> Iterator[None]:
 
 
 def taken_over(param: Any, trainer: Any) -> None:
-    """A parameter gets a Trainer: what another one has on servers comes home, and counts wherever it trains next."""
+    """Note that a parameter gets a Trainer: a value that another Trainer has on servers returns to the worker."""
     watch = watch_of(param)
     if watch is None or watch.copy is None or watch.copy.trainer is trainer:
         return
-    watch.copy.come_home()
+    watch.copy.return_to_worker()
     param.__class__ = Parameter
-    watch.begin_anew()
+    watch.reset()
 
 
 def value_read(param: Any) -> None:
-    """The value of a parameter is handed out."""
+    """Note that the script gets the value of a parameter."""
     watch = watch_of(param)
     if watch is not None and not watch.uncounted:
         watch.note_read()
 
 
 def unread(param: Any) -> Any:
-    """A context manager around something that looks at a parameter's arrays, but not into them."""
+    """Return a context manager around a call that looks at a parameter's arrays, but not into them."""
     return watch_of(param) or _NOTHING
 
 
 def gradient_read(param: Any) -> Any:
-    """A context manager around handing out a gradient: after a step it must be the sum over all workers.
+    """Return a context manager around a read of a gradient: after a step it must be the sum over all workers.
 
-    One that is handed out before the first step, or fresh from backward, does not count: it is this worker's, and
-    whether it is kept until after a step cannot be seen.
+    A read before the first step, or of a gradient fresh from backward, does not count: the gradient is this worker's,
+    and a script that keeps it until after a step cannot be noticed.
     """
     watch = watch_of(param)
     if watch is None:
         return _NOTHING
     arrays, trainer = param.__dict__['_data'], trainer_of(param)
-    # One that could not be made has no store, but its parameters know it.
+    # A Trainer that could not be made has no store, but its parameters know it.
     if watch.uncounted or not isinstance(getattr(trainer, '_kvstore', None), Hybrid) or updates_on_store(trainer):
         return watch
     if arrays and not any(map(is_fresh, arrays)):
         watch.note_read()
         if watch.copy is not None and not watch.copy.leaves:
             watch.copy.leave()
-            logger.warning('%s: its gradient is read after a step, and is this worker\'s alone, since servers have '
-                           'the sum; from the next step on it is the sum, as always with %s=0', param.name,
-                           variable('own_rows'))
+            logger.warning('%s: its gradient was read after a step. It is the gradient of this worker only, since '
+                           'servers have the sum; from the next step on it is the sum. Set %s=0 to have the sum always',
+                           param.name, variable('own_rows'))
     return watch

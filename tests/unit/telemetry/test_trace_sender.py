@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from mxhybrid.telemetry import collector, recorder as trace
-from mxhybrid.telemetry.collector import Collector
+from mxhybrid.telemetry import recorder as trace, trace_writer
 from mxhybrid.telemetry.trace_file import TraceFile
+from mxhybrid.telemetry.trace_writer import TraceWriter
 from mxhybrid.watchdog.lifeline import Lifeline
 from mxhybrid.watchdog.monitor import Monitor
 
@@ -24,14 +24,14 @@ import json, sys, time, types
 package = types.ModuleType('mxhybrid')
 package.__path__ = [sys.argv[1]]
 sys.modules['mxhybrid'] = package
-from mxhybrid.telemetry import courier, recorder as trace
+from mxhybrid.telemetry import trace_sender, recorder as trace
 from mxhybrid.watchdog.lifeline import Lifeline
 address, name, rank, ahead, limit = (sys.argv[2], int(sys.argv[3])), sys.argv[4], *map(int, sys.argv[5:8])
-courier.now = trace.now = lambda: time.monotonic_ns() + ahead
-courier.INTERVAL_S = 0.0
+trace_sender.now = trace.now = lambda: time.monotonic_ns() + ahead
+trace_sender.INTERVAL_S = 0.0
 line = Lifeline(address, name, rank, 10, 'open sesame')
 recorder = trace.Recorder(name + ' (host h)', number=int(name.split()[1]), limit=limit)
-sender = courier.Courier(recorder, line)
+sender = trace_sender.TraceSender(recorder, line)
 while sender._offset.value is None:
     time.sleep(0.01)
 print('connected', flush=True)
@@ -66,7 +66,7 @@ class Job:
     def __init__(self, path, workers):
         self.path = path
         self.monitor = Monitor('127.0.0.1', workers, 1, 'open sesame')
-        self.collector = Collector(self.monitor, TraceFile(str(path)), workers)
+        self.trace_writer = TraceWriter(self.monitor, TraceFile(str(path)), workers)
         self.members = []
 
     def member(self, *args, **keywords):
@@ -113,7 +113,7 @@ def names_of_processes(events):
 
 def test_all_processes_come_together_by_one_clock(job):
     one = job(2)
-    origin = one.collector._origin
+    origin = one.trace_writer._origin
     ahead = 1000 * 10 ** 9
     workers = [one.member('worker 0', 0), one.member('worker 1', 1, ahead)]
     servers = [one.member('server 1', -1, -ahead), one.member('server 0', -1, 7)]
@@ -167,7 +167,7 @@ def test_a_failing_process_sends_its_last_events(job):
     events = one.events()
     assert [event['name'] for event in events if event['ph'] == 'i'] == ['worker 0 failed: on purpose']
     assert {'last', 'last of server'} <= {event['name'] for event in events}
-    one.collector.wait()  # returns
+    one.trace_writer.wait()  # returns
 
 
 def test_malformed_messages_spoil_nothing(job):
@@ -203,7 +203,7 @@ def test_dropped_events_are_said(job, caplog):
 
 
 def test_a_process_that_does_not_answer_delays_the_end_but_a_moment(job, monkeypatch):
-    monkeypatch.setattr(collector, 'LAST_EVENTS_S', 0.2)
+    monkeypatch.setattr(trace_writer, 'LAST_EVENTS_S', 0.2)
     one = job(1)
     worker = one.member('worker 0', 0)
     server = one.member('server 0', -1)

@@ -1,4 +1,4 @@
-"""The file that keeps what a search for partition counts found; :mod:`mxhybrid.commands.plot` shows it.
+"""The partition file: keeps the partition counts that a search found; :mod:`mxhybrid.commands.partitions` shows it.
 
 A JSON object, written by worker 0 whenever a table's search ends::
 
@@ -24,8 +24,10 @@ FORMAT = 1
 
 def record(tuning: Tuning, ended: List[Candidate], shapes: Dict[str, Tuple[List[int], str]],
            kept: Dict[str, Dict[str, Any]], workers: int, servers: int) -> Dict[str, Any]:
-    """What is to be written: of tables whose search has `ended`, shape and dtype by name, and what is `kept` of those
-    that need none.
+    """Return what is to be written.
+
+    `ended` are the tables whose search has ended, `shapes` has their shapes and dtypes by name, and `kept` has the
+    entries of tables that need no search.
     """
     tables = dict(kept)
     for table in ended:
@@ -47,7 +49,10 @@ def write(path: str, content: Dict[str, Any]) -> None:
 
 
 def read(path: str) -> Optional[Dict[str, Any]]:
-    """The contents of a plan file, None where there is no file; InputError where it cannot be read or is none."""
+    """Return the contents of a partition file, None if there is no file.
+
+    Raises InputError if the file cannot be read or is no partition file.
+    """
     try:
         with open(path, 'rb') as handle:
             content = json.loads(handle.read().decode())
@@ -56,13 +61,13 @@ def read(path: str) -> Optional[Dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise InputError('%s cannot be read: %s' % (path, error)) from error
     if not isinstance(content, dict) or content.get('format') != FORMAT:
-        raise InputError('%s is not a plan file of format %d' % (path, FORMAT))
+        raise InputError('%s is not a partition file of format %d' % (path, FORMAT))
     tables = content.get('tables')
     if not isinstance(tables, dict) or not all(_is_entry(entry) for entry in tables.values()):
-        raise InputError('%s is a damaged plan file: its tables are not as %s describes' % (path, __name__))
+        raise InputError('%s is a damaged partition file: its tables are not as %s describes' % (path, __name__))
     if not (all(_is_positive(content.get(name)) for name in ('workers', 'servers'))
             and all(_is_number(content.get(name)) for name in ('seconds_before', 'seconds_after', 'lost', 'budget'))):
-        raise InputError('%s is a damaged plan file: its numbers are not as %s describes' % (path, __name__))
+        raise InputError('%s is a damaged partition file: its numbers are not as %s describes' % (path, __name__))
     return content
 
 
@@ -86,15 +91,15 @@ def _is_entry(entry: Any) -> bool:
 
 
 def misfit(content: Dict[str, Any], workers: int, servers: int) -> str:
-    """Why a plan cannot serve a job, nothing if it can."""
-    for what, wanted in (('workers', workers), ('servers', servers)):
-        if content.get(what) != wanted:
-            return 'it is for %s %s, this job has %d' % (content.get(what), what, wanted)
+    """Return why the contents do not fit a job, '' if they do."""
+    for role, count in (('workers', workers), ('servers', servers)):
+        if content.get(role) != count:
+            return 'it is for %s %s, this job has %d' % (content.get(role), role, count)
     return ''
 
 
 def table_misfit(content: Dict[str, Any], name: str, shape: List[int], dtype: str) -> str:
-    """Why a plan cannot serve a table, nothing if it can."""
+    """Return why the contents do not fit a table, '' if they do."""
     entry = content['tables'].get(name)
     if entry is None:
         return 'it has no table %s, only %s' % (name, ', '.join(sorted(content['tables'])) or 'none')

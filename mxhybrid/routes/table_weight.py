@@ -1,4 +1,4 @@
-"""A weight that lies in a table with its optimizer state, on the servers or in every worker: how both are used."""
+"""A weight in a table with its optimizer state, on the servers or in every worker: the calls that both have."""
 from typing import Any, Callable, Iterable, List, Sequence, Tuple
 
 import numpy as np
@@ -8,21 +8,22 @@ from .route import Route
 from .wire import Rows
 
 
-class HeldWeight(Route):
-    """What own rows, server weights and replicated share: the table updates, with the live optimizer's settings."""
+class TableWeight(Route):
+    """The common part of three routes whose table updates the weight, with the live optimizer's settings."""
 
-    has_table = holds_weight = True
+    has_table = weight_in_table = True
     _table: Rows
 
     def push_rows(self, ids: np.ndarray, rows: np.ndarray, updater: Any, priority: int) -> None:
-        """Have the table update with the gradients of all workers; without an updater, it is replaced by their sum."""
+        """Let the table update with the gradients of all workers, or replace its rows by their sum without an updater.
+        """
         if updater is not None:
             self._prepare(updater.optimizer)
         self._table.push(ids, rows, priority)
         self._count_push(len(ids))
 
     def _prepare(self, optimizer: Any, devices: Iterable[int] = ()) -> None:
-        """Bring the table's optimizer up to date for the next update, and count that."""
+        """Bring the table's optimizer up to date for the next update, and count the update."""
         self.check_optimizer(optimizer)
         count = update_count(optimizer, self.key)
         count_update(optimizer, self.key, devices)
@@ -32,7 +33,7 @@ class HeldWeight(Route):
         raise NotImplementedError
 
     def prefetch(self, ids: np.ndarray, priority: int, after_push: bool) -> None:
-        """Ask for rows that will be pulled."""
+        """Request rows that will be pulled."""
         self._table.prefetch(ids, priority, after_push)
 
     def check_optimizer(self, optimizer: Any) -> None:
@@ -49,35 +50,36 @@ class HeldWeight(Route):
         return self._table.has_optimizer
 
     def state_maker(self) -> Any:
-        """An optimizer that makes such state as the table has: MXNet makes it once, whatever changes later."""
+        """Return an optimizer that makes state of the table's kind: MXNet makes it once, whatever changes later."""
         return self._table.state_maker()
 
     def state_shapes(self, maker: Any) -> List[Tuple[int, ...]]:
-        """Shapes of the arrays of state that an optimizer makes for this weight."""
+        """Return the shapes of the arrays of state that an optimizer makes for this weight."""
         return state_shapes(maker, self.key, self.shape, self.dtype)
 
     def state_widths(self) -> List[int]:
-        """Elements per row of each array of state."""
+        """Return the elements per row of each array of state."""
         return state_widths(self.state_maker(), self.key, self.shape, self.dtype) if self.has_state else []
 
     def read_weight(self, first: int, last: int) -> np.ndarray:
-        """Rows ``first:last`` of the weight (worker 0 only; not collective)."""
+        """Return rows ``first:last`` of the weight (worker 0 only; not collective)."""
         rows = np.empty((last - first, self.width), self.dtype)
         self._table.pull_uncached(np.arange(first, last, dtype=np.int64), rows)
         return rows
 
     def read_state(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
-        """Rows ``first:last`` of an array of state, each of `width` elements (worker 0 only; not collective)."""
+        """Return rows ``first:last`` of an array of state, each of `width` elements (worker 0 only; not collective)."""
         return self._table.read_rows(slot, width, first, last)
 
     def write_weight(self, values: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Overwrite all rows by those that worker 0's `values` gives for ids (collective)."""
+        """Overwrite all rows by worker 0's: `values` returns rows for ids (collective)."""
         self._table.assign(values)
 
     def write_state(self, maker: Any, optimizer: Any, slots: Sequence[Callable[[np.ndarray], np.ndarray]]) -> None:
-        """Have the table go on with worker 0's state of as many updates as `optimizer` has made (collective).
+        """Give the table worker 0's state, of as many updates as `optimizer` has made (collective).
 
-        `maker` makes arrays of that kind; of each array a function gives rows for ids, as wide as those of the weight.
+        `maker` makes arrays of that kind.  For each array `slots` has a function that returns rows for ids, as wide as
+        rows of the weight.
         """
         count = update_count(optimizer, self.key)
         self._table.set_optimizer(maker, optimizer.learning_rate, optimizer.wd, count)

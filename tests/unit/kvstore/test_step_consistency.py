@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
-from mxhybrid.kvstore.trainer_step import steps_of
+from mxhybrid.kvstore.trainer_step import hooks_of
 
 pytestmark = pytest.mark.both_pythons
 
@@ -31,21 +31,21 @@ def test_who_saves_in_a_thread_and_the_next_step_do_not_mix_their_sums():
         loss = net(mx.nd.ones((1, 2))).sum()
     loss.backward()
     trainer.step(1)
-    agreed = steps_of(trainer).agreement
-    agreed._sum, agreed._values = Slow(np.full_like(agreed._sum.asnumpy(), 7)), None
-    late, told = agreed._sum, threading.Event()
-    saves = threading.Thread(target=agreed.look_back)
+    consistency = hooks_of(trainer).consistency
+    consistency._sum, consistency._values = Slow(np.full_like(consistency._sum.asnumpy(), 7)), None
+    late, sent = consistency._sum, threading.Event()
+    saves = threading.Thread(target=consistency.check_last_step)
     saves.start()
     assert late.read.wait(30)
 
-    def tell():
-        agreed._tell([], False, False)
-        told.set()
+    def send():
+        consistency._send([], False, False)
+        sent.set()
 
-    steps = threading.Thread(target=tell)
+    steps = threading.Thread(target=send)
     steps.start()
-    assert not told.wait(0.2)  # the next sum would overwrite the one that is read
+    assert not sent.wait(0.2)  # the next sum would overwrite the one that is read
     late.there.set()
     saves.join(30)
     steps.join(30)
-    assert told.is_set() and agreed._anywhere(0) and agreed._read()[0] == 1
+    assert sent.is_set() and consistency._fresh_anywhere(0) and consistency._read()[0] == 1

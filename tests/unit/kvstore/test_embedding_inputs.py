@@ -7,8 +7,8 @@ from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
-from mxhybrid.kvstore import feeds as feeds_module
-from mxhybrid.kvstore.feeds import LESSON_BATCHES, Feeds
+from mxhybrid.kvstore import embedding_inputs
+from mxhybrid.kvstore.embedding_inputs import LESSON_BATCHES, EmbeddingInputs
 
 
 class Net(gluon.Block):
@@ -37,12 +37,12 @@ def batch(seed, form=tuple, numbers=np.array):
 
 def lessons(net, batches, work):
     """What is learned from batches that are worked on so."""
-    feeds = Feeds(net)
+    inputs = EmbeddingInputs(net)
     for one in batches:
         work(one)
-        feeds.learn(one)
-    feeds.close()
-    return feeds
+        inputs.learn(one)
+    inputs.close()
+    return inputs
 
 
 def as_ids(found):
@@ -70,37 +70,37 @@ def test_arrays_are_found_wherever_they_are(form, numbers):
         for part in gluon.utils.split_data(items.T, 2, batch_axis=1):  # as loops do for several devices
             net.items(part)
 
-    feeds = lessons(net, [batch(seed, form, numbers) for seed in range(LESSON_BATCHES)], work)
+    inputs = lessons(net, [batch(seed, form, numbers) for seed in range(LESSON_BATCHES)], work)
     following = batch(9, form, numbers)
     users, items = leaves(following)
-    assert as_ids(feeds.wanted(following)) == {net.users.weight.name: unique(users),
+    assert as_ids(inputs.row_ids_in(following)) == {net.users.weight.name: unique(users),
                                                net.items.weight.name: unique(items)}
 
 
 def test_a_fit_by_chance_does_not_outlast_the_lesson():
     net = Net()
     batches = [(mx.nd.array([1, 2]), mx.nd.array([2, 1])), (mx.nd.array([5, 5]), mx.nd.array([3, 4]))]
-    feeds = lessons(net, batches, lambda one: net.users(one[1] * 1))
-    assert as_ids(feeds.wanted((mx.nd.array([7]), mx.nd.array([8])))) == {net.users.weight.name: [8]}
+    inputs = lessons(net, batches, lambda one: net.users(one[1] * 1))
+    assert as_ids(inputs.row_ids_in((mx.nd.array([7]), mx.nd.array([8])))) == {net.users.weight.name: [8]}
 
 
 def test_what_cannot_be_found_out_is_said_once_and_left_alone(monkeypatch):
     net, said = Net(), []
-    monkeypatch.setattr(feeds_module.logger, 'info', lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(embedding_inputs.logger, 'info', lambda text, *values: said.append(text % values))
     for _ in range(2):
-        feeds = lessons(net, [batch(seed) for seed in range(LESSON_BATCHES)],
+        inputs = lessons(net, [batch(seed) for seed in range(LESSON_BATCHES)],
                         lambda one: net.users(mx.nd.array((one[0] + 1) % 20)))
-        assert feeds.wanted(batch(9)) == {}
+        assert inputs.row_ids_in(batch(9)) == {}
     assert len(said) == 2 and net.users.weight.name in said[0] and net.items.weight.name in said[1]
 
 
 def test_rows_that_do_not_exist_and_batches_of_another_form_are_not_asked_for():
     net = Net()
-    feeds = lessons(net, [batch(seed, numbers=mx.nd.array) for seed in range(LESSON_BATCHES)],
+    inputs = lessons(net, [batch(seed, numbers=mx.nd.array) for seed in range(LESSON_BATCHES)],
                     lambda one: net.users(one[0]))
-    assert as_ids(feeds.wanted((mx.nd.array([3, 99, -1]),))) == {net.users.weight.name: [3]}
+    assert as_ids(inputs.row_ids_in((mx.nd.array([3, 99, -1]),))) == {net.users.weight.name: [3]}
     for other in ((), None, (mx.nd.array([99]),), [[mx.nd.array([1])]]):
-        assert feeds.wanted(other) == {}
+        assert inputs.row_ids_in(other) == {}
 
 
 def test_a_net_without_sparse_embeddings_is_refused():

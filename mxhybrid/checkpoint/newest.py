@@ -1,0 +1,80 @@
+"""The newest whole checkpoint of a directory: the search for it, the locks that keep it, and its reader, in one object.
+"""
+import contextlib
+import os
+from types import TracebackType
+from typing import Any, Dict, Optional, Sequence, Type
+
+import numpy as np
+
+from ..base.errors import CheckpointError
+from ..base.log import get_logger
+from . import folder
+from .files import Damaged, Reader
+
+logger = get_logger(__name__)
+
+
+def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Reader]:
+    """Return the newest whole checkpoint of a directory, or `among` these names; None if there is no checkpoint.
+
+    Raises CheckpointError if the directory cannot be read, or if all its checkpoints are damaged.
+    """
+    problems = []
+    for name in folder.names(directory) if among is None else among:
+        try:
+            reader = Reader(os.path.join(directory, name))
+            reader.verify()
+            return reader
+        except Damaged as problem:
+            problems.append(str(problem))
+            logger.warning('damaged checkpoint: %s; trying the one before', problem)
+    if problems:
+        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start anew'
+                              % (directory, '; '.join(problems)))
+    return None
+
+
+class NewestCheckpoint:
+    """The newest whole checkpoint of a directory, which no writer removes until the object is closed.
+
+    A context manager.  Nothing is opened before :meth:`find`.
+    """
+
+    def __init__(self, directory: str):
+        self._directory = directory
+        self._locks = contextlib.ExitStack()
+        self._reader: Optional[Reader] = None
+
+    def __enter__(self) -> 'NewestCheckpoint':
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        self._locks.close()
+
+    def find(self) -> bool:
+        """Lock the checkpoints of the directory and open the newest whole one; return whether there is one.
+
+        Raises CheckpointError if the directory cannot be read, or if all its checkpoints are damaged.
+        """
+        if folder.names(self._directory):
+            self._reader = newest(self._directory, self._locks.enter_context(folder.kept(self._directory)))
+        return self._reader is not None
+
+    @property
+    def path(self) -> str:
+        """The directory of the checkpoint."""
+        assert self._reader is not None
+        return self._reader.path
+
+    @property
+    def content(self) -> Dict[str, Any]:
+        """The content of the manifest."""
+        assert self._reader is not None
+        return self._reader.content
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return elements ``start:stop`` of an array, in C order, flat."""
+        assert self._reader is not None
+        return self._reader.read(name, start, stop)

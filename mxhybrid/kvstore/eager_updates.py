@@ -1,0 +1,47 @@
+"""Updates each large sharded weight as soon as its own gradient is computed.
+
+MXNet's sgd updates four weights in one operation, which waits for the last of their gradients.  The backward pass of a
+split network waits for other workers again and again.  Meanwhile a large weight whose gradient is ready can be updated,
+provided that the exchange that backward has reached begins before the update.
+"""
+from typing import Any, ContextManager, List, Sequence, Tuple
+
+import numpy as np
+
+from ..native.engine import write_after
+from ..native.trainers import with_updaters
+
+#: Bytes from which on a weight is updated alone: a further operation takes as long as the update of so many bytes.
+LARGE_BYTES = 1 << 18
+
+
+def updating_eagerly(trainer: Any) -> ContextManager[None]:
+    """Surround an update of sharded weights in this worker."""
+    return with_updaters(trainer, _EagerUpdater)
+
+
+class _EagerUpdater:
+    """A stand-in for MXNet's ``Updater``."""
+
+    def __init__(self, updater: Any):
+        self._updater = updater
+
+    def __call__(self, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
+        small: List[Tuple[Any, Any, Any]] = []
+        # Gradients of the last layers are ready first.
+        for key, gradient, weight in reversed(list(zip(keys, gradients, weights))):
+            if gradient.stype == 'default' and weight.size * np.dtype(weight.dtype).itemsize >= LARGE_BYTES:
+                _after_exchanges(gradient)
+                self._updater([key], [gradient], [weight])
+            else:
+                small.append((key, gradient, weight))
+        if small:
+            self._updater(*map(list, zip(*reversed(small))))
+
+
+def _after_exchanges(gradient: Any) -> None:
+    """Start operations that become ready together with a gradient before operations that read it later.
+
+    Such an operation is an exchange behind the same part of backward.  The engine's queue gets later readers later.
+    """
+    write_after([], [gradient])

@@ -1,0 +1,159 @@
+"""The partition file: what is written, what is taken, what is refused, and how it is shown."""
+import json
+import os
+
+import pytest
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.commands.main import main, make_parser, run_alone
+from mxhybrid.routes import partition_cache
+from mxhybrid.routes.partition_search import MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
+
+#: What the setting plan_file kept.
+OF_THE_FORMER_VERSION = '''{
+ "format": 1,
+ "workers": 2,
+ "servers": 2,
+ "tables": {
+  "net_words_weight": {
+   "shape": [4000, 16],
+   "dtype": "float32",
+   "partitions": 4,
+   "start": 2,
+   "finished": true,
+   "reason": "all counts of interest were sampled",
+   "samples": [[2, 0.0041], [4, 0.0039], [8, 0.0044]],
+   "theta": [0.0025, 0.0021, 0.0002]
+  }
+ },
+ "seconds_before": 0.0041,
+ "seconds_after": 0.0039,
+ "lost": 0.02,
+ "budget": 0.1025
+}
+'''
+
+
+def content_of_a_search():
+    """Return what a search of one table leaves, beside a table that was not searched."""
+    table = Candidate('words', 1, 1, 64, lambda old, new, known: 0.0)
+    tuning = Tuning([table], 18.0, 10)
+    while tuning.next() is not None:
+        seconds = 1 + 16 / table.count + table.count
+        tuning.observe(0.25, WARM_STEPS * seconds, seconds)
+    assert tuning.steps == 10 + 4 * (WARM_STEPS + MEASURED_STEPS) and table.count == 4
+    kept = {'bins': {'shape': [7, 2], 'dtype': 'float32', 'partitions': 1, 'start': 1, 'finished': True,
+                     'reason': 'small', 'samples': [], 'theta': None}}
+    return partition_cache.record(tuning, [table], {'words': ([100, 8], 'float16')}, kept, 4, 2)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Return the path of a partition file."""
+    partition_cache.write(str(tmp_path / 'partitions.json'), content_of_a_search())
+    return tmp_path / 'partitions.json'
+
+
+def test_what_is_written_is_read(path):
+    content = partition_cache.read(str(path))
+    assert content == content_of_a_search()
+    words = content['tables']['words']
+    assert (words['partitions'], words['start'], words['finished']) == (4, 1, True)
+    assert words['samples'] == [[1, 18.0], [2, 11.0], [4, 9.0], [8, 11.0]]
+    assert words['theta'] == pytest.approx([1, 16, 1])
+    assert content['lost'] == pytest.approx(0.25 * 4)
+    assert os.listdir(str(path.parent)) == ['partitions.json']
+
+
+def test_no_file_is_no_error(tmp_path):
+    assert partition_cache.read(str(tmp_path / 'none.json')) is None
+
+
+@pytest.mark.parametrize('text, words', [
+    ('', 'cannot be read'), ('{', 'cannot be read'), ('\xff', 'cannot be read'), ('[]', 'not a partition file'),
+    ('{"format": 2}', 'not a partition file'), ('{"format": 1}', 'damaged'), ('{"format": 1, "tables": []}', 'damaged'),
+    ('{"format": 1, "tables": {"a": {}}}', 'damaged')])
+def test_other_files_are_refused(tmp_path, text, words):
+    (tmp_path / 'partitions.json').write_bytes(text.encode('latin1'))
+    with pytest.raises(InputError, match=words) as caught:
+        partition_cache.read(str(tmp_path / 'partitions.json'))
+    assert 'partitions.json' in str(caught.value)
+
+
+@pytest.mark.parametrize('name, value', [('partitions', 0), ('partitions', True), ('partitions', '4'), ('shape', 3),
+                                         ('dtype', None), ('finished', 1), ('samples', [1]), ('samples', None),
+                                         ('samples', [[1, '2 ms']]), ('samples', [[0, 1.0]]), ('start', None),
+                                         ('theta', [1, 2]), ('theta', 3), ('theta', [1, 2, None]), ('reason', None)])
+def test_damaged_entries_are_refused(path, name, value):
+    content = content_of_a_search()
+    content['tables']['words'][name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match='damaged'):
+        partition_cache.read(str(path))
+
+
+@pytest.mark.parametrize('name, value', [('workers', None), ('servers', 2.5), ('seconds_before', '1'), ('lost', None),
+                                         ('seconds_after', float('inf')), ('budget', [])])
+def test_damaged_numbers_are_refused(path, name, value):
+    written = content_of_a_search()
+    for content in (dict(written, **{name: value}), {key: kept for key, kept in written.items() if key != name}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match='damaged'):
+            partition_cache.read(str(path))
+
+
+def test_a_directory_is_refused(tmp_path):
+    with pytest.raises(InputError, match='cannot be read'):
+        partition_cache.read(str(tmp_path))
+
+
+def test_misfits_are_named():
+    content = content_of_a_search()
+    assert partition_cache.misfit(content, 4, 2) == ''
+    assert partition_cache.misfit(content, 3, 2) == 'it is for 4 workers, this job has 3'
+    assert partition_cache.misfit(content, 4, 1) == 'it is for 2 servers, this job has 1'
+    assert partition_cache.table_misfit(content, 'words', [100, 8], 'float16') == ''
+    assert partition_cache.table_misfit(content, 'words', [101, 8], 'float16') == (
+        'its table words is [100, 8] float16, not [101, 8] float16')
+    assert 'not [100, 8] float32' in partition_cache.table_misfit(content, 'words', [100, 8], 'float32')
+    assert partition_cache.table_misfit(content, 'other', [1, 1], 'float32') == (
+        'it has no table other, only bins, words')
+
+
+def test_shown_in_words(path, capsys):
+    run_alone('partitions', [str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith('4 workers, 2 servers; a step took 1.8e+04 ms before')
+    assert lines[1] == 'bins: 1 partitions (small)'
+    assert lines[2].startswith('words: 4 partitions (all counts of interest were sampled); 1: 1.8e+04 ms, 2: ')
+
+
+def test_drawn(path):
+    picture = path.parent / 'partitions.png'
+    run_alone('partitions', [str(path), str(picture)])
+    assert picture.read_bytes().startswith(b'\x89PNG')
+
+
+def test_a_missing_file_is_named(tmp_path, capsys):
+    assert run_alone('partitions', [str(tmp_path / 'none.json')]) == 1
+    assert 'none.json does not exist' in capsys.readouterr().err
+
+
+def test_the_former_command_names_the_new_one(path, capsys):
+    assert run_alone('plot', [str(path)]) == 0
+    output = capsys.readouterr()
+    assert output.out.splitlines()[1] == 'bins: 1 partitions (small)'
+    assert output.err.startswith("mxhybrid plot: this command is now called 'mxhybrid partitions'")
+    assert main(['plot', str(path)]) == 0
+    assert "'mxhybrid partitions'" in capsys.readouterr().err
+    make_parser().print_help()
+    listed = capsys.readouterr().out
+    assert '    partitions' in listed and 'plot' not in listed
+
+
+def test_a_file_of_the_former_version_is_read(tmp_path):
+    (tmp_path / 'plan.json').write_text(OF_THE_FORMER_VERSION)
+    content = partition_cache.read(str(tmp_path / 'plan.json'))
+    assert content['tables']['net_words_weight']['partitions'] == 4
+    assert partition_cache.misfit(content, 2, 2) == ''
+    assert partition_cache.table_misfit(content, 'net_words_weight', [4000, 16], 'float32') == ''
