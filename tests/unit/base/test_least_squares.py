@@ -5,8 +5,6 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.base.least_squares import nonnegative_least_squares
 
-pytestmark = pytest.mark.any_python
-
 numbers = st.floats(-10, 10).map(lambda value: round(value, 3))
 matrices = st.integers(1, 4).flatmap(lambda columns: st.lists(
     st.lists(numbers, min_size=columns, max_size=columns), min_size=columns, max_size=8))

@@ -148,7 +148,7 @@ def test_a_class_that_servers_cannot_find_is_refused():
     assert 'script itself' in refusal({'__module__': '__main__'})
     assert 'inside a function' in refusal({'__qualname__': 'f.<locals>.Made'})
     assert 'Keep the class under its own name' in refusal({'__qualname__': 'Plain'})
-    assert 'leads to None' in refusal({'__module__': 'nowhere'})
+    assert 'refers to None' in refusal({'__module__': 'nowhere'})
 
 
 @pytest.mark.parametrize('reference, words', [
@@ -182,7 +182,7 @@ def test_other_attributes_are_refused_by_name(value, word):
     optimizer.things = value
     with pytest.raises(InputError) as caught:
         check_for_table(optimizer, 'words', 'float32', 0.0)
-    assert 'things' in str(caught.value) and 'type %s,' % word in str(caught.value)
+    assert 'things' in str(caught.value) and 'type %s.' % word in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------ the check
