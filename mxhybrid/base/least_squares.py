@@ -10,8 +10,8 @@ def nonnegative_least_squares(matrix: Any, values: Any, unbounded: Sequence[int]
     """Return the coefficients with the least squared error, none negative except those of `unbounded` columns.
 
     The optimum under these bounds is the optimum without bounds of some subset of the columns, where the other
-    coefficients are 0.  All subsets are tried: their number doubles with each column.  Of fits that are equally good up
-    to rounding errors, the one with the fewest columns is returned.
+    coefficients are 0.  All subsets are tried: their number doubles with each column.  If fits are equally good up to
+    rounding errors, the one with the fewest columns is returned.
 
     Parameters
     ----------

@@ -48,7 +48,8 @@ def test_rows_are_read(tmp_path, more):
 
 
 @pytest.mark.parametrize('damage, words', [
-    (lambda data: b'some text', 'is not a file of parameters'), (lambda data: data[:-20], 'is not a file of parameters'),
+    (lambda data: b'some text', 'is not a file of parameters'),
+    (lambda data: data[:-20], 'is not a file of parameters'),
     (lambda data: b'', 'is not a file of parameters')])
 def test_other_files_are_refused(tmp_path, damage, words):
     path = tmp_path / 'file'
