@@ -11,6 +11,8 @@ from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
 
 BATCH = 8
+#: Two hosts of two cores, which have four fifths of their speed while both are busy.
+SLOWED = tuple(Host('host%d' % number, 2, 2.0, 0.0, 0.8, None, (1.0, 0.8)) for number in range(2))
 
 
 def network():
@@ -132,7 +134,7 @@ def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
     return Planner(net or network(), data, on or cluster(), Times(), **keys)
 
 
-def check_changes(planned, problem, decisions, steps):
+def check_proposals(planned, problem, decisions, steps):
     """Going from one plan to the next gives the blocks, the seconds and the memory of one that is made anew."""
     splits, tables, dense = (of(decisions[0]) for of in (problem.splits, problem.tables, problem.dense))
     blocks = StepTasks(planned.model, splits, steps, tables, dense)

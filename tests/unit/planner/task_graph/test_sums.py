@@ -8,14 +8,14 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, TransferCost, cluster_from_json
-from mxhybrid.planner.reports.prediction_table import store_lines
+from mxhybrid.planner.reports.prediction_table import store_notes
 from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
+from tests.helpers.planned_networks import check_proposals, cluster, planner, recommender
 from tests.oracles.event_loop import PYTHON_BACKEND
 from tests.oracles.exhaustive_search import try_all
 
@@ -49,7 +49,7 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
     problem = PlanEvaluator(planned.model, choices)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
-    check_changes(planned, problem, [random_decisions(choices, draw) for draw in draws], data.draw(st.integers(1, 2)))
+    check_proposals(planned, problem, [random_decisions(choices, draw) for draw in draws], data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=25, deadline=None)
@@ -103,9 +103,9 @@ def test_each_has_its_costs(planned):
     assert only.predict(of_data()).seconds == pytest.approx(horovod, rel=0.02)
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
-    assert 'says of one way alone what sums take, which is taken for horovod' in ' '.join(
-        store_lines(only, of_data('horovod')))
-    assert store_lines(planned, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
+    assert 'has the cost of only one kind of sum, which is used for horovod' in ' '.join(
+        store_notes(only.graph, only.cluster, of_data('horovod')))
+    assert store_notes(planned.graph, planned.cluster, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
 
 
 @pytest.mark.parametrize('horovod, expected', [(TransferCost(1e-6, 1e-7, 1e-11), 'horovod'),

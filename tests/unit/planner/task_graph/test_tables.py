@@ -15,7 +15,7 @@ from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_jso
 from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
-from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
+from tests.helpers.planned_networks import check_proposals, cluster, planner, recommender
 from tests.oracles.exhaustive_search import try_all
 
 RANKS, BATCH, IDS = 4, 8, 20
@@ -52,7 +52,7 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
     decisions = [random_decisions(choices, draw) for draw in draws]
-    check_changes(planned, problem, decisions, data.draw(st.integers(1, 2)))
+    check_proposals(planned, problem, decisions, data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,66 @@
+"""Machines: the resources of a cluster, and the speeds of its cores."""
+import dataclasses
+
+import pytest
+
+from mxhybrid.planner.cluster.cluster_spec import Host
+from mxhybrid.planner.cluster.machine_model import Machine
+from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.profiling.core_benchmark import KernelTimes
+from mxhybrid.planner.simulator.resource_groups import ResourceGroup
+from mxhybrid.planner.simulator.simulation import Simulation
+from mxhybrid.planner.simulator.task_block import TaskBlock
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, network
+from tests.oracles.transfer_tasks import ExchangeBuilder
+
+
+def test_a_quota_of_whole_cores_is_not_shared():
+    hosts = (Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
+    machine = Machine(dataclasses.replace(cluster(), hosts=hosts))
+    assert [machine.resources[machine.core_of(rank)] for rank in (0, 1, 2)] == [
+        TokenBucket(1.0), TokenBucket(1.0), TokenBucket(0.5, 1.0, 0.1)]
+    assert Simulation(machine.resources)
+
+
+def test_cores_of_a_host_slow_each_other_down():
+    machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED + (Host('c', 2, 2.0, 0.0, 0.5), Host('d', 1, 1.0))))
+    assert machine.groups == [ResourceGroup((0, 1), (1.0, 0.8)), ResourceGroup((2, 3), (1.0, 0.8))]
+    assert machine.speed.tolist() == [1.0] * 4 + [0.5] * 2 + [1.0]
+    assert machine.shared.tolist() == [0.8] * 4 + [1.0] * 3
+    # Cores by quota with a burst have their slowest speed all the time.
+    quota = dataclasses.replace(SLOWED[0], cores=2.0, ranks=4, burst_s=0.1)
+    assert Machine(dataclasses.replace(cluster(), hosts=(quota,))).groups  # a quota of whole cores
+    quota = dataclasses.replace(SLOWED[0], cores=0.5, burst_s=0.1)
+    machine = Machine(dataclasses.replace(cluster(), hosts=(quota,)))
+    assert machine.groups == [] and machine.speed.tolist() == [0.8, 0.8]
+
+
+class TimesOfASlowCore(Times):
+    """Operator times of a core on which each kernel takes two seconds."""
+
+    def kernel_times(self):
+        return KernelTimes(2.0, 2.0, 2.0)
+
+
+def test_speeds_are_relative_to_the_core_that_operators_were_timed_on():
+    hosts_only = dataclasses.replace(cluster(), hosts=SLOWED)
+    assert Machine(hosts_only, 2.0).speed.tolist() == [2.0] * 4
+    assert Machine(hosts_only).speed.tolist() == [1.0] * 4
+    # The kernels take one second on the reference core of the cluster: it is twice as fast.
+    with_reference = dataclasses.replace(hosts_only, reference=(1.0, 1.0, 1.0))
+    for spec, speed in ((with_reference, 2.0), (hosts_only, 1.0)):
+        planned = Planner(network(), (BATCH, 3, 8, 8), spec, TimesOfASlowCore())
+        assert planned.model.machine.speed.tolist() == [speed] * 4
+
+
+def test_costs_hold_while_all_cores_are_busy_and_operator_times_while_one_is():
+    machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
+    tasks = ExchangeBuilder(machine)
+    tasks.compute('forward', 0, 1.0)
+    tasks.spend('step', 1, 1.0)
+    seconds = {}
+    for ranks in ((0,), (1,), (0, 1)):
+        block = TaskBlock(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
+        seconds[ranks] = Simulation(machine.resources, groups=machine.groups).run([block])
+    assert seconds == {(0,): pytest.approx(1.0), (1,): pytest.approx(0.8), (0, 1): pytest.approx(1.0)}
