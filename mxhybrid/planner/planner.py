@@ -12,9 +12,9 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.settings import TablePlan
-from ..parallel.ops.collective_ops import COMPOSED
+from ..parallel.ops.collective_ops import with_own_statistics
 from ..parallel.ops.graph import Operator
-from ..parallel.ops.registry import rule_of
+from ..parallel.ops.registry import collectives, rule_of
 from ..parallel.ops.rule import OperatorPart
 from ..parallel.ops.tracing import traced
 from ..parallel.plans.plan import Plan
@@ -129,7 +129,7 @@ class Planner:
         core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
             profiles.kernel_times())
         machine = Machine(cluster, core_speed)
-        keys = ProfileKeys(self.graph, COMPOSED[True], frozen=frozen)
+        keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._part_times(measure), states,
                                                     alike=keys.operator_key)
         self.model = self._new_model(True)
@@ -148,8 +148,8 @@ class Planner:
 
     def plain(self, measure: bool = True) -> Prediction:
         """Predict a step of the network without a plan: data parallelism, each rank with its own statistics."""
-        graph = self.graph.with_own_statistics()
-        keys = ProfileKeys(graph, COMPOSED[True], frozen=self._frozen)
+        graph = with_own_statistics(self.graph)
+        keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
 
         def part_time(operator: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, place, frozen=self._frozen, measure=measure, part=part)
@@ -303,7 +303,7 @@ class Planner:
                    if limits.memory is None or prediction.largest_memory() <= limits.memory]
         self._profiles.save()
         best = min(fitting, key=lambda name: predictions[name].seconds)
-        has_statistics = any(operator.op == 'BatchNorm' for operator in self.graph.computing)
+        has_statistics = any(rule_of(operator).has_statistics for operator in self.graph.computing)
         plain = self.plain(model is self.model) if has_statistics else predictions['data parallel']
         if plain.seconds <= predictions[best].seconds and 'data parallel' in fitting:
             best = 'data parallel'  # which changes least in a training

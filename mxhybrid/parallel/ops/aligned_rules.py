@@ -6,7 +6,8 @@ import mxnet as mx
 from ..sharding.box import Box, full
 from ..sharding.split import PartPlace
 from .graph import Graph, Operator
-from .rule import OperatorPart, Rule, axis_of, summed, with_range
+from .registry import register
+from .rule import OperatorPart, Rule, axis_length, axis_of, summed, with_range
 
 #: For each dimension of an input, the dimension of the first output whose range a part reads; None where it reads all.
 Alignment = List[Optional[int]]
@@ -31,18 +32,19 @@ class Aligned(Rule):
         return OperatorPart(boxes, [place.box] * one.outputs)
 
 
+@register('softmin', 'sort', 'argsort', 'topk', default_axis=-1)
+@register('_np_cumsum', 'reverse')
 class WholeAlong(Aligned):
     """Output and input have the same dimensions, of which some are whole: those along which elements are sorted,
     accumulated, reversed or normalised.
     """
 
-    def __init__(self, default: Optional[int] = None):
-        self._default = default
+    default_axis: Optional[int] = None
 
     def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
         """Return the dimensions that stay whole: the axis, all where there is none."""
         count = len(graph.inputs(one)[0])
-        axis = one.get('axis', self._default)
+        axis = one.get('axis', self.default_axis)
         if axis is None or one.attrs.get('axis') == 'None':
             return range(count)
         return [int(at) % count for at in (axis if isinstance(axis, (tuple, list)) else (axis,))]
@@ -53,6 +55,7 @@ class WholeAlong(Aligned):
         return [[None if at in whole else at for at in range(len(graph.inputs(one)[0]))]]
 
 
+@register('_contrib_div_sqrt_dim')
 class WholeLast(WholeAlong):
     """The last dimension is whole."""
 
@@ -61,6 +64,7 @@ class WholeLast(WholeAlong):
         return [len(graph.inputs(one)[0]) - 1]
 
 
+@register('L2Normalization', 'SoftmaxActivation')
 class Normalised(WholeAlong):
     """L2Normalization and SoftmaxActivation, by their mode."""
 
@@ -93,6 +97,7 @@ class Contraction(Aligned):
         return found
 
 
+@register('batch_dot', '_linalg_gemm2', '_linalg_gemm')
 class Product(Contraction):
     """Products of matrices, many at once: batch_dot, gemm2 and gemm; addends are ranges of what they sum over."""
 
@@ -109,6 +114,7 @@ class Product(Contraction):
         return found + [list(range(count))] * (len(one.inputs) - 2)
 
 
+@register('dot')
 class Dot(Contraction):
     """dot: the last dimension of the first input is summed with the first one of the other."""
 
@@ -124,8 +130,15 @@ class Dot(Contraction):
                 second + none if one.get('transpose_b', False) else none + second]
 
 
+@register('SequenceMask', 'SequenceReverse', 'SequenceLast')
 class Sequences(Aligned):
     """SequenceMask, SequenceReverse and SequenceLast: the dimension of times is whole, lengths are one a sample."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return one more than the longest length."""
+        return axis_length(graph, one, 0) + 1
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
@@ -136,6 +149,7 @@ class Sequences(Aligned):
         return [data] + [[data[1 - times]]] * (len(one.inputs) - 1)
 
 
+@register('CTCLoss')
 class TemporalLoss(Aligned):
     """CTCLoss: data of (times, samples, letters), and labels and lengths of samples."""
 
@@ -144,8 +158,15 @@ class TemporalLoss(Aligned):
         return [[None, 0, None], [0, None]] + [[0]] * (len(one.inputs) - 2)
 
 
+@register('take')
 class Take(Aligned):
     """take: slices of the first input by indices, whose dimensions stand in the place of the axis."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of slices."""
+        return axis_length(graph, one, 0)
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
@@ -155,8 +176,15 @@ class Take(Aligned):
                 [axis + at for at in range(indices)]]
 
 
+@register('batch_take')
 class BatchTake(Aligned):
     """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is asked for."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the length of a row."""
+        return axis_length(graph, one, 1)
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
@@ -170,6 +198,7 @@ class BatchTake(Aligned):
         return found
 
 
+@register('_contrib_arange_like')
 class Nothing(Rule):
     """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
 

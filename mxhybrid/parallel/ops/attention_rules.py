@@ -10,14 +10,14 @@ from ..sharding.box import Box, Range
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import PartPlace
 from .graph import Graph, Operator
+from .registry import register
 from .rule import OperatorPart, Rule
 
 
 class _Attention(Rule):
     """A product of attention; `between` says whether it is between two sequences: then times of queries can be cut."""
 
-    def __init__(self, between: bool):
-        self.between = between
+    between = False
 
     def _heads(self, one: Operator) -> int:
         return int(one.get('heads'))
@@ -28,6 +28,8 @@ class _Attention(Rule):
         return (times or (0, shape[0]), samples, (0, shape[2]))
 
 
+@register('_contrib_interleaved_matmul_selfatt_qk')
+@register('_contrib_interleaved_matmul_encdec_qk', between=True)
 class Scores(_Attention):
     """Products of queries and keys."""
 
@@ -56,6 +58,8 @@ class Scores(_Attention):
         return [SampleAxis(0, found.each * self._heads(one), found.rounds)]
 
 
+@register('_contrib_interleaved_matmul_selfatt_valatt')
+@register('_contrib_interleaved_matmul_encdec_valatt', between=True)
 class Weighted(_Attention):
     """Products of attention and values."""
 

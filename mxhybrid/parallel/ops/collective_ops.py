@@ -1,4 +1,5 @@
 """Operators that are several where they are split: what they compute over what is split, ranks tell each other."""
+import copy
 from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
@@ -8,8 +9,11 @@ from ...lane.norm_operators import is_compiled, joint_of, moments_of
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
 from ..sharding.split import Split
-from .graph import OWN_STATISTICS, Graph, Operator
+from .graph import Graph, Operator
 from .rule import axis_of
+
+#: Attribute of a BatchNorm of which each rank has its own statistics, however it is split.
+_OWN_STATISTICS = '__own_statistics__'
 
 
 def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]]:
@@ -34,7 +38,7 @@ class JointBatchNorm:
         parts = 1
         for at, degree in enumerate(split.degrees):
             parts *= degree if at != axis else 1
-        return parts > 1 and not one.get('use_global_stats', False) and OWN_STATISTICS not in one.attrs
+        return parts > 1 and not one.get('use_global_stats', False) and _OWN_STATISTICS not in one.attrs
 
     @staticmethod
     def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
@@ -75,7 +79,7 @@ class JointBatchNorm:
         return made
 
     @classmethod
-    def alone(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+    def build_alone(cls, program: Any, one: Operator, given: List[Any]) -> Any:
         """The symbol of a part with all that its statistics are of, whose averages the program updates as it does those
         of joint statistics; None where it has none, or does not learn.
         """
@@ -95,6 +99,17 @@ class JointBatchNorm:
         """Have running averages updated, which MXNet's own does in backward (batch_norm.cc), if that comes to it."""
         for at, value in ((3, mean), (4, variance)) if program.learns(one) else ():
             program.average(program.graph.operators[one.inputs[at][0]], value, float(one.get('momentum', 0.9)))
+
+
+def with_own_statistics(graph: Graph) -> Graph:
+    """Return the same graph, with BatchNorms of which each rank has its own statistics, as it has without a plan."""
+    found = copy.copy(graph)
+    found.operators = list(graph.operators)
+    for one in graph.operators:
+        if one.op == 'BatchNorm':
+            made = Operator(one.number, one.op, one.name, {**one.attrs, _OWN_STATISTICS: 'True'}, one.inputs)
+            made.outputs, found.operators[one.number] = one.outputs, made
+    return found
 
 
 def _inner(symbol: Any) -> Any:
@@ -183,6 +198,11 @@ class SplitSoftmax:
     """
 
     @staticmethod
+    def build_alone(program: Any, one: Operator, given: List[Any]) -> Any:
+        """Return None: a part with a whole axis is the operator as it is."""
+        return None
+
+    @staticmethod
     def _axis(one: Operator, dimensions: int) -> int:
         return axis_of(one, dimensions, -1)
 
@@ -236,9 +256,3 @@ class SplitSoftmax:
         if one.op == 'log_softmax':
             return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=one.name)
         return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=one.name)
-
-
-#: For training and for inference: then BatchNorm needs nobody else.
-COMPOSED: Dict[bool, Dict[str, Any]] = {
-    True: {'BatchNorm': JointBatchNorm, 'softmax': SplitSoftmax, 'log_softmax': SplitSoftmax},
-    False: {'softmax': SplitSoftmax, 'log_softmax': SplitSoftmax}}

@@ -7,9 +7,11 @@ from ..sharding.box import full, shape_of
 from ..sharding.sample_axis import SampleAxis, after_slice
 from ..sharding.split import PartPlace
 from .graph import Graph, Operator
+from .registry import register
 from .rule import OperatorPart, Rule, shape_only, with_range
 
 
+@register('slice', 'slice_like')
 class Slice(Rule):
     """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
 
@@ -65,6 +67,7 @@ class Slice(Rule):
         return [after_slice(whole, axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
 
 
+@register('broadcast_to', 'broadcast_axis', 'broadcast_like')
 class Broadcast(Rule):
     """broadcast_to, broadcast_axis and broadcast_like: dimensions of 1 are repeated, in every part as often as it has
     coordinates.
@@ -105,6 +108,7 @@ class Broadcast(Rule):
         return [next(iter(found)) if len(found) == 1 else None]
 
 
+@register('repeat')
 class Repeat(Rule):
     """repeat: each element several times behind each other, which stay together; without an axis, nothing is cut."""
 
@@ -139,6 +143,7 @@ class Repeat(Rule):
         return [whole._replace(each=whole.each * int(one.get('repeats'))) if whole.axis == axis else whole]
 
 
+@register('tile')
 class Tile(Rule):
     """tile: a tensor several times beside itself; dimensions in which it is, are whole."""
 

@@ -5,13 +5,10 @@ from ..sharding.box import full
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import PartPlace
 from .graph import Entry, Graph, Operator
-from .registry import moves_dimensions, rule_of
+from .registry import rule_of
 
 #: Of what lies behind samples and channels, by how many there are.
 _IMAGE = {1: ('width',), 2: ('height', 'width'), 3: ('depth', 'height', 'width')}
-
-#: Operators on images, whose channels are in front.
-_ON_IMAGES = ('Convolution', 'Deconvolution', 'Pooling')
 
 
 class Dimensions:
@@ -48,8 +45,8 @@ class Dimensions:
             if found[output] is None and loser is not None:
                 self._losers[one.number, output] = loser
         producer = self.graph.operators[one.inputs[0][0]]
-        self._image[one.number] = one.op in _ON_IMAGES or (
-            self._image.get(producer.number, False) and not moves_dimensions(one)
+        self._image[one.number] = rule_of(one).makes_images or (
+            self._image.get(producer.number, False) and not rule_of(one).moves_dimensions
             and len(self.graph.shape(one)) == len(self.graph.inputs(one)[0]))
 
     def _who_lost(self, one: Operator) -> Optional[Operator]:

@@ -1,7 +1,6 @@
 """The operators of a network, read from MXNet's symbol of it."""
 import ast
 import contextlib
-import copy
 import hashlib
 import io
 import itertools
@@ -19,9 +18,6 @@ from ...base.errors import InputError
 _DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|_?shuffle$|_npi_(bernoulli|choice|'
                       r'exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|random_|rayleigh|'
                       r'shuffle|uniform|weibull)')
-
-#: Attribute of a BatchNorm of which each rank has its own statistics, however it is split.
-OWN_STATISTICS = '__own_statistics__'
 
 #: An output of an operator: its number, and which of its outputs.
 Entry = Tuple[int, int]
@@ -146,16 +142,6 @@ class Graph:
             if one.op.lower() == 'reshape' and math.prod(self.inputs(one)[0]) != math.prod(self.shape(one)):
                 raise InputError('parallelize: the network does not take data of shapes %s: %s makes %s of %s'
                                  % (self.data, one.name, self.shape(one), self.inputs(one)[0]))
-
-    def with_own_statistics(self) -> 'Graph':
-        """The same graph, with BatchNorms of which each rank has its own statistics, as it has without a plan."""
-        found = copy.copy(self)
-        found.operators = list(self.operators)
-        for one in self.operators:
-            if one.op == 'BatchNorm':
-                made = Operator(one.number, one.op, one.name, {**one.attrs, OWN_STATISTICS: 'True'}, one.inputs)
-                made.outputs, found.operators[one.number] = one.outputs, made
-        return found
 
     def shape(self, one: Operator, output: int = 0) -> Tuple[int, ...]:
         """Whole shape of an output."""

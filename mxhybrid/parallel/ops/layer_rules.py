@@ -1,14 +1,17 @@
 """Rules of layers with weights, convolutions, dense layers, embeddings, normalisation, recurrent layers; and pooling.
 """
-from typing import Any, Dict, List, Optional, Tuple
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from ..sharding.box import Box, Range, full
+from ..sharding.box import Box, Range, full, shape_of
 from ..sharding.split import PartPlace
+from .collective_ops import JointBatchNorm
 from .graph import Graph, Operator
-from .rule import OperatorPart, Rule, as_tuple, axis_of, summed, with_range
+from .registry import register
+from .rule import OperatorPart, Rule, as_tuple, axis_of, elements_of, summed, with_range
 
 
 def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad: int, dilate: int = 1
@@ -24,8 +27,17 @@ def is_channels_first(one: Operator) -> bool:
     return str(one.get('layout', 'NC')).startswith('NC')
 
 
+@register('Convolution')
 class Convolution(Rule):
     """Samples, output channels, and every dimension of images; addends are ranges of input channels."""
+
+    layer_kind = 'convolution'
+    is_searched = splits_weight = adds_weight_gradients = True
+    makes_blocked = makes_images = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each element of a filter, for each output."""
+        return 2.0 * elements_of(part.outputs[:one.outputs]) * _filter_size(part)
 
     def grains(self, graph: Graph, one: Operator) -> List[int]:
         """Channels of a group stay together, as far as each part needs whole groups of input channels."""
@@ -72,8 +84,24 @@ class Convolution(Rule):
         return _with_bias(one, [image, weights], channels, place, attrs)
 
 
+def _filter_size(part: OperatorPart) -> float:
+    weight = part.inputs[1]
+    assert weight is not None
+    return float(math.prod(shape_of(weight)[1:]))
+
+
+@register('FullyConnected')
 class FullyConnected(Rule):
     """All dimensions; addends are ranges of inputs."""
+
+    layer_kind = 'dense'
+    is_searched = splits_weight = adds_weight_gradients = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each input, for each output."""
+        weight = part.inputs[1]
+        assert weight is not None
+        return 2.0 * elements_of(part.outputs[:one.outputs]) * shape_of(weight)[-1]
 
     @staticmethod
     def _flattens(one: Operator) -> bool:
@@ -112,10 +140,13 @@ def _with_bias(one: Operator, boxes: List[Any], channels: Range, place: PartPlac
     return OperatorPart(boxes, [place.box], attrs)
 
 
+@register('Pooling')
 class Pooling(Rule):
     """Samples, channels, and every dimension of images that is not pooled as a whole; where whole images are summed or
     averaged, addends are ranges of the first of these.
     """
+
+    keeps_blocked = makes_images = True
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All where each output reads a window."""
@@ -175,10 +206,17 @@ class Pooling(Rule):
         return OperatorPart([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])
 
 
+@register('BatchNorm')
 class BatchNorm(Rule):
     """Channels; everything else, too, where statistics are summed (:mod:`mxhybrid.parallel.ops.collective_ops`)."""
 
     alone = True
+    adds_weight_gradients = keeps_blocked = has_statistics = True
+    collective = JointBatchNorm
+
+    def averages(self, one: Operator) -> Sequence[int]:
+        """Return the inputs of mean and variance, unless the operator normalises by these."""
+        return () if one.get('use_global_stats', False) else (3, 4)
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All."""
@@ -190,9 +228,25 @@ class BatchNorm(Rule):
         return OperatorPart([place.box] + [(channels,)] * 4, [place.box])
 
 
+@register('Embedding')
 class Embedding(Rule):
     """Ids in every dimension, and columns; addends are ranges of rows, of which a part has those ids that are its own.
     """
+
+    is_searched = splits_weight = adds_weight_gradients = True
+    index_input = 0
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of rows."""
+        return graph.inputs(one)[1][0]
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return the number of elements that are copied."""
+        return float(elements_of(part.outputs[:one.outputs]))
+
+    def elements_moved(self, one: Operator, part: OperatorPart) -> int:
+        """Return the elements of the rows that are read, not those of the table, and of the outputs."""
+        return 2 * elements_of(part.outputs[:one.outputs])
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All, but gradients that are row_sparse keep their rows whole."""
@@ -235,8 +289,17 @@ def inside(shifted: Any, own: Range, count: int) -> Any:
     return mask
 
 
+@register('RNN')
 class Recurrent(Rule):
     """The fused layer, over samples: everything else of it is whole."""
+
+    is_searched = adds_weight_gradients = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each weight, for each time of each sample."""
+        data, weights = part.inputs[:2]
+        assert data is not None and weights is not None
+        return 2.0 * math.prod(shape_of(data)[:2]) * elements_of([weights])
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """Data is (time, samples, features)."""
@@ -252,8 +315,11 @@ class Recurrent(Rule):
                             for output in range(one.outputs)])
 
 
+@register('LayerNorm')
 class LayerNorm(Rule):
     """Whatever is not normalised."""
+
+    adds_weight_gradients = True
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All but the axis."""
@@ -267,17 +333,19 @@ class LayerNorm(Rule):
                             [place.box] + [statistics] * (one.outputs - 1))
 
 
+@register('BilinearSampler', 'SpatialTransformer', 'Correlation')
+@register('LRN', 'InstanceNorm', 'GroupNorm', 'Pad', 'Crop', 'im2col', 'col2im', 'depth_to_space', 'space_to_depth',
+          'GridGenerator', '_contrib_AdaptiveAvgPooling2D', '_contrib_BilinearResize2D', inputs_with_samples=1)
 class SamplesOnly(Rule):
     """Dimension 0 of all outputs and of the inputs that have samples: of all, or of as many as are given; others, as
     weights, are whole.
     """
 
-    def __init__(self, inputs: Optional[int] = None):
-        self._inputs = inputs
+    inputs_with_samples: Optional[int] = None
 
     def _with_samples(self, one: Operator) -> int:
         """How many inputs have samples."""
-        return len(one.inputs) if self._inputs is None else self._inputs
+        return len(one.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """The first."""
@@ -291,6 +359,18 @@ class SamplesOnly(Rule):
                     [(place.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])
 
 
+@register('Deconvolution', inputs_with_samples=1)
+class Deconvolution(SamplesOnly):
+    """Samples."""
+
+    is_searched = splits_weight = adds_weight_gradients = makes_images = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each element of a filter, for each input."""
+        return 2.0 * elements_of(part.inputs[:1]) * _filter_size(part)
+
+
+@register('UpSampling')
 class UpSampling(SamplesOnly):
     """Images that are made larger, several of them side by side; one of them where a weight does it."""
 

@@ -5,13 +5,29 @@ from typing import List, Optional, Sequence
 from ..sharding.sample_axis import SampleAxis
 from .graph import Graph, Operator
 from .layer_rules import SamplesOnly
+from .registry import register
+from .rule import OnOneRank
 from .shape_rules import Pointwise
 
+#: Operators without a rule whose gradient does not depend on that of their output alone: they make a loss of their own,
+#: or add one.  Each copy would give all of it.  A custom operator may be one.
+register('Softmax', 'IdentityAttachKLSparseReg', 'Custom', is_loss=True)(OnOneRank)
 
+
+@register('SoftmaxOutput', 'SVMOutput', labels_are_classes=True)
+@register('LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput')
 class Loss(SamplesOnly):
     """Losses of samples, which one rank computes if they are divided by the size of the batch."""
 
-    alone = True
+    alone = is_loss = True
+    index_input = 1
+    labels_are_classes = False
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of classes."""
+        shape = graph.inputs(one)[0]
+        last = len(shape) == 1 or one.get('preserve_shape', False)
+        return shape[-1 if last else 1] if self.labels_are_classes else None
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """The first, if at all."""
@@ -25,12 +41,13 @@ class Loss(SamplesOnly):
         return [found.pop() if len(found) == 1 and all(axis.axis == 0 for axis in found) else None]
 
 
+@register('MakeLoss', 'make_loss')
 class LossOfElements(Pointwise):
     """MakeLoss and make_loss: each element is a loss; one rank computes all if they are divided by the size of the
     batch.
     """
 
-    alone = True
+    alone = is_loss = True
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All, or none."""

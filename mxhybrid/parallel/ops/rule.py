@@ -1,9 +1,10 @@
 """What a rule of an operator says: how it can be split, what a part of it reads, which attributes the part has."""
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
-from ..sharding.box import Box, Range, full
+from ..sharding.box import Box, Range, full, size_of
+from ..sharding.layout import Layout
 from ..sharding.sample_axis import SampleAxis
-from ..sharding.split import PartPlace
+from ..sharding.split import PartPlace, Split
 from .graph import Graph, Operator
 
 
@@ -35,6 +36,38 @@ class Rule:
 
     #: Whether a part must have no copies: they would draw other numbers, or keep averages that others do not.
     alone = False
+    #: ``'convolution'`` or ``'dense'`` for the layers that grids and cost formulas know; ``''`` for all others.
+    layer_kind = ''
+    #: Whether the planner's search chooses the split; other operators follow what they read.
+    is_searched = False
+    #: Whether its weight is a matrix or a set of filters, which a split of the layer cuts.
+    splits_weight = False
+    #: Whether MXNet adds the gradients of its weights to those of other calls, as where a cell is called for each time.
+    adds_weight_gradients = False
+    #: Whether the gradient of an input is the output's own array.
+    shares_gradient = False
+    #: Whether outputs are in a layout of oneDNN's, always or where an input is.
+    makes_blocked, keeps_blocked = False, False
+    #: Whether channels of images stand in front of height and width.
+    makes_images = False
+    #: Whether dimensions of the output are others than those of the input at the same places.
+    moves_dimensions = False
+    #: Whether each element of the output comes of the elements at its place.
+    is_elementwise = False
+    #: Whether addends follow the last dimension of what is read: each part takes the elements that are in its range.
+    sums_last_dimension = False
+    #: Whether it gives the gradient of a loss, whatever gradient comes back to it.
+    is_loss = False
+    #: Whether it normalises by statistics of the batch.
+    has_statistics = False
+    #: Which input has indices, lengths or labels, through which no gradient flows.
+    index_input: Optional[int] = None
+    #: Builds the operator where ranks compute together what one of them alone cannot, see :class:`Collective`.
+    collective: Optional['Collective'] = None
+
+    def covers(self, one: Operator) -> bool:
+        """Tell whether the rule holds for an operator, whatever its attributes are."""
+        return True
 
     def grains(self, graph: Graph, one: Operator) -> List[int]:
         """Of what each dimension of the first output is cut in multiples."""
@@ -66,6 +99,22 @@ class Rule:
         """The part that makes a box of the first output."""
         return OperatorPart([full(shape) for shape in graph.inputs(one)],
                     [full(graph.shape(one, output)) for output in range(one.outputs)])
+
+    def averages(self, one: Operator) -> Sequence[int]:
+        """Return which inputs are running averages that each call updates."""
+        return ()
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number that indices, or lengths, are below; None for labels that may be any numbers."""
+        return None
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return the floating-point operations of the forward pass of a part."""
+        return float(self.elements_moved(one, part))
+
+    def elements_moved(self, one: Operator, part: OperatorPart) -> int:
+        """Return the number of elements that the forward pass of a part reads and writes."""
+        return elements_of(part.outputs[:one.outputs]) + elements_of(part.inputs)
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -102,6 +151,42 @@ class Rule:
             return []
         return [(cut, self.part(graph, one, PartPlace(with_range(full(shape), dimension, cut))))
                 for cut in ((0, grain), (count // grain * grain - grain, count))]
+
+
+class OnOneRank(Rule):
+    """An operator without a rule that one rank computes for all: it draws numbers, or makes a loss."""
+
+    alone = True
+
+
+class Collective(Protocol):
+    """An operator that several ranks compute together: each tells the others what it has computed of its part."""
+
+    @staticmethod
+    def applies(graph: Graph, one: Operator, split: Split) -> bool:
+        """Tell whether ranks need each other, the operator being split so."""
+
+    @staticmethod
+    def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+        """Return what each rank tells, what it is told, and the type of that."""
+
+    @staticmethod
+    def build(program: Any, one: Operator, given: List[Any]) -> Any:
+        """Return the symbol of this rank's part; None if it has none."""
+
+    @staticmethod
+    def build_alone(program: Any, one: Operator, given: List[Any]) -> Any:
+        """Return the symbol of a part that needs no other rank; None where it is the operator as it is."""
+
+
+def elements_of(boxes: Sequence[Optional[Box]]) -> int:
+    """Return the number of elements of boxes together."""
+    return sum(size_of(box) for box in boxes if box is not None)
+
+
+def axis_length(graph: Graph, one: Operator, default: int) -> int:
+    """Return the length of the first input along the operator's axis."""
+    return graph.inputs(one)[0][int(one.get('axis', default))]
 
 
 def _range_of(box: Optional[Box], axis: int) -> Optional[Range]:

@@ -6,18 +6,43 @@ import mxnet as mx
 from ..sharding.box import Box, full, shape_of, size_of
 from ..sharding.sample_axis import SampleAxis, after_reshape, after_slice
 from ..sharding.split import PartPlace
+from .collective_ops import SplitSoftmax
 from .graph import Graph, Operator
 from .layer_rules import inside, shifted_indices
-from .rule import OperatorPart, Rule, axis_of, shape_only, summed, with_range
+from .registry import register
+from .rule import OperatorPart, Rule, axis_length, axis_of, shape_only, summed, with_range
 
 #: Where each input, or output, has the samples.
 SampleAxes = Sequence[Optional[SampleAxis]]
 
 
+_POINTWISE = '''
+    BlockGrad Cast identity cast clip sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1
+    sqrt rsqrt cbrt square abs sign reciprocal negative sin cos tan sinh cosh arcsin arccos arctan arcsinh
+    arccosh arctanh degrees radians rcbrt logical_not erf erfinv floor ceil round rint trunc fix gamma gammaln
+    smooth_l1 zeros_like ones_like elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _power _hypot
+    _mod _equal _not_equal _greater _greater_equal _lesser _lesser_equal _logical_and _logical_or _logical_xor
+    broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod
+    broadcast_power broadcast_maximum broadcast_minimum broadcast_equal broadcast_not_equal broadcast_greater
+    broadcast_greater_equal broadcast_lesser broadcast_lesser_equal broadcast_hypot broadcast_logical_and
+    broadcast_logical_or broadcast_logical_xor _hypot_scalar _logical_and_scalar _logical_or_scalar
+    _logical_xor_scalar _plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
+    _mod_scalar _rmod_scalar _power_scalar _rpower_scalar _maximum_scalar _minimum_scalar _equal_scalar
+    _not_equal_scalar _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast'''.split()
+
+#: Distributions of which as many numbers are drawn as an array has.
+_DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform'.split()
+
+
+@register('Activation', 'relu', '_copy', keeps_blocked=True)
+@register('elemwise_add', keeps_blocked=True, shares_gradient=True)
+@register(*_POINTWISE)
 class Pointwise(Rule):
     """Each element of the output comes of those at its place; dimensions of 1 are repeated, and shapes with fewer
     dimensions begin with such.
     """
+
+    is_elementwise = True
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All."""
@@ -32,6 +57,7 @@ class Pointwise(Rule):
         return OperatorPart(boxes, [place.box])
 
 
+@register('where')
 class Where(Pointwise):
     """The same, by conditions of each element or of each of the first dimension."""
 
@@ -45,6 +71,8 @@ class Where(Pointwise):
         return OperatorPart([place.box[:count], place.box, place.box], [place.box])
 
 
+@register('Dropout', keeps_blocked=True)
+@register(*['_random_%s_like' % name for name in _DISTRIBUTIONS])
 class Drawn(Pointwise):
     """The same for what is drawn, but for dimensions along which all elements share a draw, `axes` of Dropout."""
 
@@ -57,6 +85,7 @@ class Drawn(Pointwise):
         return [can and at not in shared for at, can in enumerate(super().splittable(graph, one))]
 
 
+@register('amp_multicast')
 class Multicast(Rule):
     """Several inputs, brought to one type: where they have one shape, too, all dimensions."""
 
@@ -71,8 +100,13 @@ class Multicast(Rule):
         return OperatorPart([place.box] * len(one.inputs), [place.box] * one.outputs)
 
 
+@register('LeakyReLU')
 class LeakyReLU(Pointwise):
     """Pointwise, with slopes by channel that may be learned."""
+
+    def covers(self, one: Operator) -> bool:
+        """Refuse slopes that are drawn, which the operator gives as an output, too."""
+        return not one.draws
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All."""
@@ -106,6 +140,8 @@ def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
     return mx.sym.where(positive, data, product, name=name)
 
 
+@register('Concat', keeps_blocked=True)
+@register('concat')
 class Concat(Rule):
     """All dimensions; a part leaves out inputs of which it has nothing."""
 
@@ -134,6 +170,7 @@ class Concat(Rule):
         return [first._replace(rounds=sum(axis.rounds for axis in known if axis is not None))]
 
 
+@register('stack')
 class Stack(Rule):
     """All dimensions but the new one."""
 
@@ -149,6 +186,7 @@ class Stack(Rule):
         return OperatorPart([box] * len(one.inputs), [place.box])
 
 
+@register('SliceChannel', 'split', '_split_v2')
 class SliceChannel(Rule):
     """All dimensions but the one that is sliced; slices may have different lengths, as those of ``split_v2``."""
 
@@ -183,6 +221,7 @@ class SliceChannel(Rule):
         return found
 
 
+@register('slice_axis')
 class SliceAxis(Rule):
     """All dimensions; a part reads what it makes."""
 
@@ -210,8 +249,11 @@ class SliceAxis(Rule):
         return [after_slice(known[0], axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
 
 
+@register('SwapAxis', 'transpose')
 class Permute(Rule):
     """SwapAxis and transpose: dimensions in another order."""
+
+    moves_dimensions = True
 
     def _order(self, graph: Graph, one: Operator) -> List[int]:
         count = len(graph.shape(one))
@@ -254,8 +296,11 @@ def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[rang
     return found
 
 
+@register('Reshape', 'reshape', 'Flatten', 'flatten', 'expand_dims', 'squeeze', 'reshape_like')
 class Reshape(Rule):
     """Another shape of the same elements, in the same order: cut where whole rows of both shapes are cut."""
+
+    moves_dimensions = True
 
     def _groups(self, graph: Graph, one: Operator) -> Dict[int, Tuple[range, range]]:
         """Those whose first dimension can be cut, by that dimension of the output."""
@@ -316,6 +361,7 @@ def _product(shape: Sequence[int], dimensions: range) -> int:
     return product
 
 
+@register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin', 'moments')
 class Reduction(Rule):
     """Whatever is not reduced."""
 
@@ -349,10 +395,18 @@ class Reduction(Rule):
         return OperatorPart([tuple(box)], [place.box] * one.outputs)
 
 
+@register('softmax', 'log_softmax')
 class Softmax(Rule):
     """All dimensions; along the axis, parts tell each other what they sum to (:mod:`.collective_ops`).  With
     lengths, which count from the beginning of the axis, that stays whole.
     """
+
+    index_input = 1
+    collective = SplitSoftmax
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return one more than the longest length."""
+        return axis_length(graph, one, -1) + 1
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All, or all but the axis."""
@@ -366,8 +420,16 @@ class Softmax(Rule):
         return OperatorPart([place.box] + [lengths] * (len(one.inputs) - 1), [place.box])
 
 
+@register('pick')
 class Pick(Rule):
     """All dimensions that are left; addends are ranges of what is picked from."""
+
+    index_input = 1
+    sums_last_dimension = True
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of elements that one is picked from."""
+        return axis_length(graph, one, -1)
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All but the axis."""
@@ -401,8 +463,15 @@ class Pick(Rule):
         return OperatorPart(boxes, [place.box], build=build)
 
 
+@register('one_hot')
 class OneHot(Rule):
     """Indices in every dimension."""
+
+    index_input = 0
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of classes."""
+        return int(one.get('depth'))
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All but the new one."""

@@ -52,10 +52,11 @@ class Grid(Plan):
 
     def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
         """As :meth:`Plan.wish`."""
-        if one.op == 'FullyConnected':
+        kind = rule_of(one).layer_kind
+        if kind == 'dense':
             model = ranks // self.batch
             return Wish({'samples': self.batch, 'channels': model})
-        if one.op == 'Convolution' and self.domain:
+        if kind == 'convolution' and self.domain:
             names = [name for name in dimensions.names(one) if name not in ('samples', 'channels')]
             degrees = dict(zip(names, self.domain))
             degrees['samples'] = self.batch
@@ -79,7 +80,7 @@ class OneWeirdTrick(Plan):
 
     def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
         """As :meth:`Plan.wish`."""
-        return Wish({'channels': ranks}) if one.op == 'FullyConnected' else None
+        return Wish({'channels': ranks}) if rule_of(one).layer_kind == 'dense' else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'one_weird_trick'}

@@ -38,7 +38,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
     lines += sorted((Line('table', name, [places[name], *table]) for name, table in network.tables.items()),
                     key=lambda line: int(line.value[0]))
     return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
-                            Line('batch_norm', '', 'joint' if 'BatchNorm' in network.composed else 'local'),
+                            Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
                             Line('input_grad', '', bool(network.shares.flows))])
 
 

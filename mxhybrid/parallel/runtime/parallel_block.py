@@ -17,7 +17,7 @@ from ...kvstore.trainer_step import hooks_of
 from ...kvstore.weight_shards import NETWORK_CALL, agreed, set_exchanges
 from ...native import trainers
 from ...native.recording import wants_gradient
-from ..ops.collective_ops import COMPOSED
+from ..ops.registry import collectives, rule_of
 from ..ops.tracing import shapes_of, traced
 from ..plans.plan import Plan
 from ..plans.plan_json import as_plan, save
@@ -61,10 +61,10 @@ class Parallel(gluon.Block):
         self._trained = False
         types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
         self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
-        composed = 'BatchNorm' in network.composed and any(one.op == 'BatchNorm' for one in self._graph.computing)
+        joint = network.joint_statistics and any(rule_of(one).has_statistics for one in self._graph.computing)
         make = functools.partial(_program, team, network, held)
         self._programs = {training: make(training, first + _EIGHTH * (not training))
-                          for training in ([True, False] if composed else [True])}
+                          for training in ([True, False] if joint else [True])}
         another = functools.partial(another_program, make, self._programs, first)
         self._calls = Calls(self._programs, another, held.params)
         self.params.update(_as_dict(held.params))
@@ -302,10 +302,9 @@ class _Others:
 
 def _program(team: Team, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
     frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
-    composed = network.composed if training else COMPOSED[False]
     shares = network.shares
-    return Program(network.parts, team.rank, shares.inputs, shares.outputs, composed, team.node, first, shares.flows,
-                   frozen)
+    return Program(network.parts, team.rank, shares.inputs, shares.outputs,
+                   collectives(training, network.joint_statistics), team.node, first, shares.flows, frozen)
 
 
 def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, Program], first: int, training: bool,

@@ -8,7 +8,7 @@ import numpy as np
 from ...native.symbols import CONSTANTS, symbol_function
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import indices, is_elementwise, is_loss, rule_of
-from ..ops.rule import OperatorPart
+from ..ops.rule import Collective, OperatorPart
 from ..redistribution.exchange import Exchange
 from ..sharding.box import Box, full, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
@@ -38,9 +38,6 @@ MakeNode = Callable[[Exchange, bool], AnyNode]
 
 #: How MXNet compiles a program: shapes never change, so that the engine gets small operators in one piece.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
-
-#: Operators that add the gradients of their weights to others, as where a cell is called for each time.
-_LAYERS = {'Convolution', 'Deconvolution', 'FullyConnected', 'Embedding', 'RNN', 'BatchNorm', 'LayerNorm'}
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
@@ -99,9 +96,8 @@ class Program:
         What each rank is given of data.
     outputs : dict of Entry to list of dict of int to Box
         What each rank is to have of the network's outputs: boxes that are put behind each other.
-    composed : dict of str to callable
-        What builds operators that are more than one, where it says that it is needed: ``build(program, operator,
-        inputs)`` gives the symbol, or None.
+    composed : dict of str to Collective
+        What builds operators that ranks compute together, by their names.
     make_node : callable
         Makes nodes of exchanges.
     first : int
@@ -126,8 +122,8 @@ class Program:
     """
 
     def __init__(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                 outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], make_node: MakeNode, first: int,
-                 flows: Any = (), frozen: Any = ()):
+                 outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Collective], make_node: MakeNode,
+                 first: int, flows: Any = (), frozen: Any = ()):
         self.parts, self.graph, self.rank = parts, parts.graph, rank
         self._composed, self._make_node, self._number = composed, make_node, first
         self._token = mx.sym.var(TOKEN, dtype='float32')
@@ -138,7 +134,8 @@ class Program:
         self._fetched: Dict[Any, Any] = {}
         self._sources = Readers()
         #: What operators read that may not add their gradient to others, see :class:`Readers`.
-        self._mixed = {entry for one in self.graph.operators if one.op not in _LAYERS for entry in one.inputs}
+        self._mixed = {entry for one in self.graph.operators if not rule_of(one).adds_weight_gradients
+                       for entry in one.inputs}
         #: Operators through which gradients may go back; those of them that something trained hangs on.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
@@ -258,18 +255,17 @@ class Program:
                 shared.append(self._readers[entry] > 1)
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.parts.layout(one, output)
-        composed: Any = self._composed.get(one.op)
-        is_joint = composed is not None and composed.applies(self.graph, one, self.parts.splits[one.number])
+        collective = self._composed.get(one.op)
+        is_joint = collective is not None and collective.applies(self.graph, one, self.parts.splits[one.number])
         if is_joint or self.rank in parts and parts[self.rank].build is not None:
             # It may read an input several times, of which others would have to know.
             given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
-        if is_joint:
-            made = composed.build(self, one, given)
+        if collective is not None and is_joint:
+            made = collective.build(self, one, given)
             if self.rank in parts:
                 self._local[one.number, 0] = made
         elif self.rank in parts:
-            alone = getattr(composed, 'alone', None)
-            made = None if alone is None else alone(self, one, given)
+            made = None if collective is None else collective.build_alone(self, one, given)
             if made is None:
                 self._compute(one, parts[self.rank], given)
             else:
@@ -367,7 +363,8 @@ class Program:
         """The symbol of an output, a copy of a sum: its gradient is that of its addends, too, and where memory stays,
         MXNet gives an addend that is a weight the gradient of the first step, in all steps.
         """
-        is_sum = self.graph.operators[entry[0]].op in ('elemwise_add', 'null')
+        one = self.graph.operators[entry[0]]
+        is_sum = one.op == 'null' or rule_of(one).shares_gradient
         return mx.sym.identity(made) if is_sum and made is self._local.get(entry) else made
 
     # -- parameters and constants ----------------------------------------------------------------------------------

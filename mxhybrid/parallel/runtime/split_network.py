@@ -3,9 +3,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple
 
 from ...base.errors import InputError
 from ...base.settings import TablePlan
-from ..ops.collective_ops import COMPOSED
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph
+from ..ops.registry import rule_of
 from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
 from ..redistribution.worker_group import Team
@@ -24,8 +24,8 @@ class SplitNetwork(NamedTuple):
     #: How rows of tables travel, by name.
     tables: Mapping[str, TablePlan]
     shares: Shares
-    #: What builds operators that are several in training, see :mod:`mxhybrid.parallel.ops.collective_ops`.
-    composed: Dict[str, Any]
+    #: Whether statistics are those of the joint batch.
+    joint_statistics: bool
 
     @property
     def graph(self) -> Graph:
@@ -45,14 +45,12 @@ def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: s
     graph, dimensions = network.graph, network.dimensions
     settled = plan.settle(graph, dimensions, team.size)
     parts = Parts(graph, settled.splits)
-    composed = dict(COMPOSED[True])
     if batch_norm == 'local':
-        del composed['BatchNorm']
         _check_local(graph, dimensions, parts)
     _check_averages(graph, parts)
     flows = set(network.axes) if input_grad else set()
     shares = Shares(graph, network.axes, dimensions, team.size, team.rank, flows)
-    return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, composed)
+    return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, batch_norm == 'joint')
 
 
 def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
@@ -69,7 +67,7 @@ def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
     made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
-                   'joint' if 'BatchNorm' in network.composed else 'local', team)
+                   'joint' if network.joint_statistics else 'local', team)
     lacking = made.parts.weights.take(network.parts.weights)
     if lacking:
         raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '
@@ -80,11 +78,11 @@ def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
 def _check_averages(graph: Graph, parts: Parts) -> None:
     """InputError where calls of one BatchNorm split its channels differently: no call could update its averages."""
     for one in graph.computing:
-        if one.op == 'BatchNorm' and not one.get('use_global_stats', False):
-            name = graph.operators[one.inputs[3][0]].name
+        for at in rule_of(one).averages(one)[:1]:
+            name = graph.operators[one.inputs[at][0]].name
             held = parts.weights.boxes(name)
             for rank in parts.places[one.number]:
-                box = parts.part(one, rank).inputs[3]
+                box = parts.part(one, rank).inputs[at]
                 if box is not None and box != held[rank]:
                     raise InputError('parallelize: worker %d computes channels %d to %d of %s, but holds channels %d '
                                      'to %d of %s for other calls of the layer: split the channels of all its calls '
@@ -96,7 +94,7 @@ def _check_averages(graph: Graph, parts: Parts) -> None:
 def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
     """InputError where statistics of samples alone would not be those of whole samples."""
     for one in graph.computing:
-        if one.op == 'BatchNorm':
+        if rule_of(one).has_statistics:
             for name, degree in zip(dimensions.names(one), parts.splits[one.number].degrees):
                 if degree > 1 and name not in ('samples', 'channels'):
                     raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...base.errors import InputError
 from ...parallel.ops.graph import Graph, Operator
+from ...parallel.ops.registry import rule_of
 
 #: Kinds of layers.  ``other`` has weights that are summed over all ranks, and can only be split by samples.
 LAYER_KINDS = ('convolution', 'dense', 'other')
@@ -119,7 +120,7 @@ def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[Layer
     for operator in graph.operators:
         if graph.is_parameter(operator.number):
             continue
-        if operator.op in ('Convolution', 'FullyConnected') and operator.number not in graph.fixed:
+        if rule_of(operator).layer_kind and operator.number not in graph.fixed:
             own = _parameters(graph, [source for source, _ in operator.inputs[1:]]) & parameters
             layers.append(_of_operator(graph, operator, batch, _count(graph, own - counted),
                                        operator.inputs[0][0] not in with_gradients))
@@ -143,7 +144,7 @@ def _others(graph: Graph, parameters: Set[int], weights: int) -> List[LayerSizes
 def _of_operator(graph: Graph, operator: Operator, batch: int, weights: int, first: bool) -> LayerSizes:
     input_shape, output_shape, label = graph.inputs(operator)[0], graph.shape(operator), graph.label(operator)
     inputs, outputs = [-(-int(np.prod(shape)) // batch) for shape in (input_shape, output_shape)]
-    if operator.op == 'FullyConnected':
+    if rule_of(operator).layer_kind == 'dense':
         return LayerSizes(label, 'dense', weights, inputs, outputs, output_shape[-1], first=first)
     kernel = operator.get('kernel')
     dilate: Sequence[int] = operator.get('dilate') or (1,) * len(kernel)

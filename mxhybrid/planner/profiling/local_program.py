@@ -6,8 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
 
-from ...parallel.ops.graph import Entry, Graph, Operator
-from ...parallel.ops.registry import indices
+from ...parallel.ops.graph import Entry, Graph
+from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.exchange import Exchange
 from ...parallel.runtime.rank_program import Parts, Program
 from ...parallel.sharding.box import Box, shape_of
@@ -144,30 +144,10 @@ def index_limits(graph: Graph) -> Dict[int, int]:
                 note(source, limit)
     for operator in graph.computing:
         position = indices(operator)
-        if position is not None and operator.op not in _ANY_LABELS:
-            note(operator.inputs[position][0], _index_limit(graph, operator))
+        limit = None if position is None else rule_of(operator).index_limit(graph, operator)
+        if position is not None and limit is not None:
+            note(operator.inputs[position][0], limit)
     return limits
-
-
-#: Operators whose labels may be any numbers.
-_ANY_LABELS = {'LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput'}
-
-
-#: The axis along which indices or lengths count if no axis is given.
-_DEFAULT_AXES = {'take': 0, 'batch_take': 1, 'SequenceMask': 0, 'SequenceReverse': 0, 'SequenceLast': 0}
-
-
-def _index_limit(graph: Graph, operator: Operator) -> int:
-    """Return the limit that the indices, or lengths, of an operator are below."""
-    if operator.op == 'one_hot':
-        return int(operator.get('depth'))
-    if operator.op == 'Embedding':
-        return graph.inputs(operator)[1][0]
-    shape = graph.inputs(operator)[0]
-    if operator.op in ('SoftmaxOutput', 'SVMOutput'):
-        return shape[1 if len(shape) > 1 and not operator.get('preserve_shape', False) else -1]
-    count = shape[int(operator.get('axis', _DEFAULT_AXES.get(operator.op, -1)))]
-    return count + (operator.op not in ('pick', 'take', 'batch_take'))  # or lengths
 
 
 def operators_with_gradients(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:

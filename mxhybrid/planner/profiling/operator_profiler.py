@@ -13,9 +13,8 @@ from tqdm import tqdm
 from ...base.errors import InputError
 from ...base.log import get_logger
 from ...base.text import size_text
-from ...parallel.ops.collective_ops import COMPOSED
 from ...parallel.ops.graph import Entry, Graph, Operator
-from ...parallel.ops.registry import rule_of
+from ...parallel.ops.registry import collectives, rule_of
 from ...parallel.ops.rule import OperatorPart
 from ...parallel.runtime.rank_program import Parts
 from ...parallel.sharding.box import Box
@@ -70,7 +69,7 @@ class OperatorProfiler:
             raise InputError('profiles=%r: give the name of a file' % (path,))
         self.path: str = default_path() if path is None else os.fspath(path)
         self._measures, self._keeps_busy = measure, keep_busy
-        self._composed = dict(COMPOSED[True] if composed is None else composed)
+        self._composed = dict(collectives() if composed is None else composed)
         self._known = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._known}
         self._estimator = RooflineEstimator()

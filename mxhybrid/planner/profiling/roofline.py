@@ -9,8 +9,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from ...parallel.ops.graph import Graph, Operator
+from ...parallel.ops.registry import rule_of
 from ...parallel.ops.rule import OperatorPart
-from ...parallel.sharding.box import shape_of, size_of
 
 #: The rates of a nominal core: only ratios between shards count.
 _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
@@ -94,30 +94,10 @@ def _logs(works: Any) -> np.ndarray:
 
 def work_of(graph: Graph, operator: Operator, part: OperatorPart) -> Work:
     """Return the arithmetic of a shard of an operator, and the bytes that it reads and writes."""
-    boxes = [box for box in part.inputs if box is not None]
-    outputs = sum(map(size_of, part.outputs[:operator.outputs]))
-    moved = outputs + sum(map(size_of, boxes))
-    shapes = [shape_of(box) for box in boxes]
-    itemsize = graph.dtypes[operator.number, 0].itemsize
-    if operator.op == 'Convolution':
-        flop = 2.0 * outputs * _product(shapes[1][1:])
-    elif operator.op == 'Deconvolution':
-        flop = 2.0 * size_of(boxes[0]) * _product(shapes[1][1:])
-    elif operator.op == 'FullyConnected':
-        flop = 2.0 * outputs * shapes[1][-1]
-    elif operator.op == 'RNN':
-        flop = 2.0 * shapes[0][0] * shapes[0][1] * _product(shapes[1])
-    elif operator.op == 'Embedding':  # it reads rows, not the whole table
-        flop, moved = float(outputs), 2 * outputs
-    else:
-        flop = float(moved)
-    return Work(flop, float(moved) * itemsize)
+    rule, itemsize = rule_of(operator), graph.dtypes[operator.number, 0].itemsize
+    return Work(rule.flop(operator, part), float(rule.elements_moved(operator, part)) * itemsize)
 
 
 def roofline_seconds(work: Work) -> float:
     """Return the seconds that the nominal core takes."""
     return work.flop / _FLOP_PER_S + work.bytes / _BYTES_PER_S
-
-
-def _product(shape: Sequence[int]) -> float:
-    return float(math.prod(shape))

@@ -10,7 +10,7 @@ import mxnet as mx
 
 from ...native.symbols import symbol_function
 from ...parallel.ops.graph import Entry, Graph, Operator
-from ...parallel.ops.registry import indices
+from ...parallel.ops.registry import indices, rule_of
 from ...parallel.runtime.rank_program import Parts
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.split import PartPlace, Split
@@ -133,10 +133,6 @@ def single_operator_program(graph: Graph, operator: Operator, place: PartPlace, 
                              and can_be_blocked(value.shape, value.dtype)) for name, value in program.inputs.items()})
 
 
-#: Operators that read and write blocked layouts of oneDNN.
-_KEEP_LAYOUT = {'Activation', 'Pooling', 'BatchNorm', 'elemwise_add', 'relu', '_copy', 'Concat', 'Dropout'}
-
-
 def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:
     """Tell whether oneDNN has blocked layouts for an array."""
     return 3 <= len(shape) <= 5 and dtype == 'float32'
@@ -146,7 +142,7 @@ def blocked_operators(graph: Graph) -> Set[int]:
     """Return the operators whose outputs are in a blocked layout of oneDNN in a program without exchanges."""
     blocked: Set[int] = set()
     for operator in graph.computing:
-        if operator.op == 'Convolution' or operator.op in _KEEP_LAYOUT and any(
-                source in blocked for source, _ in operator.inputs):
+        rule = rule_of(operator)
+        if rule.makes_blocked or rule.keeps_blocked and any(source in blocked for source, _ in operator.inputs):
             blocked.add(operator.number)
     return blocked

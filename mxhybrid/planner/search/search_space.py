@@ -14,9 +14,6 @@ from ...parallel.plans.plan import Plan, spread
 from ...parallel.sharding.split import Split, whole_on
 from ..task_graph.dataflow import Dataflow
 
-#: The operators that decide.
-DECIDING = ('Convolution', 'FullyConnected', 'Embedding', 'RNN', 'Deconvolution')
-
 #: The largest number of dimensions that are split at once; partial sums count as a dimension.
 _MAX_SPLIT_DIMENSIONS = 3
 
@@ -50,7 +47,8 @@ class SearchSpace:
         self._dataflow, self._graph, self._ranks = dataflow, dataflow.graph, ranks
         self._per_host, self._hosts = per_host, -(-ranks // per_host)
         self.tables = [name for name in dataflow.trained if name in dataflow.tables]
-        self.deciding = [number for number in dataflow.computing if self._graph.operators[number].op in DECIDING]
+        self.deciding = [number for number in dataflow.computing
+                         if rule_of(self._graph.operators[number]).is_searched]
         if not self.deciding:
             self.deciding = list(dataflow.computing)
         deciding = set(self.deciding)
@@ -156,7 +154,7 @@ class SearchSpace:
         followed = rule.following(graph, operator, producer.degrees) if len(producer.degrees) == len(shape) else None
         if followed is not None:
             return Split(followed[0], producer.ranks, followed[1])
-        if operator.op == 'pick' and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, operator):
+        if rule.sums_last_dimension and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, operator):
             # Each rank picks the elements that are in its part, and no rank has all of them.
             return Split((1,) * len(shape), producer.ranks, producer.degrees[-1])
         return None

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from ...parallel.ops.collective_ops import COMPOSED
 from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import rule_of
 from ...parallel.ops.rule import OperatorPart
@@ -98,7 +97,7 @@ class OperatorShards:
             kind_of[place] = kind_numbers[key]
         self.kinds = np.array([kind_of[place] for place in places])
         self.inner: Optional[InnerRedistribution] = None
-        collective = COMPOSED[True].get(operator.op)
+        collective = rule.collective
         if collective is not None and collective.applies(graph, operator, split):
             held, needed, dtype = collective.told(graph, operator, dict(enumerate(place.box for place in places)))
             positions = range(len(places))

@@ -4,6 +4,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from ...base.settings import TablePlan
+from ...parallel.ops.registry import rule_of
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import BlockTimes, Simulation
 from .operator_tasks import OperatorTasks
@@ -13,8 +14,6 @@ from .step_tasks import StepTasks
 #: The number of steps that are simulated one behind the other, and the index of the step that is reported: it begins
 #: while the step before it is under way, and the next one begins while it is.
 _STEPS, _REPORTED_STEP = 4, 2
-#: Operators whose weights are matrices and filters, which a split of the layer splits, too.
-_SPLITS_WEIGHTS = ('FullyConnected', 'Convolution', 'Deconvolution', 'Embedding')
 
 
 class _SimulatedSteps:
@@ -114,7 +113,7 @@ class Prediction:
         for name in dataflow.trained:
             largest = max(step_tasks.summed_with(name), key=lambda weight: np.prod(graph.parameters[weight]))
             operator = graph.operators[dataflow.readers[largest][0].number]
-            if operator.op in _SPLITS_WEIGHTS and len(graph.parameters[largest]) > 1:  # not a bias
+            if rule_of(operator).splits_weight and len(graph.parameters[largest]) > 1:  # not a bias
                 layers[step_tasks.label_of(name)] = graph.label(operator)
         return layers
 

@@ -7,7 +7,7 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.planner import Planner, search
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
@@ -172,7 +172,7 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     net.initialize()
     made = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
     asked, seconds = {}, {}
-    for name, alike in (('each', None), ('alike', ProfileKeys(made.graph, COMPOSED[True]).operator_key)):
+    for name, alike in (('each', None), ('alike', ProfileKeys(made.graph, collectives()).operator_key)):
         asked[name] = []
 
         def part_time(one, place, part, name=name):

@@ -11,9 +11,9 @@ import traceback
 import mxnet as mx
 import numpy as np
 
-from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.exchange_op import ExchangeNode, MailTransport
 from mxhybrid.parallel.redistribution.socket_transport import Mail
 from mxhybrid.parallel.runtime.input_shards import Shares
@@ -55,7 +55,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
                   {name: array.dtype for name, array in {**data, **weights}.items()})
     parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
     shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
-    program = Program(parts, RANK, shares.inputs, shares.outputs, COMPOSED[training],
+    program = Program(parts, RANK, shares.inputs, shares.outputs, collectives(training),
                       lambda exchange, flows: ExchangeNode(exchange, transport, flows, fail), first, shares.flows)
     arrays = {}
     for name in program.symbol.list_inputs():

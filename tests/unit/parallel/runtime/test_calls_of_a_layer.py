@@ -3,7 +3,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import grid
 from mxhybrid.parallel.runtime.input_shards import Shares
@@ -46,7 +46,7 @@ def shared(ranks=2):
     network = traced(net, [(2, 3, 12, 5), (2, 3, 7, 4)])
     parts = Parts(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
     shares = Shares(network.graph, network.axes, network.dimensions, ranks, 0, set())
-    return network, parts, local_program(parts, 0, shares.inputs, shares.outputs, COMPOSED[True])
+    return network, parts, local_program(parts, 0, shares.inputs, shares.outputs, collectives())
 
 
 def test_what_an_operator_is_given_bears_its_number():
@@ -78,6 +78,6 @@ def test_an_operator_that_reads_both_is_timed_with_two_inputs():
     network = traced(net, [(4, 5), (4, 5)])
     (one,) = [one for one in network.graph.computing if one.op == 'elemwise_sub']
     parts = Parts(network.graph, grid(batch=1).settle(network.graph, network.dimensions, 1).splits)
-    program = ProfileKeys(network.graph, COMPOSED[True]).program(one, parts.places[one.number][0])
+    program = ProfileKeys(network.graph, collectives()).program(one, parts.places[one.number][0])
     assert len(program.inputs) == 2 and set(program.inputs) == set(program.symbol.list_inputs())
     mx.nd.waitall()

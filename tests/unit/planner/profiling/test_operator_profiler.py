@@ -11,9 +11,8 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid import InputError, parallel
-from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import Parts
@@ -104,11 +103,11 @@ def place(graph, one, **cut):
 def local_of(network, plan, ranks, rank=0):
     parts = Parts(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
     shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
-    return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, COMPOSED[True])
+    return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
 
 
 def test_parts_that_differ_in_their_position_are_one(images):
-    graph, keys = images.graph, ProfileKeys(images.graph, COMPOSED[True])
+    graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     first, second, third = operators(images, 'Convolution')
     low, high = place(graph, second, d2=(0, 4)), place(graph, second, d2=(4, 8))
     assert keys.key(second, low) == keys.key(second, high)
@@ -119,14 +118,14 @@ def test_parts_that_differ_in_their_position_are_one(images):
     assert keys.key(second, PartPlace(whole[1].box, 0, 2)) != keys.key(second, PartPlace(whole[1].box, 1, 2))  # a bias
     (pick,) = operators(images, 'pick')
     assert keys.key(pick, PartPlace(((0, 4), (0, 1)), 0, 4)) == keys.key(pick, PartPlace(((4, 8), (0, 1)), 2, 4))
-    with_gradient = ProfileKeys(graph, COMPOSED[True], flows={'data0'})
+    with_gradient = ProfileKeys(graph, collectives(), flows={'data0'})
     assert keys.key(first, whole[0]) != with_gradient.key(first, whole[0])
     assert keys.key(second, whole[1]) == with_gradient.key(second, whole[1])
 
 
 def test_joint_statistics_are_another_part(images):
     graph, (norm,) = images.graph, operators(images, 'BatchNorm')
-    keys, local = ProfileKeys(graph, COMPOSED[True]), ProfileKeys(graph, {})
+    keys, local = ProfileKeys(graph, collectives()), ProfileKeys(graph, {})
     half, channels = place(graph, norm, d0=(0, 4)), place(graph, norm, d1=(0, 4))
     assert keys.key(norm, half) != local.key(norm, half)
     assert keys.key(norm, channels) == local.key(norm, channels)
@@ -136,7 +135,7 @@ def test_joint_statistics_are_another_part(images):
 @pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
 def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
     """As many values, and gradients of as many weights."""
-    graph, keys = images.graph, ProfileKeys(images.graph, COMPOSED[True])
+    graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     for one in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
         where = place(graph, one, **cut)
         program = keys.program(one, where)
@@ -172,7 +171,7 @@ def test_gradients_of_what_several_read_are_summed():
 def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
     network = graph_of(Positions(), (4, 10, 6))
     graph, (one,) = network.graph, operators(network, op)
-    keys = ProfileKeys(graph, COMPOSED[True])
+    keys = ProfileKeys(graph, collectives())
     assert keys.has_backward(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
     inputs = keys.program(one, place(graph, one)).inputs
     ids = '%s_output0_of_%d' % (graph.operators[one.inputs[at][0]].name, one.inputs[at][0])
@@ -228,7 +227,7 @@ def test_no_error_of_a_timed_part_ends_a_search(images, tmp_path, monkeypatch, c
 
 def test_what_is_computed_of_weights_alone_belongs_to_who_reads_it(words):
     graph, (layer,) = words.graph, operators(words, 'RNN')
-    program = ProfileKeys(graph, COMPOSED[True]).program(layer, place(graph, layer, d1=(0, 2)))
+    program = ProfileKeys(graph, collectives()).program(layer, place(graph, layer, d1=(0, 2)))
     assert len([value for value in program.inputs.values() if value.is_weight]) >= 4
     assert any(node['op'] == '_rnn_param_concat' for node in json.loads(program.symbol.tojson())['nodes'])
     assert [value.shape for name, value in program.inputs.items() if 'embedding' in name] == [(7, 2, 6)]
@@ -266,7 +265,7 @@ def test_exchanges_move_nothing(images):
 @pytest.mark.parametrize('copies', [1, 3])
 def test_copies_have_arrays_of_their_own(words, copies):
     graph, (layer,) = words.graph, operators(words, 'RNN')
-    program = ProfileKeys(graph, COMPOSED[True]).program(layer, place(graph, layer))
+    program = ProfileKeys(graph, collectives()).program(layer, place(graph, layer))
     program_timer = ProgramTimer(program, copies)
     program_timer.time_once()
     assert len({id(array) for array in program_timer._arrays}) == copies * len(program.inputs)
@@ -281,7 +280,7 @@ def test_a_part_that_computes_more_takes_longer():
     for units in (8, 1024):
         network = graph_of(nn.Dense(units, in_units=units), (256, units))
         (one,) = operators(network, 'FullyConnected')
-        keys = ProfileKeys(network.graph, COMPOSED[True], flows={'data'})
+        keys = ProfileKeys(network.graph, collectives(), flows={'data'})
         seconds.append(time_shard(keys.program(one, place(network.graph, one))))
     assert 0 <= call_overhead().forward < seconds[1].forward
     assert seconds[0].forward < seconds[1].forward and seconds[0].backward < seconds[1].backward
@@ -351,23 +350,23 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
 def test_parts_of_operators_that_are_alike_have_the_same_key(images, words):
     found = {}
     for network in (images, words):
-        graph, keys = network.graph, ProfileKeys(network.graph, COMPOSED[True])
+        graph, keys = network.graph, ProfileKeys(network.graph, collectives())
         for one in graph.computing:
             places = [place(graph, one, **cut) for cut in ({}, {'d0': (0, 2)}, {'d0': (2, 4)})]
             found.setdefault(keys.operator_key(one), set()).add(tuple(keys.key(one, of) for of in places))
     assert all(len(every) == 1 for every in found.values())
-    graph, keys = images.graph, ProfileKeys(images.graph, COMPOSED[True])
+    graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     convolutions = operators(images, 'Convolution')
     first, second, third = map(keys.operator_key, convolutions)
     assert first != second == third
     frozen = [graph.operators[convolutions[1].inputs[1][0]].name]
-    assert ProfileKeys(graph, COMPOSED[True], frozen=frozen).operator_key(convolutions[1]) != second
+    assert ProfileKeys(graph, collectives(), frozen=frozen).operator_key(convolutions[1]) != second
 
 
 def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
     monkeypatch.setattr(timer, 'call_overhead', lambda: PassSeconds(1e9, 1e9))
     (one,) = operators(images, 'BatchNorm')
-    keys = ProfileKeys(images.graph, COMPOSED[True])
+    keys = ProfileKeys(images.graph, collectives())
     assert 0 < min(time_shard(keys.program(one, place(images.graph, one))))
 
 
@@ -387,7 +386,7 @@ def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monk
 @pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
 def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
     """Halves of a batch whose statistics are its own have no joint ones."""
-    graph, keys, (one,) = images.graph, ProfileKeys(images.graph, COMPOSED[True]), operators(images, 'BatchNorm')
+    graph, keys, (one,) = images.graph, ProfileKeys(images.graph, collectives()), operators(images, 'BatchNorm')
     whole = place(graph, one, **cut)
     size = work_of(graph, one, rule_of(one).part(graph, one, whole)).bytes
     for share in (1, 2, 4):
@@ -415,7 +414,7 @@ def test_what_others_exchange_is_left_out():
     net = nn.HybridSequential(prefix='net_')
     net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
     network = graph_of(net, (512, 512))
-    graph, keys = network.graph, ProfileKeys(network.graph, COMPOSED[True])
+    graph, keys = network.graph, ProfileKeys(network.graph, collectives())
     (dense,), (norm,) = operators(network, 'FullyConnected'), operators(network, 'BatchNorm')
     begun = time.process_time()
     program = keys.program(dense, PartPlace(place(graph, dense).box, 0, 512))
