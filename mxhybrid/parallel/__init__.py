@@ -1,4 +1,5 @@
 """Layers of a network split over batch, model and domain, on any workers: plans, and what runs them."""
+from . import rules  # noqa: F401  registers them
 from .plans.plan import Plan
 from .plans.plan_json import load, save
 from .plans.strategies import data_parallel, grid, layers, one_weird_trick

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.settings import TablePlan
-from ..parallel.ops.collective_ops import with_own_statistics
 from ..parallel.ops.graph import Operator
 from ..parallel.ops.registry import collectives, rule_of
 from ..parallel.ops.rule import OperatorPart
@@ -21,6 +20,7 @@ from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import as_plan
 from ..parallel.plans.store_plan import StorePlan
 from ..parallel.plans.strategies import Explicit, data_parallel, grid, one_weird_trick
+from ..parallel.rules.batch_norm import with_own_statistics
 from ..parallel.runtime.input_shards import Shares
 from ..parallel.sharding.split import PartPlace, Split
 from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan

@@ -52,7 +52,7 @@ class OperatorProfiler:
     measure : bool, optional
         False: times that the file lacks are estimated, not measured.
     composed : dict, optional
-        Operators that communicate inside where they are split, see :mod:`mxhybrid.parallel.ops.collective_ops`.
+        What builds operators that ranks compute together, see :func:`mxhybrid.parallel.ops.registry.collectives`.
     keep_busy : bool, optional
         True: keep times also if other programs computed meanwhile, which makes them too long.  By default such times
         are used by this object and not written, and a warning says so.

@@ -12,15 +12,7 @@ import mxnet as mx
 
 from ...base.errors import InputError
 from ...base.files import locked_within, write_atomically
-from ...parallel.ops import (
-    aligned_rules,
-    attention_rules,
-    collective_ops,
-    copy_rules,
-    layer_rules,
-    loss_rules,
-    shape_rules,
-)
+from ...parallel import rules
 from ...parallel.runtime import rank_program
 from . import core_benchmark, local_program, profile_key, scaled_shard, single_operator, timer
 
@@ -34,8 +26,8 @@ SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
 _LOCK_S = 5.0
 
 #: Modules that decide what the program of a shard is and how it is timed.
-_MODULES = (aligned_rules, attention_rules, collective_ops, copy_rules, layer_rules, loss_rules, shape_rules,
-            rank_program, core_benchmark, local_program, profile_key, scaled_shard, single_operator, timer)
+_MODULES = (*(module for _, module in inspect.getmembers(rules, inspect.ismodule)), rank_program, core_benchmark,
+            local_program, profile_key, scaled_shard, single_operator, timer)
 
 
 @functools.lru_cache(None)

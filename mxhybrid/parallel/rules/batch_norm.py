@@ -1,29 +1,21 @@
-"""Operators that are several where they are split: what they compute over what is split, ranks tell each other."""
+"""BatchNorm over what several ranks have: each tells its mean and variance, all compute the joint ones of them."""
 import copy
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from ...lane.norm_operators import is_compiled, joint_of, moments_of
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, axis_of
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
-from ..sharding.split import Split
-from .graph import Graph, Operator
-from .rule import axis_of
+from ..sharding.split import PartPlace, Split
+from .collective_groups import groups_of
 
 #: Attribute of a BatchNorm of which each rank has its own statistics, however it is split.
 _OWN_STATISTICS = '__own_statistics__'
-
-
-def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]]:
-    """For each rank the boxes, in order, that differ from its own in `axes` only; copies count once."""
-    def key(box: Box) -> Box:
-        return tuple(one for at, one in enumerate(box) if at not in axes)
-    groups: Dict[Box, List[Box]] = {}
-    for box in sorted(set(boxes.values())):
-        groups.setdefault(key(box), []).append(box)
-    return {rank: groups[key(box)] for rank, box in boxes.items()}
 
 
 class JointBatchNorm:
@@ -45,7 +37,7 @@ class JointBatchNorm:
         """What each rank tells, what it is told, and the type of that."""
         shape = graph.shape(one)
         axis = axis_of(one, len(shape), 1)
-        groups = _groups(boxes, tuple(at for at in range(len(shape)) if at != axis))
+        groups = groups_of(boxes, tuple(at for at in range(len(shape)) if at != axis))
         count = max(map(len, groups.values()))
         places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
         have = Layout((count, 2, shape[axis]), {rank: ((at, at + 1), (0, 2), boxes[rank][axis])
@@ -62,7 +54,7 @@ class JointBatchNorm:
         others = tuple(at for at in range(len(shape)) if at != axis)
         boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
         have, wanted, dtype = cls.told(graph, one, boxes)
-        groups = _groups(boxes, others)
+        groups = groups_of(boxes, others)
         source = one.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
         part_of = _CompiledNorm if compiled else _ComposedNorm
@@ -192,67 +184,23 @@ def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
     return mx.sym.reshape(found, shape=(-1,)) / (before * behind)
 
 
-class SplitSoftmax:
-    """softmax and log_softmax along an axis that is split: parts tell each other their maxima and sums, in one
-    exchange, so that nobody has all of it.
-    """
+@register('BatchNorm')
+class BatchNorm(Rule):
+    """Channels; everything else, too, where statistics are summed (:class:`JointBatchNorm`)."""
 
-    @staticmethod
-    def build_alone(program: Any, one: Operator, given: List[Any]) -> Any:
-        """Return None: a part with a whole axis is the operator as it is."""
-        return None
+    alone = True
+    adds_weight_gradients = keeps_blocked = has_statistics = True
+    collective = JointBatchNorm
 
-    @staticmethod
-    def _axis(one: Operator, dimensions: int) -> int:
-        return axis_of(one, dimensions, -1)
+    def averages(self, one: Operator) -> Sequence[int]:
+        """Return the inputs of mean and variance, unless the operator normalises by these."""
+        return () if one.get('use_global_stats', False) else (3, 4)
 
-    @classmethod
-    def applies(cls, graph: Graph, one: Operator, split: Split) -> bool:
-        """Whether the axis is split."""
-        return split.degrees[cls._axis(one, len(split.degrees))] > 1
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
 
-    @classmethod
-    def told(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
-        """As :meth:`JointBatchNorm.told`."""
-        shape = graph.shape(one)
-        axis = cls._axis(one, len(shape))
-        groups = _groups(boxes, (axis,))
-        count = max(map(len, groups.values()))
-        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
-
-        def both(rank: int, of: Tuple[int, int]) -> Box:
-            return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
-        have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
-                      {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
-        wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
-        return have, wanted, graph.dtypes[one.number, 0]
-
-    @classmethod
-    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
-        """The symbol of this rank's part; None if it has none."""
-        graph: Graph = program.graph
-        axis = cls._axis(one, len(graph.shape(one)))
-        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
-        have, wanted, dtype = cls.told(graph, one, boxes)
-        mine = data = None
-        if program.rank in boxes:
-            data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]
-            if graph.dtypes[one.inputs[0]] != dtype:
-                data = mx.sym.cast(data, dtype)
-            largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
-            # All of a part may be masked by -inf; the whole is not then.
-            shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
-            total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
-            mine = mx.sym.stack(largest, total, axis=0)
-        everyone = program.exchange(mine, have, wanted, dtype, one,
-                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
-        if everyone is None:
-            return None
-        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=0, squeeze_axis=True)
-        largest = mx.sym.BlockGrad(mx.sym.max(both[0], axis=axis, keepdims=True))
-        total = mx.sym.sum(both[1] * mx.sym.exp(mx.sym.broadcast_sub(mx.sym.BlockGrad(both[0]), largest)), axis=axis,
-                           keepdims=True)
-        lower = mx.sym.broadcast_sub(data, largest)
-        if one.op == 'log_softmax':
-            return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=one.name)
-        return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=one.name)
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        channels = place.box[axis_of(one, len(place.box), 1)]
+        return OperatorPart([place.box] + [(channels,)] * 4, [place.box])

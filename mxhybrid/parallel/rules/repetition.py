@@ -1,70 +1,14 @@
-"""Rules of operators that copy elements: slices, repetitions, and shapes that are those of another input."""
-from typing import Any, List, Optional, Sequence, Tuple
+"""Operators that repeat elements."""
+from typing import Any, List, Optional, Sequence
 
 import mxnet as mx
 
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, shape_only, with_range
 from ..sharding.box import full, shape_of
-from ..sharding.sample_axis import SampleAxis, after_slice
+from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import PartPlace
-from .graph import Graph, Operator
-from .registry import register
-from .rule import OperatorPart, Rule, shape_only, with_range
-
-
-@register('slice', 'slice_like')
-class Slice(Rule):
-    """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
-
-    def _where(self, graph: Graph, one: Operator) -> List[Tuple[int, int]]:
-        """Return for each dimension the first element that is taken, and the step to the next."""
-        shape = graph.inputs(one)[0]
-        if one.op == 'slice_like':
-            return [(0, 1)] * len(shape)
-        begins, steps = (self._each(one, key, len(shape)) for key in ('begin', 'step'))
-        found = []
-        for count, begin, step in zip(shape, begins, steps):
-            step = 1 if step is None else step
-            if begin is None:
-                begin = 0 if step > 0 else count - 1
-            found.append((begin + count * (begin < 0), step))
-        return found
-
-    @staticmethod
-    def _each(one: Operator, key: str, count: int) -> List[Optional[int]]:
-        values = one.get(key, ())
-        values = list(values) if isinstance(values, (tuple, list)) else [values]
-        return values + [None] * (count - len(values))
-
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """Return all dimensions whose step is 1."""
-        return [step == 1 for _, step in self._where(graph, one)]
-
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
-        box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
-                    zip(place.box, self._where(graph, one), graph.inputs(one)[0]))
-        boxes = [box] + shape_only(graph, one)
-
-        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            if all(step == 1 for _, step in self._where(graph, one)):
-                return mx.sym.identity(inputs[0], name=name)
-            begins, ends, steps = (self._each(one, key, len(box)) for key in ('begin', 'end', 'step'))
-            kept = [step in (1, None) for step in steps]
-            return mx.sym.slice(inputs[0], name=name,
-                                begin=tuple(None if keeps else value for value, keeps in zip(begins, kept)),
-                                end=tuple(None if keeps else value for value, keeps in zip(ends, kept)), step=steps)
-        return OperatorPart(boxes, [place.box], build=build)
-
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
-                ) -> List[Optional[SampleAxis]]:
-        """A slice along the samples has whole rounds of them, or is of some of them only."""
-        whole = known[0]
-        if whole is None:
-            return [None]
-        axis, (begin, step) = whole.axis, self._where(graph, one)[whole.axis]
-        if step != 1:
-            return [None]
-        return [after_slice(whole, axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
 
 
 @register('broadcast_to', 'broadcast_axis', 'broadcast_like')

@@ -2,12 +2,12 @@
 """
 from typing import List, Optional, Sequence
 
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OnOneRank
 from ..sharding.sample_axis import SampleAxis
-from .graph import Graph, Operator
-from .layer_rules import SamplesOnly
-from .registry import register
-from .rule import OnOneRank
-from .shape_rules import Pointwise
+from .batch_only import SamplesOnly
+from .elementwise import Pointwise
 
 #: Operators without a rule whose gradient does not depend on that of their output alone: they make a loss of their own,
 #: or add one.  Each copy would give all of it.  A custom operator may be one.

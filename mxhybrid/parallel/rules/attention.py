@@ -6,12 +6,12 @@ MXNet.
 """
 from typing import List, Optional, Sequence
 
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule
 from ..sharding.box import Box, Range
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import PartPlace
-from .graph import Graph, Operator
-from .registry import register
-from .rule import OperatorPart, Rule
 
 
 class _Attention(Rule):

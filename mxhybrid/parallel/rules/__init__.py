@@ -1,0 +1,23 @@
+"""The rules of operators, one module for each family; importing the modules registers them."""
+from . import (  # noqa: F401
+    aligned,
+    attention,
+    batch_norm,
+    batch_only,
+    convolution,
+    dense,
+    elementwise,
+    indexing,
+    joining,
+    layer_norm,
+    losses,
+    pooling,
+    products,
+    random_like,
+    reduction,
+    repetition,
+    reshape,
+    sequences,
+    slicing,
+    softmax,
+)

@@ -1,0 +1,72 @@
+"""Operators of which each dimension of an input is one of the output, or is read whole."""
+from typing import List, Optional, Sequence
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule
+from ..sharding.box import Box
+from ..sharding.split import PartPlace
+
+#: For each dimension of an input, the dimension of the first output whose range a part reads; None where it reads all.
+Alignment = List[Optional[int]]
+
+
+class Aligned(Rule):
+    """An operator that can be cut wherever an input is aligned with its first output."""
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return how each input is aligned with the first output."""
+        raise NotImplementedError
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return the dimensions that an input is aligned with."""
+        cut = {at for alignment in self.aligned(graph, one) for at in alignment}
+        return [at in cut for at in range(len(graph.shape(one)))]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`; other outputs have the first one's dimensions."""
+        boxes: List[Box] = [tuple((0, count) if at is None else place.box[at] for at, count in zip(alignment, shape))
+                            for alignment, shape in zip(self.aligned(graph, one), graph.inputs(one))]
+        return OperatorPart(boxes, [place.box] * one.outputs)
+
+
+@register('softmin', 'sort', 'argsort', 'topk', default_axis=-1)
+@register('_np_cumsum', 'reverse')
+class WholeAlong(Aligned):
+    """Output and input have the same dimensions, of which some are whole: those along which elements are sorted,
+    accumulated, reversed or normalised.
+    """
+
+    default_axis: Optional[int] = None
+
+    def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
+        """Return the dimensions that stay whole: the axis, all where there is none."""
+        count = len(graph.inputs(one)[0])
+        axis = one.get('axis', self.default_axis)
+        if axis is None or one.attrs.get('axis') == 'None':
+            return range(count)
+        return [int(at) % count for at in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        whole = self.whole(graph, one)
+        return [[None if at in whole else at for at in range(len(graph.inputs(one)[0]))]]
+
+
+@register('_contrib_div_sqrt_dim')
+class WholeLast(WholeAlong):
+    """The last dimension is whole."""
+
+    def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
+        """Return them, see :meth:`WholeAlong.whole`."""
+        return [len(graph.inputs(one)[0]) - 1]
+
+
+@register('L2Normalization', 'SoftmaxActivation')
+class Normalised(WholeAlong):
+    """L2Normalization and SoftmaxActivation, by their mode."""
+
+    def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
+        """Return them, see :meth:`WholeAlong.whole`."""
+        count = len(graph.inputs(one)[0])
+        return {'channel': [1], 'spatial': range(2, count)}.get(one.get('mode', 'instance'), range(1, count))

@@ -1,0 +1,86 @@
+"""Convolutions and transposed convolutions."""
+import math
+from typing import List
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, as_tuple, elements_of, summed
+from ..sharding.box import Box, full, shape_of
+from ..sharding.split import PartPlace
+from .batch_only import SamplesOnly
+from .dense import with_bias
+from .windows import is_channels_first, window
+
+
+def _filter_size(part: OperatorPart) -> float:
+    weight = part.inputs[1]
+    assert weight is not None
+    return float(math.prod(shape_of(weight)[1:]))
+
+
+@register('Convolution')
+class Convolution(Rule):
+    """Samples, output channels, and every dimension of images; addends are ranges of input channels."""
+
+    layer_kind = 'convolution'
+    is_searched = splits_weight = adds_weight_gradients = True
+    makes_blocked = makes_images = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each element of a filter, for each output."""
+        return 2.0 * elements_of(part.outputs[:one.outputs]) * _filter_size(part)
+
+    def grains(self, graph: Graph, one: Operator) -> List[int]:
+        """Channels of a group stay together, as far as each part needs whole groups of input channels."""
+        shape = graph.shape(one)
+        groups = int(one.get('num_group', 1))
+        return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All of them where the layout is known."""
+        first = is_channels_first(one)
+        return [True] + [first] * (len(graph.shape(one)) - 1)
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Input channels, without groups."""
+        return graph.inputs(one)[0][1] if is_channels_first(one) and int(one.get('num_group', 1)) == 1 else 1
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        out, shape = place.box, graph.shape(one)
+        data, weight = graph.inputs(one)[:2]
+        if not is_channels_first(one):
+            return OperatorPart([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
+        count = len(data) - 2
+        kernel = as_tuple(one.get('kernel'), count, 1)
+        strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
+        dilates = as_tuple(one.get('dilate'), count, 1)
+        groups = int(one.get('num_group', 1))
+        per_group = shape[1] // groups
+        channels = out[1]
+        if groups == 1:
+            read = summed(data[1], place)
+            weights: Box = (channels, read) + full(weight[2:])
+            own_groups = 1
+        else:
+            first, last = channels[0] // per_group, channels[1] // per_group
+            each = data[1] // groups
+            read, own_groups = (first * each, last * each), last - first
+            weights = (channels,) + full(weight[1:])
+        windows = [window(*one_dimension) for one_dimension in
+                   zip(out[2:], data[2:], shape[2:], kernel, strides, pads, dilates)]
+        attrs = {'num_filter': channels[1] - channels[0], 'num_group': own_groups,
+                 'pad': tuple(pad for _, pad in windows)}
+        image: Box = (out[0], read) + tuple(one_range for one_range, _ in windows)
+        return with_bias(one, [image, weights], channels, place, attrs)
+
+
+@register('Deconvolution', inputs_with_samples=1)
+class Deconvolution(SamplesOnly):
+    """Samples."""
+
+    is_searched = splits_weight = adds_weight_gradients = makes_images = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each element of a filter, for each input."""
+        return 2.0 * elements_of(part.inputs[:1]) * _filter_size(part)

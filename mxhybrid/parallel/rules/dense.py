@@ -1,0 +1,58 @@
+"""Dense layers."""
+from typing import Any, List
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, elements_of, summed
+from ..sharding.box import Box, Range, full, shape_of
+from ..sharding.split import PartPlace
+
+
+@register('FullyConnected')
+class FullyConnected(Rule):
+    """All dimensions; addends are ranges of inputs."""
+
+    layer_kind = 'dense'
+    is_searched = splits_weight = adds_weight_gradients = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each input, for each output."""
+        weight = part.inputs[1]
+        assert weight is not None
+        return 2.0 * elements_of(part.outputs[:one.outputs]) * shape_of(weight)[-1]
+
+    @staticmethod
+    def _flattens(one: Operator) -> bool:
+        return bool(one.get('flatten', True))
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Inputs; those that come from one channel stay together."""
+        data = graph.inputs(one)[0]
+        return data[1] if self._flattens(one) else data[-1]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        out = place.box
+        data, weight = graph.inputs(one)[:2]
+        if self._flattens(one):
+            inner = weight[1] // data[1]
+            read = summed(data[1], place)
+            image: Box = (out[0], read) + full(data[2:])
+            columns = (read[0] * inner, read[1] * inner)
+        else:
+            columns = summed(data[-1], place)
+            image = out[:-1] + (columns,)
+        return with_bias(one, [image, (out[-1], columns)], out[-1], place, {'num_hidden': out[-1][1] - out[-1][0]})
+
+
+def with_bias(one: Operator, boxes: List[Any], channels: Range, place: PartPlace, attrs: Any) -> OperatorPart:
+    """One of several addends has the bias."""
+    if len(one.inputs) == 3:
+        boxes.append((channels,) if place.addend == 0 else None)
+        if place.addend:
+            attrs['no_bias'] = True
+    return OperatorPart(boxes, [place.box], attrs)

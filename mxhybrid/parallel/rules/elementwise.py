@@ -1,0 +1,116 @@
+"""Operators of each element."""
+from typing import Any, List
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule
+from ..sharding.box import Box
+from ..sharding.split import PartPlace
+
+_POINTWISE = '''
+    BlockGrad Cast identity cast clip sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1
+    sqrt rsqrt cbrt square abs sign reciprocal negative sin cos tan sinh cosh arcsin arccos arctan arcsinh
+    arccosh arctanh degrees radians rcbrt logical_not erf erfinv floor ceil round rint trunc fix gamma gammaln
+    smooth_l1 zeros_like ones_like elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _power _hypot
+    _mod _equal _not_equal _greater _greater_equal _lesser _lesser_equal _logical_and _logical_or _logical_xor
+    broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod
+    broadcast_power broadcast_maximum broadcast_minimum broadcast_equal broadcast_not_equal broadcast_greater
+    broadcast_greater_equal broadcast_lesser broadcast_lesser_equal broadcast_hypot broadcast_logical_and
+    broadcast_logical_or broadcast_logical_xor _hypot_scalar _logical_and_scalar _logical_or_scalar
+    _logical_xor_scalar _plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
+    _mod_scalar _rmod_scalar _power_scalar _rpower_scalar _maximum_scalar _minimum_scalar _equal_scalar
+    _not_equal_scalar _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast'''.split()
+
+
+@register('Activation', 'relu', '_copy', keeps_blocked=True)
+@register('elemwise_add', keeps_blocked=True, shares_gradient=True)
+@register(*_POINTWISE)
+class Pointwise(Rule):
+    """Each element of the output comes of those at its place; dimensions of 1 are repeated, and shapes with fewer
+    dimensions begin with such.
+    """
+
+    is_elementwise = True
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        whole = graph.shape(one)
+        boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen for count, others, chosen in
+                       zip(shape, whole[len(whole) - len(shape):], place.box[len(whole) - len(shape):]))
+                 for shape in graph.inputs(one)]
+        return OperatorPart(boxes, [place.box])
+
+
+@register('where')
+class Where(Pointwise):
+    """The same, by conditions of each element or of each of the first dimension."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        count = len(graph.inputs(one)[0])
+        return OperatorPart([place.box[:count], place.box, place.box], [place.box])
+
+
+@register('amp_multicast')
+class Multicast(Rule):
+    """Several inputs, brought to one type: where they have one shape, too, all dimensions."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """As said."""
+        return [len(set(graph.inputs(one))) == 1] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        if len(set(graph.inputs(one))) > 1:
+            return super().part(graph, one, place)
+        return OperatorPart([place.box] * len(one.inputs), [place.box] * one.outputs)
+
+
+@register('LeakyReLU')
+class LeakyReLU(Pointwise):
+    """Pointwise, with slopes by channel that may be learned."""
+
+    def covers(self, one: Operator) -> bool:
+        """Refuse slopes that are drawn, which the operator gives as an output, too."""
+        return not one.draws
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        slopes: List[Box] = [(place.box[1],) if shape[0] > 1 else ((0, 1),) for shape in graph.inputs(one)[1:]]
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            # MXNet's own may write the gradient of the data over that of the output before it has used that for the
+            # slopes (leaky_relu-inl.h, backward of prelu).
+            slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(place.box) - 2))
+            return learned_slopes(inputs[0], slope, graph.dtypes[one.number, 0] == 'float64', name)
+        return OperatorPart([place.box, *slopes], [place.box], build=build if slopes else None)
+
+
+def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
+    """Return PReLU of elementary operators, with the values and gradients of MXNet's (xelu, xelu_grad and prelu_grad of
+    mshadow_op.h): of an element that is 0, NaN or negative the gradient is the slope, which gets the element.
+    """
+    positive = data > 0
+    lower = mx.sym.where(positive, mx.sym.zeros_like(data), data)
+    product = mx.sym.broadcast_mul(slope, lower)
+    if is_double:
+        # MXNet multiplies as float32; gradients are not rounded.
+        rounded = mx.sym.cast(mx.sym.broadcast_mul(*[mx.sym.cast(factor, 'float32') for factor in (slope, lower)]),
+                              'float64')
+        exact = mx.sym.BlockGrad(rounded) - (mx.sym.BlockGrad(product) - product)  # also of -0.0
+        product = mx.sym.where(product - product == 0, exact, product)  # which infinities are not
+    return mx.sym.where(positive, data, product, name=name)

@@ -1,0 +1,175 @@
+"""Operators that look elements up by indices."""
+from typing import Any, List, Optional
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, axis_length, axis_of, elements_of, summed
+from ..sharding.box import Box, Range
+from ..sharding.split import PartPlace
+from .aligned import Aligned, Alignment
+
+
+@register('Embedding')
+class Embedding(Rule):
+    """Ids in every dimension, and columns; addends are ranges of rows, of which a part has those ids that are its own.
+    """
+
+    is_searched = splits_weight = adds_weight_gradients = True
+    index_input = 0
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of rows."""
+        return graph.inputs(one)[1][0]
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return the number of elements that are copied."""
+        return float(elements_of(part.outputs[:one.outputs]))
+
+    def elements_moved(self, one: Operator, part: OperatorPart) -> int:
+        """Return the elements of the rows that are read, not those of the table, and of the outputs."""
+        return 2 * elements_of(part.outputs[:one.outputs])
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All, but gradients that are row_sparse keep their rows whole."""
+        return [True] * (len(graph.shape(one)) - 1) + [not one.get('sparse_grad', False)]
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Rows."""
+        return 1 if one.get('sparse_grad', False) else graph.inputs(one)[1][0]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        out, rows = place.box, graph.inputs(one)[1][0]
+        own = summed(rows, place)
+        attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
+        if place.addends == 1:
+            return OperatorPart([out[:-1], (own, out[-1])], [out], attrs)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            ids = shifted_indices(inputs[0], graph.dtypes[one.inputs[0]], own)
+            found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
+            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), found)
+            return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
+        return OperatorPart([out[:-1], (own, out[-1])], [out], attrs, build=build)
+
+
+@register('pick')
+class Pick(Rule):
+    """All dimensions that are left; addends are ranges of what is picked from."""
+
+    index_input = 1
+    sums_last_dimension = True
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of elements that one is picked from."""
+        return axis_length(graph, one, -1)
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All but the axis."""
+        shape = graph.inputs(one)[0]
+        axis = axis_of(one, len(shape), -1)
+        return [not one.get('keepdims', False) or at != axis for at in range(len(graph.shape(one)))]
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """What is picked from; MXNet clips indices beyond it, unless it wraps them."""
+        shape = graph.inputs(one)[0]
+        return 1 if one.get('mode', 'clip') != 'clip' else shape[axis_of(one, len(shape), -1)]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        data, index = graph.inputs(one)
+        axis = axis_of(one, len(data), -1)
+        keeps = bool(one.get('keepdims', False))
+        others = place.box[:axis] + place.box[axis + 1:] if keeps else place.box
+        own = summed(data[axis], place)
+        boxes: List[Optional[Box]] = [others[:axis] + (own,) + others[axis:],
+                                      others if len(index) < len(data) else others[:axis] + ((0, 1),) + others[axis:]]
+        if place.addends == 1:
+            return OperatorPart(boxes, [place.box])
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            shifted = shifted_indices(inputs[1], graph.dtypes[one.inputs[1]], own)
+            found = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
+            # Of the one or the other shape, whatever was given.
+            mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), found)
+            return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
+        return OperatorPart(boxes, [place.box], build=build)
+
+
+@register('one_hot')
+class OneHot(Rule):
+    """Indices in every dimension."""
+
+    index_input = 0
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of classes."""
+        return int(one.get('depth'))
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All but the new one."""
+        count = len(graph.shape(one))
+        return [at < count - 1 for at in range(count)]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        return OperatorPart([place.box[:-1]], [place.box])
+
+
+@register('take')
+class Take(Aligned):
+    """take: slices of the first input by indices, whose dimensions stand in the place of the axis."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the number of slices."""
+        return axis_length(graph, one, 0)
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        data, indices = (len(shape) for shape in graph.inputs(one))
+        axis = axis_of(one, data, 0)
+        return [[None if at == axis else at + (indices - 1) * (at > axis) for at in range(data)],
+                [axis + at for at in range(indices)]]
+
+
+@register('batch_take')
+class BatchTake(Aligned):
+    """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is asked for."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return the length of a row."""
+        return axis_length(graph, one, 1)
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        data, indices = (len(shape) for shape in graph.inputs(one))
+        return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part; an exchange behind it would ask for a gradient."""
+        found = super().part(graph, one, place)
+        found.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
+        return found
+
+
+def shifted_indices(indices: Any, dtype: Any, own: Range) -> Any:
+    """Indices less ``own[0]``, which may be negative: not of a type that has no room for that."""
+    if dtype.itemsize < 4:
+        indices = mx.sym.cast(indices, 'float32' if dtype.kind == 'f' else 'int32')
+    return indices - own[0]
+
+
+def inside(shifted: Any, own: Range, count: int) -> Any:
+    """1 where an index less ``own[0]`` is in the range `own` of `count`, else 0; what is beyond counts as an end."""
+    mask = shifted * 0 + 1
+    if own[0] > 0:
+        mask = mask * (shifted >= 0)
+    if own[1] < count:
+        mask = mask * (shifted < own[1] - own[0])
+    return mask

@@ -1,0 +1,90 @@
+"""Operators that join and take apart: concat, stack, split."""
+from typing import List, Optional, Sequence
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, axis_of, with_range
+from ..sharding.box import Box
+from ..sharding.sample_axis import SampleAxis, after_slice
+from ..sharding.split import PartPlace
+
+
+@register('Concat', keeps_blocked=True)
+@register('concat')
+class Concat(Rule):
+    """All dimensions; a part leaves out inputs of which it has nothing."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        dimension = axis_of(one, len(place.box), 1, 'dim')
+        boxes: List[Optional[Box]] = []
+        at, (low, high) = 0, place.box[dimension]
+        for shape in graph.inputs(one):
+            start, end = max(low - at, 0), min(high - at, shape[dimension])
+            boxes.append(with_range(place.box, dimension, (start, end)) if start < end else None)
+            at += shape[dimension]
+        return OperatorPart(boxes, [place.box], {'num_args': sum(box is not None for box in boxes)})
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+        """Inputs that lie behind each other along their samples are rounds of them."""
+        first, dimension = known[0], axis_of(one, len(graph.shape(one)), 1, 'dim')
+        if not any(axis is not None and axis.axis == dimension for axis in known):
+            return super().samples(graph, one, known)
+        if first is None or any(axis is None or axis[:2] != first[:2] for axis in known):
+            return [None]
+        return [first._replace(rounds=sum(axis.rounds for axis in known if axis is not None))]
+
+
+@register('stack')
+class Stack(Rule):
+    """All dimensions but the new one."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """As said."""
+        shape = graph.shape(one)
+        return [place != axis_of(one, len(shape), 0) for place in range(len(shape))]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        axis = axis_of(one, len(place.box), 0)
+        box = place.box[:axis] + place.box[axis + 1:]
+        return OperatorPart([box] * len(one.inputs), [place.box])
+
+
+@register('SliceChannel', 'split', '_split_v2')
+class SliceChannel(Rule):
+    """All dimensions but the one that is sliced; slices may have different lengths, as those of ``split_v2``."""
+
+    def _axis(self, graph: Graph, one: Operator) -> int:
+        return axis_of(one, len(graph.inputs(one)[0]), 0 if one.op == '_split_v2' else 1)
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """As said."""
+        axis, squeezes = self._axis(graph, one), bool(one.get('squeeze_axis', False))
+        return [squeezes or place != axis for place in range(len(graph.shape(one)))]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        axis, count = self._axis(graph, one), graph.inputs(one)[0]
+        if one.get('squeeze_axis', False):
+            box = place.box[:axis] + ((0, count[axis]),) + place.box[axis:]
+            return OperatorPart([box], [place.box] * one.outputs)
+        return OperatorPart([with_range(place.box, axis, (0, count[axis]))],
+                            [with_range(place.box, axis, (0, graph.shape(one, output)[axis]))
+                             for output in range(one.outputs)])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+        """Slices along the samples have whole rounds of them, or are of some of them only."""
+        axis, count, whole = self._axis(graph, one), graph.inputs(one)[0], known[0]
+        if whole is None or whole.axis != axis or one.get('squeeze_axis', False):
+            return super().samples(graph, one, known)
+        found, low = [], 0
+        for output in range(one.outputs):
+            high = low + graph.shape(one, output)[axis]
+            found.append(after_slice(whole, axis, count[axis], low, high))
+            low = high
+        return found

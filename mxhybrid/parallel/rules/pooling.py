@@ -1,0 +1,78 @@
+"""Pooling."""
+from typing import Any, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, as_tuple, summed
+from ..sharding.box import full
+from ..sharding.split import PartPlace
+from .windows import is_channels_first, window
+
+
+@register('Pooling')
+class Pooling(Rule):
+    """Samples, channels, and every dimension of images that is not pooled as a whole; where whole images are summed or
+    averaged, addends are ranges of the first of these.
+    """
+
+    keeps_blocked = makes_images = True
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All where each output reads a window."""
+        shape = graph.shape(one)
+        windows = not one.get('global_pool', False) and is_channels_first(one) and self._is_plain(one)
+        return [True, is_channels_first(one)] + [windows] * (len(shape) - 2)
+
+    @staticmethod
+    def _is_plain(one: Operator) -> bool:
+        kind = one.get('pool_type', 'max')
+        return kind == 'max' or kind == 'avg' and one.get('count_include_pad', True) is True and \
+            one.get('pooling_convention', 'valid') == 'valid'
+
+    @staticmethod
+    def _adds(graph: Graph, one: Operator) -> bool:
+        """Whether all of an image is summed or averaged."""
+        data, kind = graph.inputs(one)[0], one.get('pool_type', 'max')
+        count = len(data) - 2
+        return kind in ('avg', 'sum') and is_channels_first(one) and (bool(one.get('global_pool', False)) or (
+            as_tuple(one.get('kernel'), count, 1) == tuple(data[2:]) and not any(as_tuple(one.get('pad'), count, 0))))
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Rows of images."""
+        return graph.inputs(one)[0][2] if self._adds(graph, one) else 1
+
+    def following(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """As :meth:`Rule.following`; sums of the parts of images are addends."""
+        own, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
+        if addends > 1 and addends <= self.addends(graph, one) and self._within(graph, one, own):
+            return own, addends
+        return super().following(graph, one, degrees)
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        out, data, shape = place.box, graph.inputs(one)[0], graph.shape(one)
+        if not is_channels_first(one):
+            return OperatorPart([(out[0],) + full(data[1:])], [out])
+        if place.addends > 1:
+            scale = 1 / int(np.prod(data[2:])) if one.get('pool_type') == 'avg' else 1.0
+
+            def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+                return mx.sym.sum(inputs[0], axis=tuple(range(2, len(data))), keepdims=True) * scale
+            return OperatorPart([out[:2] + (summed(data[2], place),) + full(data[3:])], [out], build=build)
+        if one.get('global_pool', False) or out[2:] == full(shape[2:]):
+            return OperatorPart([out[:2] + full(data[2:])], [out])
+        count = len(data) - 2
+        kernel = as_tuple(one.get('kernel'), count, 1)
+        strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
+        fill = float('-inf') if one.get('pool_type', 'max') == 'max' else 0.0
+        if one.get('pooling_convention', 'valid') == 'valid':
+            windows = [window(*each) for each in zip(out[2:], data[2:], shape[2:], kernel, strides, pads)]
+            attrs: Dict[str, Any] = {'pad': tuple(pad for _, pad in windows)}
+        else:  # what rounding up makes be read beyond the image is there as padding
+            windows = [window(each[0], each[1], -1, *each[2:])
+                       for each in zip(out[2:], data[2:], kernel, strides, pads)]
+            attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}
+        return OperatorPart([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])

@@ -1,0 +1,64 @@
+"""Products of matrices."""
+from typing import List, Sequence
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, summed, with_range
+from ..sharding.split import PartPlace
+from .aligned import Aligned, Alignment
+
+
+class Contraction(Aligned):
+    """Products that sum over one dimension of their first two inputs; addends are ranges of that."""
+
+    @staticmethod
+    def _sums(alignments: Sequence[Alignment]) -> List[int]:
+        """The dimension of each of two inputs over which is summed; none where that is not one of each."""
+        found = [[at for at, aligned in enumerate(alignment) if aligned is None] for alignment in alignments]
+        return [places[0] for places in found] if [len(places) for places in found] == [1, 1] else []
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Return the length of what is summed."""
+        places = self._sums(self.aligned(graph, one))
+        return graph.inputs(one)[0][places[0]] if places else 1
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        found, places = super().part(graph, one, place), self._sums(self.aligned(graph, one))
+        if place.addends > 1:
+            own = summed(self.addends(graph, one), place)
+            found.inputs = [box if box is None else with_range(box, at, own) for box, at in zip(found.inputs, places)]
+        return found
+
+
+@register('batch_dot', '_linalg_gemm2', '_linalg_gemm')
+class Product(Contraction):
+    """Products of matrices, many at once: batch_dot, gemm2 and gemm; addends are ranges of what they sum over."""
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        count = len(graph.shape(one))
+        if int(one.get('axis', -2)) not in (-2, count - 2):
+            return [[None] * count for _ in one.inputs]
+        others: Alignment = list(range(count - 2))
+        left: Alignment = [count - 2, None]
+        right: Alignment = [None, count - 1]
+        found = [others + (left[::-1] if one.get('transpose_a', False) else left),
+                 others + (right[::-1] if one.get('transpose_b', False) else right)]
+        return found + [list(range(count))] * (len(one.inputs) - 2)
+
+
+@register('dot')
+class Dot(Contraction):
+    """dot: the last dimension of the first input is summed with the first one of the other."""
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment: nothing is cut where an input is a vector."""
+        left, right = (len(shape) for shape in graph.inputs(one))
+        if min(left, right) < 2:
+            return [[None] * left, [None] * right]
+        none: Alignment = [None]
+        first: Alignment = list(range(left - 1))
+        second: Alignment = list(range(left - 1, left + right - 2))
+        return [none + first if one.get('transpose_a', False) else first + none,
+                second + none if one.get('transpose_b', False) else none + second]

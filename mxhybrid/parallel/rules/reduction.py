@@ -1,0 +1,42 @@
+"""Reductions."""
+from typing import List, Optional
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule
+from ..sharding.box import full
+from ..sharding.split import PartPlace
+
+
+@register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin', 'moments')
+class Reduction(Rule):
+    """Whatever is not reduced."""
+
+    def _reduced(self, graph: Graph, one: Operator) -> List[bool]:
+        count = len(graph.inputs(one)[0])
+        axes = one.get('axes' if one.op == 'moments' else 'axis', ())
+        axes = [axes] if isinstance(axes, int) else list(axes)
+        chosen = {int(axis) % count for axis in axes} or set(range(count))
+        if one.get('exclude', False) and axes:
+            chosen = set(range(count)) - chosen
+        return [at in chosen for at in range(count)]
+
+    def _kept(self, graph: Graph, one: Operator) -> List[Optional[int]]:
+        """The dimension of the input for each of the output; None for one that was reduced to 1."""
+        reduced = self._reduced(graph, one)
+        if one.get('keepdims', False):
+            return [None if gone else at for at, gone in enumerate(reduced)]
+        found: List[Optional[int]] = [at for at, gone in enumerate(reduced) if not gone]
+        return found or [None]
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Those that are kept."""
+        return [source is not None for source in self._kept(graph, one)]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        box = list(full(graph.inputs(one)[0]))
+        for to, source in enumerate(self._kept(graph, one)):
+            if source is not None:
+                box[source] = place.box[to]
+        return OperatorPart([tuple(box)], [place.box] * one.outputs)

@@ -1,0 +1,138 @@
+"""Another shape, or order of dimensions, of the same elements."""
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, shape_only
+from ..sharding.box import full, shape_of, size_of
+from ..sharding.sample_axis import SampleAxis, after_reshape
+from ..sharding.split import PartPlace
+
+
+@register('SwapAxis', 'transpose')
+class Permute(Rule):
+    """SwapAxis and transpose: dimensions in another order."""
+
+    moves_dimensions = True
+
+    def _order(self, graph: Graph, one: Operator) -> List[int]:
+        count = len(graph.shape(one))
+        if one.op == 'SwapAxis':
+            order = list(range(count))
+            first, second = int(one.get('dim1', 0)) % count, int(one.get('dim2', 0)) % count
+            order[first], order[second] = second, first
+            return order
+        axes = one.get('axes', ())
+        return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        box: List[Any] = [None] * len(place.box)
+        for to, source in enumerate(self._order(graph, one)):
+            box[source] = place.box[to]
+        return OperatorPart([tuple(box)], [place.box])
+
+
+def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
+    """Neighbouring dimensions of two shapes that have the same elements, in the same order: where nothing crosses."""
+    found, first, second = [], 0, 0
+    while first < len(before) or second < len(after):
+        start, begin = first, second
+        left = right = 1
+        if first < len(before):
+            left, first = before[first], first + 1
+        if second < len(after):
+            right, second = after[second], second + 1
+        while left != right:
+            if left < right:
+                left, first = left * before[first], first + 1
+            else:
+                right, second = right * after[second], second + 1
+        found.append((range(start, first), range(begin, second)))
+    return found
+
+
+@register('Reshape', 'reshape', 'Flatten', 'flatten', 'expand_dims', 'squeeze', 'reshape_like')
+class Reshape(Rule):
+    """Another shape of the same elements, in the same order: cut where whole rows of both shapes are cut."""
+
+    moves_dimensions = True
+
+    def _groups(self, graph: Graph, one: Operator) -> Dict[int, Tuple[range, range]]:
+        """Those whose first dimension can be cut, by that dimension of the output."""
+        before, after = graph.inputs(one)[0], graph.shape(one)
+        found = {}
+        for old, new in shape_groups(before, after):
+            # Dimensions of 1 in front do not matter.
+            old = range(next((at for at in old if before[at] > 1), old.start), old.stop)
+            new = range(next((at for at in new if after[at] > 1), new.start), new.stop)
+            if len(old) and len(new):
+                found[new.start] = (old, new)
+        return found
+
+    def grains(self, graph: Graph, one: Operator) -> List[int]:
+        """What the cut dimension of the input holds of the output's."""
+        before, after = graph.inputs(one)[0], graph.shape(one)
+        grains = [1] * len(after)
+        for at, (old, new) in self._groups(graph, one).items():
+            inner_old = _product(before, old) // before[old.start]
+            inner_new = _product(after, new) // after[at]
+            if inner_old % inner_new == 0:
+                grains[at] = inner_old // inner_new
+            elif inner_new % inner_old:
+                grains[at] = after[at]
+        return grains
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Those that lead a group."""
+        groups = self._groups(graph, one)
+        return [at in groups for at in range(len(graph.shape(one)))]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        before, after = graph.inputs(one)[0], graph.shape(one)
+        box = list(full(before))
+        for at, (old, new) in self._groups(graph, one).items():
+            inner_old = _product(before, old) // before[old.start]
+            inner_new = _product(after, new) // after[at]
+            low, high = place.box[at]
+            box[old.start] = (low * inner_new // inner_old, high * inner_new // inner_old)
+        shape = shape_of(place.box)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            return mx.sym.reshape(inputs[0], shape=shape, name=name)
+        boxes = [tuple(box)] + shape_only(graph, one)
+        assert size_of(tuple(box)) == size_of(place.box), (before, after, place.box)
+        return OperatorPart(boxes, [place.box], build=build)
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+        """Samples are known where their elements still lie in whole coordinates of a dimension."""
+        return [after_reshape(known[0], graph.inputs(one)[0], graph.shape(one))]
+
+
+def _product(shape: Sequence[int], dimensions: range) -> int:
+    product = 1
+    for at in dimensions:
+        product *= shape[at]
+    return product
+
+
+@register('_contrib_arange_like')
+class Nothing(Rule):
+    """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        shape, dtype = graph.inputs(one)[0], graph.dtypes[one.number, 0]
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            given = mx.sym.zeros(shape=shape, dtype=dtype)
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            return mx.sym.contrib.arange_like(given, name=name, **attrs)
+        return OperatorPart([None], [full(graph.shape(one))], build=build)

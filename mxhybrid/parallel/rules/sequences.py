@@ -1,0 +1,64 @@
+"""Operators on sequences: recurrent layers, masks, losses of whole sequences."""
+import math
+from typing import List, Optional
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, axis_length, axis_of, elements_of
+from ..sharding.box import Box, full, shape_of
+from ..sharding.split import PartPlace
+from .aligned import Aligned, Alignment
+
+
+@register('RNN')
+class Recurrent(Rule):
+    """The fused layer, over samples: everything else of it is whole."""
+
+    is_searched = adds_weight_gradients = True
+
+    def flop(self, one: Operator, part: OperatorPart) -> float:
+        """Return a multiplication and an addition for each weight, for each time of each sample."""
+        data, weights = part.inputs[:2]
+        assert data is not None and weights is not None
+        return 2.0 * math.prod(shape_of(data)[:2]) * elements_of([weights])
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Data is (time, samples, features)."""
+        return [False, True, False]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        samples, shapes = place.box[1], graph.inputs(one)
+        states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
+                             for shape in shapes[2:]]
+        boxes: List[Box] = [((0, shapes[0][0]), samples, (0, shapes[0][2])), full(shapes[1])] + states
+        return OperatorPart(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
+                            for output in range(one.outputs)])
+
+
+@register('SequenceMask', 'SequenceReverse', 'SequenceLast')
+class Sequences(Aligned):
+    """SequenceMask, SequenceReverse and SequenceLast: the dimension of times is whole, lengths are one a sample."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return one more than the longest length."""
+        return axis_length(graph, one, 0) + 1
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        count = len(graph.inputs(one)[0])
+        times = axis_of(one, count, 0)
+        dropped = one.op == 'SequenceLast'  # the times
+        data: Alignment = [None if at == times else at - (dropped and at > times) for at in range(count)]
+        return [data] + [[data[1 - times]]] * (len(one.inputs) - 1)
+
+
+@register('CTCLoss')
+class TemporalLoss(Aligned):
+    """CTCLoss: data of (times, samples, letters), and labels and lengths of samples."""
+
+    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        return [[None, 0, None], [0, None]] + [[0]] * (len(one.inputs) - 2)

@@ -1,0 +1,94 @@
+"""Slices."""
+from typing import Any, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, axis_of, shape_only, with_range
+from ..sharding.sample_axis import SampleAxis, after_slice
+from ..sharding.split import PartPlace
+
+
+@register('slice_axis')
+class SliceAxis(Rule):
+    """All dimensions; a part reads what it makes."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        axis, begin = self._where(graph, one)
+        low, high = place.box[axis]
+        return OperatorPart([with_range(place.box, axis, (low + begin, high + begin))], [place.box],
+                    {'begin': 0, 'end': high - low})
+
+    @staticmethod
+    def _where(graph: Graph, one: Operator) -> Tuple[int, int]:
+        """Return the dimension that is cut, and its first coordinate that is kept."""
+        shape = graph.inputs(one)[0]
+        axis = axis_of(one, len(shape), 0)
+        return axis, int(one.get('begin', 0)) % shape[axis] if shape[axis] else 0
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+        """A slice along the samples has whole rounds of them, or is of some of them only."""
+        axis, begin = self._where(graph, one)
+        return [after_slice(known[0], axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
+
+
+@register('slice', 'slice_like')
+class Slice(Rule):
+    """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
+
+    def _where(self, graph: Graph, one: Operator) -> List[Tuple[int, int]]:
+        """Return for each dimension the first element that is taken, and the step to the next."""
+        shape = graph.inputs(one)[0]
+        if one.op == 'slice_like':
+            return [(0, 1)] * len(shape)
+        begins, steps = (self._each(one, key, len(shape)) for key in ('begin', 'step'))
+        found = []
+        for count, begin, step in zip(shape, begins, steps):
+            step = 1 if step is None else step
+            if begin is None:
+                begin = 0 if step > 0 else count - 1
+            found.append((begin + count * (begin < 0), step))
+        return found
+
+    @staticmethod
+    def _each(one: Operator, key: str, count: int) -> List[Optional[int]]:
+        values = one.get(key, ())
+        values = list(values) if isinstance(values, (tuple, list)) else [values]
+        return values + [None] * (count - len(values))
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return all dimensions whose step is 1."""
+        return [step == 1 for _, step in self._where(graph, one)]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
+                    zip(place.box, self._where(graph, one), graph.inputs(one)[0]))
+        boxes = [box] + shape_only(graph, one)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            if all(step == 1 for _, step in self._where(graph, one)):
+                return mx.sym.identity(inputs[0], name=name)
+            begins, ends, steps = (self._each(one, key, len(box)) for key in ('begin', 'end', 'step'))
+            kept = [step in (1, None) for step in steps]
+            return mx.sym.slice(inputs[0], name=name,
+                                begin=tuple(None if keeps else value for value, keeps in zip(begins, kept)),
+                                end=tuple(None if keeps else value for value, keeps in zip(ends, kept)), step=steps)
+        return OperatorPart(boxes, [place.box], build=build)
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """A slice along the samples has whole rounds of them, or is of some of them only."""
+        whole = known[0]
+        if whole is None:
+            return [None]
+        axis, (begin, step) = whole.axis, self._where(graph, one)[whole.axis]
+        if step != 1:
+            return [None]
+        return [after_slice(whole, axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]

@@ -1,0 +1,103 @@
+"""softmax and log_softmax, also along an axis that is split."""
+from typing import Any, Dict, List, Optional, Tuple
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorPart, Rule, axis_length, axis_of
+from ..sharding.box import Box
+from ..sharding.layout import Layout
+from ..sharding.split import PartPlace, Split
+from .collective_groups import groups_of
+
+
+class SplitSoftmax:
+    """softmax and log_softmax along an axis that is split: parts tell each other their maxima and sums, in one
+    exchange, so that nobody has all of it.
+    """
+
+    @staticmethod
+    def build_alone(program: Any, one: Operator, given: List[Any]) -> Any:
+        """Return None: a part with a whole axis is the operator as it is."""
+        return None
+
+    @staticmethod
+    def _axis(one: Operator, dimensions: int) -> int:
+        return axis_of(one, dimensions, -1)
+
+    @classmethod
+    def applies(cls, graph: Graph, one: Operator, split: Split) -> bool:
+        """Whether the axis is split."""
+        return split.degrees[cls._axis(one, len(split.degrees))] > 1
+
+    @classmethod
+    def told(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+        """Return what each rank tells, what it is told, and the type of that."""
+        shape = graph.shape(one)
+        axis = cls._axis(one, len(shape))
+        groups = groups_of(boxes, (axis,))
+        count = max(map(len, groups.values()))
+        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
+
+        def both(rank: int, of: Tuple[int, int]) -> Box:
+            return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
+        have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
+                      {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
+        wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
+        return have, wanted, graph.dtypes[one.number, 0]
+
+    @classmethod
+    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+        """The symbol of this rank's part; None if it has none."""
+        graph: Graph = program.graph
+        axis = cls._axis(one, len(graph.shape(one)))
+        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        have, wanted, dtype = cls.told(graph, one, boxes)
+        mine = data = None
+        if program.rank in boxes:
+            data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]
+            if graph.dtypes[one.inputs[0]] != dtype:
+                data = mx.sym.cast(data, dtype)
+            largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
+            # All of a part may be masked by -inf; the whole is not then.
+            shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
+            total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
+            mine = mx.sym.stack(largest, total, axis=0)
+        everyone = program.exchange(mine, have, wanted, dtype, one,
+                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
+        if everyone is None:
+            return None
+        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=0, squeeze_axis=True)
+        largest = mx.sym.BlockGrad(mx.sym.max(both[0], axis=axis, keepdims=True))
+        total = mx.sym.sum(both[1] * mx.sym.exp(mx.sym.broadcast_sub(mx.sym.BlockGrad(both[0]), largest)), axis=axis,
+                           keepdims=True)
+        lower = mx.sym.broadcast_sub(data, largest)
+        if one.op == 'log_softmax':
+            return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=one.name)
+        return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=one.name)
+
+
+@register('softmax', 'log_softmax')
+class Softmax(Rule):
+    """All dimensions; along the axis, parts tell each other what they sum to (:class:`SplitSoftmax`).  With
+    lengths, which count from the beginning of the axis, that stays whole.
+    """
+
+    index_input = 1
+    collective = SplitSoftmax
+
+    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+        """Return one more than the longest length."""
+        return axis_length(graph, one, -1) + 1
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All, or all but the axis."""
+        shape = graph.shape(one)
+        return [len(one.inputs) == 1 or at != axis_of(one, len(shape), -1) for at in range(len(shape))]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        axis = axis_of(one, len(place.box), -1)
+        lengths: Box = place.box[:axis] + place.box[axis + 1:]
+        return OperatorPart([place.box] + [lengths] * (len(one.inputs) - 1), [place.box])
