@@ -16,7 +16,7 @@ from ..parallel.ops.tracing import TracedNetwork, traced
 from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import from_json
 from ..parallel.plans.strategies import data_parallel
-from ..parallel.redistribution.worker_group import Team, team_of
+from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.input_shards import Shares
 from ..parallel.runtime.network_outline import outline_of
 from ..parallel.runtime.parallel_block import Parallel, split_network
@@ -78,16 +78,16 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     """
     if isinstance(plan, str) and plan == AUTOMATIC:
         job = member()
-        team = team_of(job)
+        workers = worker_group_of(job)
         try:
             network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds)
         except InputError as error:
-            team.agree('parallelize', None, str(error))
+            workers.agree('parallelize', None, str(error))
             raise
-        team.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
+        workers.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
         with preserve_rng_state():
             sums = job.sums if job.distributed else None
-            plan = _Automatic(net, network, team, job.topology.memory_domains, sums).choose(
+            plan = _Automatic(net, network, workers, job.topology.memory_domains, sums).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
         raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
@@ -110,8 +110,8 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
 class _Automatic:
     """A search, and a trial of the plan that it finds (collective)."""
 
-    def __init__(self, net: Any, network: TracedNetwork, team: Team, places: Any, sums: Optional[str]):
-        self._net, self._network, self._team, self._places = net, network, team, places
+    def __init__(self, net: Any, network: TracedNetwork, workers: WorkerGroup, places: Any, sums: Optional[str]):
+        self._net, self._network, self._workers, self._places = net, network, workers, places
         #: ``'lane'`` or ``'horovod'``: the one that sums dense gradients is settled once a job has begun.
         self._sums = sums
 
@@ -122,13 +122,13 @@ class _Automatic:
         began = time.monotonic()
         result: Optional[Dict[str, Any]] = None
         problem = ''
-        if self._team.rank == 0:
+        if self._workers.rank == 0:
             try:
-                with self._team.busy():
+                with self._workers.busy():
                     result = self._search(data, batch_axis, dtype, cluster, seconds)
             except InputError as error:
                 problem = str(error)
-        problem, result = self._team.exchange([problem, result], 'auto')[0]
+        problem, result = self._workers.allgather([problem, result], 'auto')[0]
         if problem or result is None:
             raise InputError(problem)
         searched_s = time.monotonic() - began
@@ -149,7 +149,7 @@ class _Automatic:
         return plan if is_faster else data_parallel()
 
     def _log(self, text: str, searched_s: float, tried_s: float) -> None:
-        if self._team.rank == 0:
+        if self._workers.rank == 0:
             logger.info("plan='auto': %s; the search took %s, the trial %s", text, seconds_text(searched_s),
                         seconds_text(tried_s))
 
@@ -180,7 +180,8 @@ class _Automatic:
         """
         net, graph = _Copy(self._network, self._net), self._network.graph
         net.hybridize(static_alloc=True, static_shape=True)
-        shares = Shares(graph, self._network.axes, self._network.dimensions, self._team.size, self._team.rank, set())
+        shares = Shares(graph, self._network.axes, self._network.dimensions, self._workers.size, self._workers.rank,
+                        set())
         types = _input_types(graph)
         return net, [(shape_of(shares.box(name)), types[name]) for name in self._network.axes]
 
@@ -198,7 +199,7 @@ class _Automatic:
             mx.nd.waitall()
             times.append(time.monotonic() - began)
         median = sorted(times[_WARM:])[_STEPS // 2]
-        return max(self._team.exchange(median, 'tried'))
+        return max(self._workers.allgather(median, 'tried'))
 
 
 def _labels(graph: Graph) -> List[str]:

@@ -21,7 +21,7 @@ _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
 
 
-class Team:
+class WorkerGroup:
     """Of this process; made once."""
 
     def __init__(self, job: Job):
@@ -58,11 +58,11 @@ class Team:
                              % (call, odd))
         return int(everyone[0][2])
 
-    def exchange(self, value: Any, what: str) -> List[Any]:
+    def allgather(self, value: Any, what: str) -> List[Any]:
         """The JSON `value` of every worker, in rank order (collective)."""
         return [value] if self.size == 1 else self._collective.allgather_json(value, _NAME + what)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all workers (collective)."""
         if self.size > 1:
             self._collective.any(False, _NAME + 'pieces')
@@ -78,12 +78,12 @@ class Team:
         if lifeline is not None:
             lifeline.count_call(call)
 
-    def reserve(self, count: int) -> int:
+    def reserve_numbers(self, count: int) -> int:
         """Numbers for exchanges, the same on all ranks; the first of them."""
         first, self._reserved = self._reserved, self._reserved + count
         return first
 
-    def node(self, exchange: Exchange, differentiable: bool) -> ExchangeNode:
+    def make_node(self, exchange: Exchange, differentiable: bool) -> ExchangeNode:
         """The operator of an exchange."""
         return ExchangeNode(exchange, self.transport, differentiable, self._fails, self._job.telemetry.trace)
 
@@ -112,7 +112,7 @@ class Team:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return found
 
-    def add_up(self, value: float) -> float:
+    def allreduce_scalar(self, value: float) -> float:
         """The sum of a number of each worker (collective)."""
         array = mx.nd.array([value], dtype='float64', ctx=mx.cpu())
         if self.size == 1:
@@ -131,11 +131,11 @@ class Team:
                 array.wait_to_read()
 
 
-_teams: Dict[int, Team] = {}
+_worker_groups: Dict[int, WorkerGroup] = {}
 
 
-def team_of(job: Job) -> Team:
+def worker_group_of(job: Job) -> WorkerGroup:
     """The team of a job."""
-    if id(job) not in _teams:
-        _teams[id(job)] = Team(job)
-    return _teams[id(job)]
+    if id(job) not in _worker_groups:
+        _worker_groups[id(job)] = WorkerGroup(job)
+    return _worker_groups[id(job)]

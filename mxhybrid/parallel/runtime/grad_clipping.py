@@ -9,7 +9,7 @@ import numpy as np
 from mxnet import gluon
 
 from ...kvstore.weight_shards import shard_of
-from ..redistribution.worker_group import Team
+from ..redistribution.worker_group import WorkerGroup
 
 #: Parameters that are parts, of which gradients may be clipped.
 _clipped: Any = weakref.WeakSet()
@@ -21,7 +21,7 @@ def _parts_of(arrays: Sequence[Any]) -> Dict[int, Any]:
     return {at: gradients[array.handle.value] for at, array in enumerate(arrays) if array.handle.value in gradients}
 
 
-def clip_by_whole_norms(team: Team, params: Sequence[Any]) -> None:
+def clip_by_whole_norms(workers: WorkerGroup, params: Sequence[Any]) -> None:
     """From now on have the norm count what other workers hold of these parts' gradients, and each box once.
 
     Where there is a part among the arrays, the function is collective; gradients are those after ``allreduce_grads``.
@@ -29,17 +29,17 @@ def clip_by_whole_norms(team: Team, params: Sequence[Any]) -> None:
     for param in params:
         _clipped.add(param)
     original = gluon.utils.clip_global_norm
-    if getattr(original, '_mxhybrid', False) or team.size == 1:
+    if getattr(original, '_mxhybrid', False) or workers.size == 1:
         return
 
     @functools.wraps(original)
     def clip_global_norm(arrays: Sequence[Any], max_norm: float, check_isfinite: bool = True) -> Any:
         found = _parts_of(arrays)
-        if not team.add_up(float(len(found))):
+        if not workers.allreduce_scalar(float(len(found))):
             return original(arrays, max_norm, check_isfinite)
         squares = [float(array.norm().asscalar()) ** 2 for array in arrays]
         whole = sum(square for at, square in enumerate(squares) if at not in found)
-        total = np.sqrt(whole + team.add_up(sum(squares[at] for at, part in found.items() if part.speaks)))
+        total = np.sqrt(whole + workers.allreduce_scalar(sum(squares[at] for at, part in found.items() if part.speaks)))
         if check_isfinite and not np.isfinite(total):
             warnings.warn(UserWarning('nan or inf is detected. Clipping results will be undefined.'), stacklevel=2)
         scale = max_norm / (total + 1e-8)

@@ -14,7 +14,7 @@ from ...base.log import get_logger
 from ...native import trainers
 from ...native.arrays import host_view
 from ...native.params_file import ParamsReader, ParamsWriter, StoredArray
-from ..redistribution.worker_group import Team
+from ..redistribution.worker_group import WorkerGroup
 from .sharded_parameters import Held
 
 logger = get_logger(__name__)
@@ -29,7 +29,7 @@ class ModelFiles:
 
     Parameters
     ----------
-    team : Team
+    workers : WorkerGroup
     held : Held
     places : dict of str to str
         Names of parameters by their places in the network, as files of gluon have them.
@@ -39,8 +39,8 @@ class ModelFiles:
         What names of its parameters begin with, which files of old leave out.
     """
 
-    def __init__(self, team: Team, held: Held, places: Dict[str, str], symbol: Any, prefix: str):
-        self._team, self._held, self._symbol, self._prefix = team, held, symbol, prefix
+    def __init__(self, workers: WorkerGroup, held: Held, places: Dict[str, str], symbol: Any, prefix: str):
+        self._workers, self._held, self._symbol, self._prefix = workers, held, symbol, prefix
         self.places = {place: name for place, name in places.items() if name in held.params}
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -50,12 +50,12 @@ class ModelFiles:
         names = dict(self.places)
         if deduplicate:
             names = {place: name for name, place in {name: place for place, name in names.items()}.items()}
-        self._team.exchange(None, 'save_parameters')
+        self._workers.allgather(None, 'save_parameters')
         self._write('save_parameters', os.fspath(filename), names)
 
     def export(self, path: Any, epoch: int, remove_amp_cast: bool) -> None:
         """As gluon's ``export`` (collective)."""
-        self._team.exchange(None, 'export')
+        self._workers.allgather(None, 'export')
         path, used = os.fspath(path), self._symbol
         self._on_worker_0('export', lambda: write_atomically(
             '%s-symbol.json' % path, used.tojson(remove_amp_cast=remove_amp_cast).encode()))
@@ -94,7 +94,7 @@ class ModelFiles:
     def load(self, filename: Any, ctx: Any, allow_missing: bool, ignore_extra: bool, cast_dtype: bool,
              dtype_source: str) -> None:
         """As gluon's ``load_parameters`` (collective), but that nothing changes if anything does not fit."""
-        self._team.exchange(None, 'load_parameters')
+        self._workers.allgather(None, 'load_parameters')
         source, filename = _ParamsSource(), os.fspath(filename)
 
         def begin() -> List[Any]:
@@ -114,9 +114,9 @@ class ModelFiles:
                                  param.dtype)
                     continue
                 values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
-                if self._team.rank == 0:
+                if self._workers.rank == 0:
                     host_view(values)[...] = source.rows(there)(0, shape[0])
-                self._team.broadcast_(values, 'load_parameters.%d' % number)
+                self._workers.broadcast_(values, 'load_parameters.%d' % number)
                 trainers.load_values(param, values, ctx, cast_dtype, dtype_source)
             self._on_worker_0('load_parameters', source.end)
         finally:
@@ -167,9 +167,9 @@ class ModelFiles:
         ``finish()`` after it, the others at once (collective).
         """
         outcome: Dict[str, Any] = {}
-        if self._team.rank == 0:
+        if self._workers.rank == 0:
             try:
-                with self._team.busy():
+                with self._workers.busy():
                     outcome['value'] = work()
             except FileMisfitError as error:
                 outcome['misfit'] = str(error)
@@ -177,7 +177,7 @@ class ModelFiles:
                 outcome['problem'] = '%s: %s' % (type(error).__name__, error)
                 logger.debug('%s failed', what, exc_info=True)
         finish()
-        outcome = self._team.exchange(outcome, what)[0]
+        outcome = self._workers.allgather(outcome, what)[0]
         if 'misfit' in outcome:
             raise FileMisfitError(outcome['misfit'])
         if 'problem' in outcome:

@@ -22,7 +22,7 @@ from ..ops.tracing import shapes_of, traced
 from ..plans.plan import Plan
 from ..plans.plan_json import as_plan, save
 from ..plans.strategies import Explicit
-from ..redistribution.worker_group import Team, team_of
+from ..redistribution.worker_group import WorkerGroup, worker_group_of
 from ..sharding.box import shape_of
 from .call_pool import Calls
 from .joint_work import joint_operators, joint_warning
@@ -50,10 +50,10 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, team: Team, network: SplitNetwork, held: Held, files: ModelFiles, first: int,
+    def __init__(self, workers: WorkerGroup, network: SplitNetwork, held: Held, files: ModelFiles, first: int,
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
-        self._team, self._network, self._held, self._files = team, network, held, files
+        self._workers, self._network, self._held, self._files = workers, network, held, files
         self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
@@ -62,7 +62,7 @@ class Parallel(gluon.Block):
         types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
         self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
         joint = network.joint_statistics and any(rule_of(one).has_statistics for one in self._graph.computing)
-        make = functools.partial(_program, team, network, held)
+        make = functools.partial(_program, workers, network, held)
         self._programs = {training: make(training, first + _EIGHTH * (not training))
                           for training in ([True, False] if joint else [True])}
         another = functools.partial(another_program, make, self._programs, first)
@@ -113,13 +113,13 @@ class Parallel(gluon.Block):
                 return self
             if shapes in self._others.by_shapes:
                 return self._others.by_shapes[shapes]
-            made = split_again(self._network, data, self._team)
+            made = split_again(self._network, data, self._workers)
         except InputError as error:
-            self._team.agree('for_data', None, str(error))
+            self._workers.agree('for_data', None, str(error))
             raise
-        self._team.agree('for_data', outline_of_split('for_data', made, self._held.params))
-        found = self._others.by_shapes[shapes] = Parallel(self._team, made, self._held, self._files,
-                                                          self._team.reserve(_NUMBERS), self)
+        self._workers.agree('for_data', outline_of_split('for_data', made, self._held.params))
+        found = self._others.by_shapes[shapes] = Parallel(self._workers, made, self._held, self._files,
+                                                          self._workers.reserve_numbers(_NUMBERS), self)
         return found
 
     @property
@@ -145,7 +145,7 @@ class Parallel(gluon.Block):
         self._check(args)
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         if self._programs[training].exchanges:
-            self._team.count_call(NETWORK_CALL)
+            self._workers.count_call(NETWORK_CALL)
         program, found = self._run(training, args)
         return self._network.traced.regroup(found[:program.outputs])
 
@@ -159,7 +159,7 @@ class Parallel(gluon.Block):
             if tuple(array.shape) != wanted:
                 raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
                                  'batch[net.samples], have shape %s; for a joint batch of another size take '
-                                 'net.for_data(shape)' % (self._team.rank, name, tuple(array.shape), wanted))
+                                 'net.for_data(shape)' % (self._workers.rank, name, tuple(array.shape), wanted))
         if autograd.is_recording():
             self._check_training(args)
 
@@ -173,7 +173,7 @@ class Parallel(gluon.Block):
                                  % (name, name))
         trainer = next((trainers.trainer_of(param) for param in self._held.params.values()), None)
         self._trained = True
-        if self._team.size > 1 and trainer is not None and hooks_of(trainer) is None:
+        if self._workers.size > 1 and trainer is not None and hooks_of(trainer) is None:
             raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
                              "alone: give the Trainer kvstore='hybrid'" % (trainers.wanted_store(trainer),))
 
@@ -193,13 +193,13 @@ class Parallel(gluon.Block):
         :func:`mxhybrid.parallelize` takes as a plan.
         """
         save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
-                            self._graph.digest(), self._team.size, store=self._network.plan.store))
+                            self._graph.digest(), self._workers.size, store=self._network.plan.store))
 
     def report(self) -> str:
         """A table of all operators: how they are split, on which workers, what that takes and moves."""
         network = self._network
         return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.parts,
-                                       self._programs[True].exchanges, self._team.size, network.notes)]
+                                       self._programs[True].exchanges, self._workers.size, network.notes)]
                          + network.plan.store.words())
 
     __repr__ = report
@@ -300,11 +300,11 @@ class _Others:
         self.by_shapes: Dict[Any, Parallel] = {}
 
 
-def _program(team: Team, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
+def _program(workers: WorkerGroup, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
     frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
     shares = network.shares
-    return Program(network.parts, team.rank, shares.inputs, shares.outputs,
-                   collectives(training, network.joint_statistics), team.node, first, shares.flows, frozen)
+    return Program(network.parts, workers.rank, shares.inputs, shares.outputs,
+                   collectives(training, network.joint_statistics), workers.make_node, first, shares.flows, frozen)
 
 
 def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, Program], first: int, training: bool,
@@ -335,31 +335,31 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
         given, problem = None, str(error)
     dense = None if given is None else given.store.dense
     job = member({'dense': dense})
-    team = team_of(job)
+    workers = worker_group_of(job)
     try:
         if given is None:
             raise InputError(problem)
-        made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, team)
+        made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, workers)
     except InputError as error:
         problem = str(error)
-        team.agree('parallelize', None, problem)
+        workers.agree('parallelize', None, problem)
         raise
-    seed = team.agree('parallelize', outline_of_split('parallelize', made, net.collect_params()))
-    first = team.reserve(_NUMBERS)
+    seed = workers.agree('parallelize', outline_of_split('parallelize', made, net.collect_params()))
+    first = workers.reserve_numbers(_NUMBERS)
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
-    held = hold(net, made.parts, team, first + _NUMBERS // 2)
+    held = hold(net, made.parts, workers, first + _NUMBERS // 2)
     for name, table in made.tables.items():
         set_table_hint(held.params[name], table)
     if any(one.draws for one in made.graph.computing):
-        mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
+        mx.random.seed((seed + workers.rank) % 2 ** 31)  # or all parts would drop the same
     elif drawn:
         mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others
     places = {place: param.name for place, param in trainers.params_by_place(net).items()}
-    found = Parallel(team, made, held, ModelFiles(team, held, places, made.traced.symbol, net.prefix), first)
-    if team.rank == 0 and tell:
+    found = Parallel(workers, made, held, ModelFiles(workers, held, places, made.traced.symbol, net.prefix), first)
+    if workers.rank == 0 and tell:
         logger.info('%s', found.report())
         _warn_once(joint_warning(made.graph, joint_operators(made.graph, made.traced.dimensions, made.parts.splits,
-                                                             team.size), team.size))
+                                                             workers.size), workers.size))
         if dense is not None and job.distributed and dense != job.sums:
             logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '
                            'store, or %s, says, which counts', dense, job.sums, variable('dense'))

@@ -10,7 +10,7 @@ from ...kvstore.weight_shards import set_emptied, set_shard
 from ...native import trainers
 from ...native.arrays import host_view
 from ..redistribution.exchange import Exchange, Move
-from ..redistribution.worker_group import Team
+from ..redistribution.worker_group import WorkerGroup
 from ..sharding.box import Box, cuts, full, overlap, shape_of, slices_in
 from ..sharding.layout import Layout
 from .grad_clipping import clip_by_whole_norms
@@ -26,15 +26,15 @@ class WeightBox:
     Exchanges of gradients have the two numbers from `number` on, those of whole values new ones each time.
     """
 
-    def __init__(self, team: Team, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int):
-        self._team, self.whole_shape, self.grad_req = team, whole_shape, grad_req
+    def __init__(self, workers: WorkerGroup, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int):
+        self._workers, self.whole_shape, self.grad_req = workers, whole_shape, grad_req
         self._boxes, self._number = boxes, number
-        self.box: Optional[Box] = boxes.get(team.rank)
+        self.box: Optional[Box] = boxes.get(workers.rank)
         self.holds = self.box is not None
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
         #: Whether this worker is the first of those.
-        self.speaks = self.group[:1] == [team.rank]
-        self._transport = team.transport  # which all have to make here
+        self.speaks = self.group[:1] == [workers.rank]
+        self._transport = workers.transport  # which all have to make here
         self._sum: Optional[_GroupSum] = None
 
     def allreduce_(self, array: Any, priority: int) -> None:
@@ -44,7 +44,7 @@ class WeightBox:
         """
         if len(self.group) > 1 and self.box is not None:
             if self._sum is None:
-                self._sum = _GroupSum(self._team, self.group, array, self._number)
+                self._sum = _GroupSum(self._workers, self.group, array, self._number)
             self._sum.make(array, priority)
 
     # -- whole values ----------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class WeightBox:
         if len(shape) == len(self.box) and all(count == length or count == 1 and length == whole
                                                for count, length, whole in lengths):
             found = tuple(whole if count == length else 1 for count, length, whole in lengths)
-        box = self._boxes_of(found)[self._team.rank]
+        box = self._boxes_of(found)[self._workers.rank]
         if shape_of(box) != tuple(shape):
             raise InputError('of what shape the whole is of an array of shape %s beside %s of %s cannot be told'
                              % (tuple(shape), shape_of(self.box), self.whole_shape))
@@ -76,9 +76,9 @@ class WeightBox:
         have = Layout(shape, self._boxes_of(shape))
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
-            self._team.meet()  # so that nobody sends what worker 0 has no memory for yet
-            exchange = Exchange(self._team.reserve(1), self._team.rank, have, {0: slab}, np.dtype(dtype))
-            taken = np.empty(shape_of(slab), dtype) if self._team.rank == 0 else None
+            self._workers.barrier()  # so that nobody sends what worker 0 has no memory for yet
+            exchange = Exchange(self._workers.reserve_numbers(1), self._workers.rank, have, {0: slab}, np.dtype(dtype))
+            taken = np.empty(shape_of(slab), dtype) if self._workers.rank == 0 else None
             self._move(exchange.forward, mine, taken, array)
             if taken is not None:
                 yield taken
@@ -88,14 +88,14 @@ class WeightBox:
         boxes = self._boxes_of(shape)
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
-            self._team.meet()
+            self._workers.barrier()
             wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)]
                       if common is not None}
-            exchange = Exchange(self._team.reserve(1), self._team.rank, Layout(shape, {0: slab}), wanted,
+            exchange = Exchange(self._workers.reserve_numbers(1), self._workers.rank, Layout(shape, {0: slab}), wanted,
                                 np.dtype(dtype))
-            given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._team.rank == 0 else None
+            given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._workers.rank == 0 else None
             taken = None if exchange.target is None or mine is None else mine[
-                slices_in(exchange.target, boxes[self._team.rank])]
+                slices_in(exchange.target, boxes[self._workers.rank])]
             self._move(exchange.forward, given, taken, array)
 
     def _move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
@@ -118,16 +118,16 @@ def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:
 class _GroupSum:
     """Sums of gradients of a shape over some workers."""
 
-    def __init__(self, team: Team, group: List[int], array: Any, number: int):
-        self._transport = team.transport
+    def __init__(self, workers: WorkerGroup, group: List[int], array: Any, number: int):
+        self._transport = workers.transport
         size, dtype = int(np.prod(array.shape)), np.dtype(array.dtype)
         chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, cuts(size, len(group)))
                                   if chunk[0] < chunk[1]}
         whole = dict.fromkeys(group, full((size,)))
-        scattered = Exchange(number, team.rank, Layout((size,), whole, partial=True), chunks, dtype)
-        gathered = Exchange(number + 1, team.rank, Layout((size,), chunks), whole, dtype)
+        scattered = Exchange(number, workers.rank, Layout((size,), whole, partial=True), chunks, dtype)
+        gathered = Exchange(number + 1, workers.rank, Layout((size,), chunks), whole, dtype)
         self._moves = scattered.forward, gathered.forward
-        mine = chunks.get(team.rank)
+        mine = chunks.get(workers.rank)
         # Gradients may be in a layout of oneDNN's; what MXNet copies them to is not.
         self._buffer = mx.nd.empty(array.shape, dtype=dtype, ctx=mx.cpu())
         self._chunk = None if mine is None else mx.nd.empty(shape_of(mine), dtype=dtype, ctx=mx.cpu())
@@ -149,7 +149,7 @@ class Held:
         self.params, self.parts = params, parts
 
 
-def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
+def hold(net: Any, parts: Parts, workers: WorkerGroup, first: int) -> Held:
     """Cut a network's weights: what every worker holds whole stays as it is, everything else becomes parts, with worker
     0's values (collective).
 
@@ -163,12 +163,12 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
     for number, (name, param) in enumerate(net.collect_params().items()):
         if name in shapes and trainers.awaits_shape(param):
             param.shape = shapes[name]
-        if name not in shapes or not weights.boxes(name) or weights.is_whole_everywhere(name, team.size):
+        if name not in shapes or not weights.boxes(name) or weights.is_whole_everywhere(name, workers.size):
             if name in shapes:
                 trainers.initialise_now(param)
             if trainers.has_values(param) and not trainers.is_row_sparse(param):
                 # A Trainer would do it after the first forward.
-                team.broadcast_(param.data(), 'parameter %d' % number)
+                workers.broadcast_(param.data(), 'parameter %d' % number)
             params[name] = param
             continue
         if len(param.list_ctx()) > 1 or param.list_ctx()[0].device_type != 'cpu':
@@ -176,11 +176,11 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        part = found[name] = WeightBox(team, shapes[name], param.grad_req, weights.boxes(name), first + 2 * number)
-        params[name] = _own(name, param, part, team.rank == 0)
+        part = found[name] = WeightBox(workers, shapes[name], param.grad_req, weights.boxes(name), first + 2 * number)
+        params[name] = _own(name, param, part, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(drawn)
-    clip_by_whole_norms(team, [params[name] for name in found])
+    clip_by_whole_norms(workers, [params[name] for name in found])
     return Held(params, found)
 
 

@@ -8,7 +8,7 @@ from ..ops.graph import Graph
 from ..ops.registry import rule_of
 from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
-from ..redistribution.worker_group import Team
+from ..redistribution.worker_group import WorkerGroup
 from .input_shards import Shares
 from .rank_program import Parts
 
@@ -38,22 +38,23 @@ class SplitNetwork(NamedTuple):
         return list(self.traced.axes)
 
 
-def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str, team: Team) -> SplitNetwork:
+def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str,
+             workers: WorkerGroup) -> SplitNetwork:
     """A network, split by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     graph, dimensions = network.graph, network.dimensions
-    settled = plan.settle(graph, dimensions, team.size)
+    settled = plan.settle(graph, dimensions, workers.size)
     parts = Parts(graph, settled.splits)
     if batch_norm == 'local':
         _check_local(graph, dimensions, parts)
     _check_averages(graph, parts)
     flows = set(network.axes) if input_grad else set()
-    shares = Shares(graph, network.axes, dimensions, team.size, team.rank, flows)
+    shares = Shares(graph, network.axes, dimensions, workers.size, workers.rank, flows)
     return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, batch_norm == 'joint')
 
 
-def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
+def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
     """The same network for joint batches of another shape, with the weights that workers hold.
 
     Raises
@@ -67,7 +68,7 @@ def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
     made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
-                   'joint' if network.joint_statistics else 'local', team)
+                   'joint' if network.joint_statistics else 'local', workers)
     lacking = made.parts.weights.take(network.parts.weights)
     if lacking:
         raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '

@@ -14,7 +14,7 @@ from ...base.errors import InputError
 from ...base.log import get_logger
 from ...job.job import Job
 from ...kvstore import hooks
-from ...parallel.redistribution.worker_group import team_of
+from ...parallel.redistribution.worker_group import worker_group_of
 from ..cluster.cluster_spec import Cluster, Host, TransferCost
 from ..simulator.token_bucket import TokenBucket
 from .core_speeds import CoreSpeeds
@@ -75,14 +75,14 @@ class Calibration:
                              '-np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json')
         hooks.install()  # scripts have done that, the command mxhybrid has not
         self._job, self._report_part = job, progress
-        self._team = team_of(job)
+        self._workers = worker_group_of(job)
         self._budget = TimeBudget(seconds, SHARES)
         self._meter = CpuMeter(job, self._budget)
         if not self._meter.includes_servers:
             logger.warning('calibrate: rows do not travel by the lane: the CPU time of servers cannot be measured and '
                            'is missing in the costs')
         places = job.topology.memory_domains
-        self._exchanges = ExchangeBenchmark(job, self._team, self._meter)
+        self._exchanges = ExchangeBenchmark(job, self._workers, self._meter)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
@@ -260,7 +260,7 @@ class Calibration:
         self._begin('sums of groups', len(sizes) * len(groupings))
         for size in self._in_time(sizes, LEAST_SIZES):
             for groups in groupings:
-                measurement = self._meter.measure(GroupSums(self._team, groups, size // 4).make)
+                measurement = self._meter.measure(GroupSums(self._workers, groups, size // 4).make)
                 # A sum is two exchanges: ranks send each other ranges to sum, then their sums.
                 part = self._workers_per_member(groups) / 2
                 samples.append(_all_to_all_sample(len(groups[0]), size, measurement.core_s * part))
@@ -281,7 +281,7 @@ class Calibration:
         # Without sums, by weights that each rank has for itself: the cost of a step and of updates.
         rows, measurements = [], []
         for weights in OWN_WEIGHTS:
-            steps = TrainerSteps(weights, team=self._team)
+            steps = TrainerSteps(weights, workers=self._workers)
             for updates in (0, 1):
                 measurements.append(self._meter.measure(functools.partial(steps.step, bool(updates)), steps.compute,
                                                         0.4))
@@ -300,7 +300,7 @@ class Calibration:
             measurement = self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5)
             if not sums:
                 waits.append(measurement.elapsed_s - measurement.core_s)
-                scripts = [self._meter.measure(ScriptSteps(self._team, weights, passes).step, None, 0.4)
+                scripts = [self._meter.measure(ScriptSteps(self._workers, weights, passes).step, None, 0.4)
                            for passes in (0, PASSES)]
                 script_s = scripts[0].core_s - measurement.core_s
             sums.append((float(weights.sums), float(weights.size)))

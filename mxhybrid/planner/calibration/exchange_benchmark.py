@@ -3,7 +3,7 @@ import time
 from typing import Callable, List
 
 from ...job.job import Job
-from ...parallel.redistribution.worker_group import Team
+from ...parallel.redistribution.worker_group import WorkerGroup
 from .cpu_meter import CpuMeter, Measurement
 from .exchange_workload import ExchangeChain, Step
 
@@ -21,8 +21,8 @@ Steps = Callable[[int], Callable[[int], Step]]
 class ExchangeBenchmark:
     """Times exchanges (every method is collective)."""
 
-    def __init__(self, job: Job, team: Team, meter: CpuMeter):
-        self._ranks, self._team, self._meter = job.num_workers, team, meter
+    def __init__(self, job: Job, workers: WorkerGroup, meter: CpuMeter):
+        self._ranks, self._workers, self._meter = job.num_workers, workers, meter
 
     def per_exchange(self, steps: Steps, size: int, in_network: bool = False) -> Measurement:
         """Return the time of one direction of an exchange in which a rank sends `size` bytes.
@@ -63,7 +63,7 @@ class ExchangeBenchmark:
 
     def _chain(self, steps: Steps, size: int, length: int, layers: int = 0) -> ExchangeChain:
         columns = size // 4
-        return ExchangeChain(self._team, self._ranks, columns, steps(columns), length, layers)
+        return ExchangeChain(self._workers, self._ranks, columns, steps(columns), length, layers)
 
     def _forget(self, chain: ExchangeChain) -> None:
         self._meter.barrier()

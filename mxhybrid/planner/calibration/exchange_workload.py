@@ -7,7 +7,7 @@ from mxnet import autograd
 
 from ...parallel.redistribution.exchange import Exchange
 from ...parallel.redistribution.exchange_op import ExchangeNode
-from ...parallel.redistribution.worker_group import Team
+from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.rank_program import COMPILED
 from ...parallel.runtime.sharded_parameters import WeightBox
 from ...parallel.sharding.box import Box, shape_of
@@ -56,12 +56,13 @@ class ExchangeChain:
     in a network: then the data of exchanges are in no cache, and threads sleep.
     """
 
-    def __init__(self, team: Team, ranks: int, columns: int, step: Callable[[int], Step], length: int, layers: int = 0):
-        first = team.reserve(_NUMBERS)
+    def __init__(self, workers: WorkerGroup, ranks: int, columns: int, step: Callable[[int], Step], length: int,
+                 layers: int = 0):
+        first = workers.reserve_numbers(_NUMBERS)
         token, data = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
         self._nodes: List[ExchangeNode] = []
         self._call: Any = None
-        transport = team.transport  # all ranks have to open it
+        transport = workers.transport  # all ranks have to open it
         assert transport is not None and length <= _NUMBERS
         weight = mx.sym.var('weight', shape=_LAYER, dtype='float32')
         shape = None
@@ -70,12 +71,12 @@ class ExchangeChain:
                 data = _behind_a_layer(data, weight)
                 continue
             before, after = step(number)
-            exchange = Exchange(first + number, team.rank, Layout((ranks, columns), before), after,
+            exchange = Exchange(first + number, workers.rank, Layout((ranks, columns), before), after,
                                 np.dtype('float32'), label='calibration')
             if exchange.source is None:
                 return  # this rank is in none of the groups
             shape = shape or shape_of(exchange.source)
-            self._nodes.append(team.node(exchange, True))
+            self._nodes.append(workers.make_node(exchange, True))
             token, data = self._nodes[-1].symbol(token, data, plain=True)
             if number < layers:
                 data = _behind_a_layer(data, weight)
@@ -118,10 +119,10 @@ def _behind_a_layer(data: Any, weight: Any) -> Any:
 class GroupSums:
     """A sum over the workers of each group, of a gradient of `count` values (collective)."""
 
-    def __init__(self, team: Team, groups: List[List[int]], count: int):
+    def __init__(self, workers: WorkerGroup, groups: List[List[int]], count: int):
         boxes: Dict[int, Box] = {rank: ((number * count, (number + 1) * count),)
                                  for number, group in enumerate(groups) for rank in group}
-        weight_box = WeightBox(team, (count * len(groups),), 'write', boxes, team.reserve(_NUMBERS))
+        weight_box = WeightBox(workers, (count * len(groups),), 'write', boxes, workers.reserve_numbers(_NUMBERS))
         self._weight_box: Optional[WeightBox] = weight_box if weight_box.holds else None
         self._gradient = mx.nd.zeros(count, ctx=mx.cpu())
 

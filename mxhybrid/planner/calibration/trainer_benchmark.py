@@ -8,7 +8,7 @@ from mxnet import autograd, gluon
 from ...kvstore.hybrid import Hybrid
 from ...kvstore.weight_shards import set_shard
 from ...parallel.plans.strategies import data_parallel
-from ...parallel.redistribution.worker_group import Team
+from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.parallel_block import split_network
 from ...parallel.runtime.sharded_parameters import WeightBox
 from ...parallel.sharding.box import Box
@@ -42,20 +42,22 @@ class DenseWeights(NamedTuple):
 class TrainerSteps:
     """Steps of a Trainer (collective); `around` is entered for each.
 
-    With a `team`, each worker has weights of its own, as in a split network, and nothing is summed.
+    With a `workers`, each worker has weights of its own, as in a split network, and nothing is summed.
     """
 
     def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
-                 team: Optional[Team] = None):
+                 workers: Optional[WorkerGroup] = None):
         self._around = around
         self._params = [gluon.Parameter('calibration%d' % number, shape=(weights.values,))
                         for number in range(weights.number)]
         for param in self._params:
             param.initialize(mx.init.Zero(), ctx=mx.cpu())
-            if team is not None:
+            if workers is not None:
                 boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
-                                         for rank in range(team.size)}
-                set_shard(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
+                                         for rank in range(workers.size)}
+                set_shard(param,
+                          WeightBox(workers, (workers.size * weights.values,), 'write', boxes,
+                                    workers.reserve_numbers(2)))
         self._evicting: Any = None
         if weights.size >= COLD_BYTES:
             self._evicting = mx.nd.zeros(EVICTING_BYTES // 4, ctx=mx.cpu())
@@ -101,12 +103,13 @@ class ScriptSteps:
     script needs are in no cache.
     """
 
-    def __init__(self, team: Team, weights: DenseWeights, passes: int = 0):
+    def __init__(self, workers: WorkerGroup, weights: DenseWeights, passes: int = 0):
         values = 1 << 20 if passes else 1
         net = gluon.nn.HybridSequential()
         net.add(_Passes(passes), gluon.nn.Dense(weights.values, in_units=1))
         net.initialize(mx.init.Zero(), ctx=mx.cpu())
-        self._net = split_network(net, data_parallel(), (team.size, values), 0, 'float32', False, 'joint', tell=False)
+        self._net = split_network(net, data_parallel(), (workers.size, values), 0, 'float32', False, 'joint',
+                                  tell=False)
         self._trainer = gluon.Trainer(self._net.collect_params(), OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
         self._data: Any = mx.nd.ones((1, values), ctx=mx.cpu())

@@ -29,10 +29,10 @@ class Alone:
     def forget(self, moves):
         pass
 
-    def meet(self):
+    def barrier(self):
         pass
 
-    def reserve(self, count):
+    def reserve_numbers(self, count):
         self.reserved += count
         return self.reserved - count
 
