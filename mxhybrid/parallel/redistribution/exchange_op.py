@@ -50,7 +50,7 @@ class Transport(Protocol):
         """They will not be made any more, when what is under way is done."""
 
 
-class MailTransport:
+class CarrierTransport:
     """Moves arrays by a carrier, as operations of MXNet's engine that nobody waits for."""
 
     def __init__(self, carrier: Carrier):

@@ -20,7 +20,7 @@ _HEAD = struct.Struct('<QQ')
 _CHUNK = 1 << 20
 
 
-class _Link:
+class _Connection:
     """A connection: what is to be sent, and the piece that is being received."""
 
     def __init__(self, rank: int, sock: socket.socket):
@@ -34,7 +34,7 @@ class _Link:
         self.gone = False
 
 
-class _Transfer:
+class _PendingTransfer:
     """A move that has begun."""
 
     def __init__(self, move: Move, target: Optional[np.ndarray], done: Callable[[], None]):
@@ -43,15 +43,15 @@ class _Transfer:
         self.missing = len(move.receives)
 
 
-class Mail:
+class SocketCarrier:
     """Of the rank `rank`, over a socket to each other rank; `on_failure` gets an exception that ends the thread."""
 
     def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
         self._rank, self._on_failure = rank, on_failure
-        self._peers = {other: _Link(other, sock) for other, sock in sockets.items()}
+        self._peers = {other: _Connection(other, sock) for other, sock in sockets.items()}
         self._lock = threading.Lock()
         self._new: List[Tuple[Move, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
-        self._jobs: Dict[int, Deque[_Transfer]] = collections.defaultdict(collections.deque)
+        self._jobs: Dict[int, Deque[_PendingTransfer]] = collections.defaultdict(collections.deque)
         self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
         self._bell, self._ear = socket.socketpair()
         self._closing = False
@@ -60,7 +60,7 @@ class Mail:
         for peer in self._peers.values():
             peer.sock.setblocking(False)
             self._selector.register(peer.sock, selectors.EVENT_READ, peer)
-        self._thread = threading.Thread(target=self._run, name='mxhybrid-mail', daemon=True)
+        self._thread = threading.Thread(target=self._run, name='mxhybrid-sockets', daemon=True)
         self._thread.start()
 
     def begin(self, move: Move, source: Optional[np.ndarray], target: Optional[np.ndarray], done: Callable[[], None]
@@ -114,7 +114,7 @@ class Mail:
             queue = self._peers[to].queue
             queue.append(memoryview(_HEAD.pack(move.tag, piece.nbytes)))
             queue.append(piece.reshape(-1).view(np.uint8).data)
-        job = _Transfer(move, target, done)
+        job = _PendingTransfer(move, target, done)
         if target is not None and not move.adds:
             if move.fill == move.fill:
                 target[...] = move.fill
@@ -134,7 +134,7 @@ class Mail:
         self._finish(move.tag)
 
     @staticmethod
-    def _lacks(job: _Transfer, giver: int) -> bool:
+    def _lacks(job: _PendingTransfer, giver: int) -> bool:
         return len(job.pieces[giver]) < sum(one == giver for one, _ in job.move.receives)
 
     def _arrived(self, tag: int, giver: int, piece: np.ndarray) -> None:
@@ -146,7 +146,7 @@ class Mail:
         self._finish(tag)
 
     @staticmethod
-    def _take(job: _Transfer, giver: int, piece: np.ndarray) -> None:
+    def _take(job: _PendingTransfer, giver: int, piece: np.ndarray) -> None:
         assert job.target is not None
         where = [slices for one, slices in job.move.receives if one == giver][len(job.pieces[giver])]
         values = piece.view(job.target.dtype).reshape(shape_at(where))
@@ -166,7 +166,7 @@ class Mail:
         if not jobs:
             del self._jobs[tag]  # there may never be another one
 
-    def _add_up(self, job: _Transfer) -> None:
+    def _add_up(self, job: _PendingTransfer) -> None:
         target: Any = job.target
         target[...] = 0
         places: Dict[int, List[Any]] = collections.defaultdict(list)
@@ -179,7 +179,7 @@ class Mail:
 
     # -- bytes -----------------------------------------------------------------------------------------------------
 
-    def _send(self, peer: _Link) -> None:
+    def _send(self, peer: _Connection) -> None:
         while peer.queue and not peer.gone:
             try:
                 count = peer.sock.send(peer.queue[0][:_CHUNK])
@@ -196,11 +196,11 @@ class Mail:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.queue else 0)
             self._selector.modify(peer.sock, events, peer)
 
-    def _lose(self, peer: _Link) -> None:
+    def _lose(self, peer: _Connection) -> None:
         peer.gone = True
         self._selector.unregister(peer.sock)
 
-    def _receive(self, peer: _Link) -> None:
+    def _receive(self, peer: _Connection) -> None:
         while True:
             try:
                 if peer.piece is None:

@@ -12,10 +12,10 @@ from ...base.sealed import new_secret
 from ...job.job import Job
 from ...lane.transfers import Channels
 from .exchange import Exchange
-from .exchange_op import ExchangeNode, MailTransport, Transport
+from .exchange_op import CarrierTransport, ExchangeNode, Transport
 from .lane_transport import LaneTransport
 from .outline import Outline, first_difference
-from .socket_transport import Mail
+from .socket_transport import SocketCarrier
 
 _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
@@ -30,7 +30,7 @@ class WorkerGroup:
         self.rank, self.size = job.rank, job.num_workers
         self._reserved = 0
         self._fails: Callable[[BaseException], None] = job.guard.fails_with('an exchange of layers: ')
-        self._mail: Optional[Mail] = None
+        self._carrier: Optional[SocketCarrier] = None
         self._transport: Any = None
 
     def agree(self, call: str, outline: Optional[Outline], problem: str = '') -> int:
@@ -96,8 +96,8 @@ class WorkerGroup:
                 exchange = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
                 self._transport = LaneTransport(Channels(lane, exchange, self._job.settings.timeout))
             else:
-                self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
-                self._transport = MailTransport(self._mail)
+                self._carrier = SocketCarrier(self.rank, self._connect() if self.size > 1 else {}, self._fails)
+                self._transport = CarrierTransport(self._carrier)
         return self._transport
 
     def _connect(self) -> Dict[int, socket.socket]:

@@ -12,7 +12,7 @@ from mxhybrid.base.errors import JobError
 from mxhybrid.lane.transfers import PersistentTransfer
 from mxhybrid.parallel.redistribution.exchange import Exchange
 from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, transfer_of
-from mxhybrid.parallel.redistribution.socket_transport import Mail
+from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.sharding.box import cuts, full
 from mxhybrid.parallel.sharding.layout import Layout
 
@@ -51,7 +51,7 @@ def mails():
                 sockets[one][other] = socket.create_connection(door.getsockname())
                 sockets[other][one], _ = door.accept()
     failures = []
-    made = [Mail(rank, sockets[rank], failures.append) for rank in range(RANKS)]
+    made = [SocketCarrier(rank, sockets[rank], failures.append) for rank in range(RANKS)]
     yield made
     for mail in made:
         mail.close()

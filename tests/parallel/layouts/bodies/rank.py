@@ -14,8 +14,8 @@ import numpy as np
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
-from mxhybrid.parallel.redistribution.exchange_op import ExchangeNode, MailTransport
-from mxhybrid.parallel.redistribution.socket_transport import Mail
+from mxhybrid.parallel.redistribution.exchange_op import CarrierTransport, ExchangeNode
+from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import TOKEN, Parts, Program
 from mxhybrid.parallel.sharding.box import full, slices_in
@@ -93,7 +93,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
 def main():
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
     os.dup2(2, 1)  # whatever else is printed
-    transport = MailTransport(Mail(RANK, SOCKETS, fail))
+    transport = CarrierTransport(SocketCarrier(RANK, SOCKETS, fail))
     first = 0
     while True:
         try:
