@@ -12,7 +12,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 import numpy as np
 
 from ...native.forks import fork_guard
-from .exchange import Move, shape_at
+from .redistribution import Transfer, shape_at
 
 #: In front of a piece: the move's tag, and bytes.
 _HEAD = struct.Struct('<QQ')
@@ -37,10 +37,10 @@ class _Connection:
 class _PendingTransfer:
     """A move that has begun."""
 
-    def __init__(self, move: Move, target: Optional[np.ndarray], done: Callable[[], None]):
-        self.move, self.target, self.done = move, target, done
+    def __init__(self, transfer: Transfer, target: Optional[np.ndarray], done: Callable[[], None]):
+        self.transfer, self.target, self.done = transfer, target, done
         self.pieces: Dict[int, List[np.ndarray]] = collections.defaultdict(list)
-        self.missing = len(move.receives)
+        self.missing = len(transfer.receives)
 
 
 class SocketCarrier:
@@ -50,7 +50,7 @@ class SocketCarrier:
         self._rank, self._on_failure = rank, on_failure
         self._peers = {other: _Connection(other, sock) for other, sock in sockets.items()}
         self._lock = threading.Lock()
-        self._new: List[Tuple[Move, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
+        self._new: List[Tuple[Transfer, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
         self._jobs: Dict[int, Deque[_PendingTransfer]] = collections.defaultdict(collections.deque)
         self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
         self._bell, self._ear = socket.socketpair()
@@ -63,11 +63,12 @@ class SocketCarrier:
         self._thread = threading.Thread(target=self._run, name='mxhybrid-sockets', daemon=True)
         self._thread.start()
 
-    def begin(self, move: Move, source: Optional[np.ndarray], target: Optional[np.ndarray], done: Callable[[], None]
+    def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
+              done: Callable[[], None]
               ) -> None:
         """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
         with self._lock:
-            self._new.append((move, source, target, done))
+            self._new.append((transfer, source, target, done))
             first = len(self._new) == 1
         if first:
             self._bell.send(b'!')
@@ -108,34 +109,34 @@ class SocketCarrier:
         for one in new:
             self._start(*one)
 
-    def _start(self, move: Move, source: Any, target: Any, done: Callable[[], None]) -> None:
-        for to, where in move.sends:
+    def _start(self, transfer: Transfer, source: Any, target: Any, done: Callable[[], None]) -> None:
+        for to, where in transfer.sends:
             piece = np.array(source[where], order='C')  # a copy: the array may be used again before all is sent
             queue = self._peers[to].queue
-            queue.append(memoryview(_HEAD.pack(move.tag, piece.nbytes)))
+            queue.append(memoryview(_HEAD.pack(transfer.tag, piece.nbytes)))
             queue.append(piece.reshape(-1).view(np.uint8).data)
-        job = _PendingTransfer(move, target, done)
-        if target is not None and not move.adds:
-            if move.fill == move.fill:
-                target[...] = move.fill
-            for here, there in move.own:
+        job = _PendingTransfer(transfer, target, done)
+        if target is not None and not transfer.adds:
+            if transfer.fill == transfer.fill:
+                target[...] = transfer.fill
+            for here, there in transfer.own:
                 target[there] = source[here]
-        elif move.adds:
-            job.pieces[self._rank] = [source[here].copy() for here, _ in move.own]
-        self._jobs[move.tag].append(job)
-        for to in {to for to, _ in move.sends}:
+        elif transfer.adds:
+            job.pieces[self._rank] = [source[here].copy() for here, _ in transfer.own]
+        self._jobs[transfer.tag].append(job)
+        for to in {to for to, _ in transfer.sends}:
             self._send(self._peers[to])
-        for giver in {giver for giver, _ in move.receives}:
-            early = self._early[move.tag, giver]
+        for giver in {giver for giver, _ in transfer.receives}:
+            early = self._early[transfer.tag, giver]
             while early and self._lacks(job, giver):
                 self._take(job, giver, early.popleft())
             if not early:
-                del self._early[move.tag, giver]
-        self._finish(move.tag)
+                del self._early[transfer.tag, giver]
+        self._finish(transfer.tag)
 
     @staticmethod
     def _lacks(job: _PendingTransfer, giver: int) -> bool:
-        return len(job.pieces[giver]) < sum(one == giver for one, _ in job.move.receives)
+        return len(job.pieces[giver]) < sum(one == giver for one, _ in job.transfer.receives)
 
     def _arrived(self, tag: int, giver: int, piece: np.ndarray) -> None:
         job = next((one for one in self._jobs[tag] if self._lacks(one, giver)), None)
@@ -148,11 +149,11 @@ class SocketCarrier:
     @staticmethod
     def _take(job: _PendingTransfer, giver: int, piece: np.ndarray) -> None:
         assert job.target is not None
-        where = [slices for one, slices in job.move.receives if one == giver][len(job.pieces[giver])]
+        where = [slices for one, slices in job.transfer.receives if one == giver][len(job.pieces[giver])]
         values = piece.view(job.target.dtype).reshape(shape_at(where))
         job.pieces[giver].append(values)
         job.missing -= 1
-        if not job.move.adds:
+        if not job.transfer.adds:
             job.target[where] = values
 
     def _finish(self, tag: int) -> None:
@@ -160,7 +161,7 @@ class SocketCarrier:
         jobs = self._jobs[tag]
         while jobs and not jobs[0].missing:
             job = jobs.popleft()
-            if job.move.adds and job.target is not None:
+            if job.transfer.adds and job.target is not None:
                 self._add_up(job)
             job.done()
         if not jobs:
@@ -170,9 +171,9 @@ class SocketCarrier:
         target: Any = job.target
         target[...] = 0
         places: Dict[int, List[Any]] = collections.defaultdict(list)
-        for giver, where in job.move.receives:
+        for giver, where in job.transfer.receives:
             places[giver].append(where)
-        places[self._rank] = [there for _, there in job.move.own]
+        places[self._rank] = [there for _, there in job.transfer.own]
         for giver in sorted(places):
             for where, piece in zip(places[giver], job.pieces[giver]):
                 target[where] += piece

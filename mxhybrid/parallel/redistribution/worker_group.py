@@ -10,11 +10,11 @@ from ...base.errors import InputError
 from ...base.peers import connect_peers
 from ...base.sealed import new_secret
 from ...job.job import Job
-from ...lane.transfers import Channels
-from .exchange import Exchange
-from .exchange_op import CarrierTransport, ExchangeNode, Transport
+from ...lane.moves import Channels
 from .lane_transport import LaneTransport
 from .outline import Outline, first_difference
+from .redistribution import Redistribution
+from .redistribution_operator import CarrierTransport, RedistributionOperator, Transport
 from .socket_transport import SocketCarrier
 
 _PURPOSE = 'exchanges of layers'
@@ -83,9 +83,9 @@ class WorkerGroup:
         first, self._reserved = self._reserved, self._reserved + count
         return first
 
-    def make_node(self, exchange: Exchange, differentiable: bool) -> ExchangeNode:
+    def make_node(self, exchange: Redistribution, differentiable: bool) -> RedistributionOperator:
         """The operator of an exchange."""
-        return ExchangeNode(exchange, self.transport, differentiable, self._fails, self._job.telemetry.trace)
+        return RedistributionOperator(exchange, self.transport, differentiable, self._fails, self._job.telemetry.trace)
 
     @property
     def transport(self) -> Transport:

@@ -61,7 +61,7 @@ class JointBatchNorm:
         part = None
         if program.rank in boxes:
             part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype)
-        everyone = program.exchange(None if part is None else part.moments, have, wanted, dtype, one,
+        everyone = program.redistribute(None if part is None else part.moments, have, wanted, dtype, one,
                                     plain=program.learns(graph.operators[source[0]]))
         if part is None:
             return None

@@ -64,7 +64,7 @@ class SplitSoftmax:
             shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
             mine = mx.sym.stack(largest, total, axis=0)
-        everyone = program.exchange(mine, have, wanted, dtype, one,
+        everyone = program.redistribute(mine, have, wanted, dtype, one,
                                     plain=program.learns(graph.operators[one.inputs[0][0]]))
         if everyone is None:
             return None

@@ -4,19 +4,20 @@ from typing import Any, Dict, List, Mapping, Sequence
 from ...base.text import aligned, size_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
-from ..redistribution.exchange import Exchange
+from ..redistribution.redistribution import Redistribution
 from ..sharding.box import size_of
 from ..sharding.split import Split
 from .joint_work import joint_operators, whole_outputs
 from .rank_program import Parts
 
 
-def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange],
+def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts,
+                 redistributions: Sequence[Redistribution],
                  ranks: int, notes: Dict[int, str]) -> str:
     """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
     sent: Dict[int, int] = {}
-    for exchange in exchanges:
-        sent[exchange.operator] = sent.get(exchange.operator, 0) + sum(exchange.bytes)
+    for redistribution in redistributions:
+        sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes)
     rows = []
     for one in graph.computing:
         split = parts.splits[one.number]
@@ -28,7 +29,7 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, 
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
                 for number, _ in _held(graph, parts))
     title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d exchanges, %s per step between '
-             'all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(exchanges),
+             'all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(redistributions),
                               size_text(sum(sent.values()))))
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
     ends = note_lines(graph, dimensions, parts.splits, ranks, notes)

@@ -125,10 +125,10 @@ class Parallel(gluon.Block):
     @property
     def exchanges(self) -> int:
         """How many exchanges there are in a step of training, on all workers together."""
-        return len(self._programs[True].exchanges)
+        return len(self._programs[True].redistributions)
 
     def _exchanges_line(self) -> str:
-        made = self._programs[True].exchanges
+        made = self._programs[True].redistributions
         sent = sum(move.bytes_sent(one.dtype.itemsize) for one in made for move in (one.forward, one.backward))
         return '' if not made else ('exchanges between layers: %d in a step, forwards and backwards, in which this '
                                     'worker sends %s' % (len(made), size_text(sent)))
@@ -144,7 +144,7 @@ class Parallel(gluon.Block):
         """
         self._check(args)
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
-        if self._programs[training].exchanges:
+        if self._programs[training].redistributions:
             self._workers.count_call(NETWORK_CALL)
         program, found = self._run(training, args)
         return self._network.traced.regroup(found[:program.outputs])
@@ -199,7 +199,7 @@ class Parallel(gluon.Block):
         """A table of all operators: how they are split, on which workers, what that takes and moves."""
         network = self._network
         return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.parts,
-                                       self._programs[True].exchanges, self._workers.size, network.notes)]
+                                       self._programs[True].redistributions, self._workers.size, network.notes)]
                          + network.plan.store.words())
 
     __repr__ = report

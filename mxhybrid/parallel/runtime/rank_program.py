@@ -9,7 +9,7 @@ from ...native.symbols import CONSTANTS, symbol_function
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import indices, is_elementwise, is_loss, rule_of
 from ..ops.rule import Collective, OperatorPart
-from ..redistribution.exchange import Exchange
+from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
 from ..sharding.split import PartPlace, Split
@@ -18,7 +18,7 @@ from .gradient_readers import Readers, most_addends
 from .running_averages import Updated, updates_of
 
 
-class AnyNode(Protocol):
+class RedistributionNode(Protocol):
     """An exchange in a graph."""
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
@@ -34,7 +34,7 @@ class AnyNode(Protocol):
 
 
 #: Makes the node of an exchange: exchange, whether gradients go back.
-MakeNode = Callable[[Exchange, bool], AnyNode]
+MakeNode = Callable[[Redistribution, bool], RedistributionNode]
 
 #: How MXNet compiles a program: shapes never change, so that the engine gets small operators in one piece.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
@@ -117,7 +117,7 @@ class Program:
         Running averages by the input whose gradient is their next value.
     constants : dict of str to numpy.ndarray
         Inputs of `symbol` besides data and parameters.
-    exchanges : list of Exchange
+    redistributions : list of Redistribution
         In the order in which they are made; also those in which this rank has no part.
     """
 
@@ -142,9 +142,9 @@ class Program:
         self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
         self.averages: Dict[str, str] = {}
         self.constants: Dict[str, np.ndarray] = {}
-        self.exchanges: List[Exchange] = []
+        self.redistributions: List[Redistribution] = []
         self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
-        self._nodes: List[AnyNode] = []
+        self._nodes: List[RedistributionNode] = []
         #: What operators take the shape of, and nothing else.
         self._shapes_read: List[Entry] = []
         for one in self.graph.operators:
@@ -294,7 +294,7 @@ class Program:
             return self._sources.give(self._local[entry]) if self.rank in wanted else None
         key = entry, tuple(sorted(wanted.items())), fill, as_index
         if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
+            self._fetched[key] = self._sliced(entry, have, wanted) or self._redistributed(entry, have, wanted, fill,
                                                                                       as_index)
         fetched = self._fetched[key][0]
         return None if fetched is None else self._sources.give(fetched)
@@ -309,11 +309,12 @@ class Program:
             return [None]
         return [_slice(self._sources.give(self._local[entry]), slices_in(wanted[self.rank], have.boxes[self.rank]))]
 
-    def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
+    def _redistributed(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float,
+                       as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
         given = self._sources.give(self._local[entry]) if entry in self._local else None
-        return [self.exchange(given, have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
+        return [self.redistribute(given, have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
                               plain=self.is_plain(entry) or not differentiable)]
 
     def is_plain(self, entry: Entry) -> bool:
@@ -322,22 +323,24 @@ class Program:
         """
         return entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
 
-    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator, fill: float = 0.0,
-                 differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
+    def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator,
+                     fill: float = 0.0,
+                 differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
         """The symbol of what this rank gets by an exchange that all ranks make for an operator; None for nothing.
 
-        For `plain`, see :class:`AnyNode`.
+        For `plain`, see :class:`RedistributionNode`.
         """
-        exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, one.name,
+        redistribution = Redistribution(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_gradient,
+                                        one.name,
                             differentiable, one.number)
         self._number += 1
-        self.exchanges.append(exchange)
-        if not exchange.takes_part:
+        self.redistributions.append(redistribution)
+        if not redistribution.takes_part:
             return None
-        node = self._make_node(exchange, differentiable)
+        node = self._make_node(redistribution, differentiable)
         self._nodes.append(node)
         self.uses_token = True
-        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None, plain)
+        self._token, taken = node.symbol(self._token, given if redistribution.source is not None else None, plain)
         # Else Embedding would be asked for a gradient of ids.
         return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
 
@@ -355,7 +358,7 @@ class Program:
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
             return self._sources.give(self._local[entry])
         given = self._sources.give(self._local[entry]) if entry in self._local else None
-        found = self.exchange(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
+        found = self.redistribute(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
                               entry[0] in self._flowing, True, self.is_plain(entry))
         return found if found is None else self._nodes[-1].ending(found)
 

@@ -9,7 +9,7 @@ from ...base.errors import InputError
 from ...kvstore.weight_shards import set_emptied, set_shard
 from ...native import trainers
 from ...native.arrays import host_view
-from ..redistribution.exchange import Exchange, Move
+from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.worker_group import WorkerGroup
 from ..sharding.box import Box, cuts, full, overlap, shape_of, slices_in
 from ..sharding.layout import Layout
@@ -77,9 +77,10 @@ class WeightBox:
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
             self._workers.barrier()  # so that nobody sends what worker 0 has no memory for yet
-            exchange = Exchange(self._workers.reserve_numbers(1), self._workers.rank, have, {0: slab}, np.dtype(dtype))
+            redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank, have, {0: slab},
+                                            np.dtype(dtype))
             taken = np.empty(shape_of(slab), dtype) if self._workers.rank == 0 else None
-            self._move(exchange.forward, mine, taken, array)
+            self._transfer(redistribution.forward, mine, taken, array)
             if taken is not None:
                 yield taken
 
@@ -91,20 +92,21 @@ class WeightBox:
             self._workers.barrier()
             wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)]
                       if common is not None}
-            exchange = Exchange(self._workers.reserve_numbers(1), self._workers.rank, Layout(shape, {0: slab}), wanted,
+            redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank,
+                                            Layout(shape, {0: slab}), wanted,
                                 np.dtype(dtype))
             given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._workers.rank == 0 else None
-            taken = None if exchange.target is None or mine is None else mine[
-                slices_in(exchange.target, boxes[self._workers.rank])]
-            self._move(exchange.forward, given, taken, array)
+            taken = None if redistribution.target is None or mine is None else mine[
+                slices_in(redistribution.target, boxes[self._workers.rank])]
+            self._transfer(redistribution.forward, given, taken, array)
 
-    def _move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
+    def _transfer(self, transfer: Transfer, given: Any, taken: Any, array: Any) -> None:
         """Make a move between NumPy arrays, and wait for it; one of them may be the memory of `array`."""
-        if move.sends or move.receives or move.own:
+        if transfer.sends or transfer.receives or transfer.own:
             after = mx.nd.zeros(1, ctx=mx.cpu())
-            self._transport.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
+            self._transport.push_views(transfer, given, taken, [after] + ([] if array is None else [array]), 0)
             after.wait_to_read()
-            self._transport.forget([move])
+            self._transport.forget([transfer])
 
 
 def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:
@@ -124,9 +126,9 @@ class _GroupSum:
         chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, cuts(size, len(group)))
                                   if chunk[0] < chunk[1]}
         whole = dict.fromkeys(group, full((size,)))
-        scattered = Exchange(number, workers.rank, Layout((size,), whole, partial=True), chunks, dtype)
-        gathered = Exchange(number + 1, workers.rank, Layout((size,), chunks), whole, dtype)
-        self._moves = scattered.forward, gathered.forward
+        scattered = Redistribution(number, workers.rank, Layout((size,), whole, partial=True), chunks, dtype)
+        gathered = Redistribution(number + 1, workers.rank, Layout((size,), chunks), whole, dtype)
+        self._transfers = scattered.forward, gathered.forward
         mine = chunks.get(workers.rank)
         # Gradients may be in a layout of oneDNN's; what MXNet copies them to is not.
         self._buffer = mx.nd.empty(array.shape, dtype=dtype, ctx=mx.cpu())
@@ -137,8 +139,8 @@ class _GroupSum:
         """Sum a gradient in place, by operations of the engine."""
         array.copyto(self._buffer)
         arrays = [self._buffer] + ([] if self._chunk is None else [self._chunk])
-        self._transport.push_views(self._moves[0], self._views[0], self._views[1], arrays, priority)
-        self._transport.push_views(self._moves[1], self._views[1], self._views[0], arrays, priority)
+        self._transport.push_views(self._transfers[0], self._views[0], self._views[1], arrays, priority)
+        self._transport.push_views(self._transfers[1], self._views[1], self._views[0], arrays, priority)
         self._buffer.copyto(array)
 
 

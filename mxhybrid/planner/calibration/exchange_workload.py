@@ -5,15 +5,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from ...parallel.redistribution.exchange import Exchange
-from ...parallel.redistribution.exchange_op import ExchangeNode
+from ...parallel.redistribution.redistribution import Redistribution
+from ...parallel.redistribution.redistribution_operator import RedistributionOperator
 from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.rank_program import COMPILED
 from ...parallel.runtime.sharded_parameters import WeightBox
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
 
-#: Exchange numbers that are reserved for a chain, or for a sum.
+#: Redistribution numbers that are reserved for a chain, or for a sum.
 _NUMBERS = 64
 
 #: Shape of the weights of a dense layer between exchanges: 4 MB, more than a core's caches hold.
@@ -60,7 +60,7 @@ class ExchangeChain:
                  layers: int = 0):
         first = workers.reserve_numbers(_NUMBERS)
         token, data = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
-        self._nodes: List[ExchangeNode] = []
+        self._nodes: List[RedistributionOperator] = []
         self._call: Any = None
         transport = workers.transport  # all ranks have to open it
         assert transport is not None and length <= _NUMBERS
@@ -71,7 +71,7 @@ class ExchangeChain:
                 data = _behind_a_layer(data, weight)
                 continue
             before, after = step(number)
-            exchange = Exchange(first + number, workers.rank, Layout((ranks, columns), before), after,
+            exchange = Redistribution(first + number, workers.rank, Layout((ranks, columns), before), after,
                                 np.dtype('float32'), label='calibration')
             if exchange.source is None:
                 return  # this rank is in none of the groups

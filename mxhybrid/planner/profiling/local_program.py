@@ -8,7 +8,7 @@ import mxnet as mx
 
 from ...parallel.ops.graph import Entry, Graph
 from ...parallel.ops.registry import indices, rule_of
-from ...parallel.redistribution.exchange import Exchange
+from ...parallel.redistribution.redistribution import Redistribution
 from ...parallel.runtime.rank_program import Parts, Program
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
@@ -58,11 +58,11 @@ class LocalProgram(NamedTuple):
 class _LocalNode:
     """An exchange that moves nothing."""
 
-    def __init__(self, exchange: Exchange, differentiable: bool, name: str):
+    def __init__(self, exchange: Redistribution, differentiable: bool, name: str):
         self.exchange, self.differentiable, self.name = exchange, differentiable, name
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """See :meth:`mxhybrid.parallel.runtime.rank_program.AnyNode.symbol`."""
+        """See :meth:`mxhybrid.parallel.runtime.rank_program.RedistributionNode.symbol`."""
         if given is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, given if self.differentiable else mx.sym.BlockGrad(given)])
         shape = self.exchange.shapes[1]
@@ -82,9 +82,10 @@ class _OneRank(Program):
     To find out what the other ranks exchange among each other takes seconds for many ranks, and nothing here needs it.
     """
 
-    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
-        """See :meth:`mxhybrid.parallel.runtime.rank_program.Program.exchange`."""
-        return super().exchange(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank}, *more,
+    def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
+        """See :meth:`mxhybrid.parallel.runtime.rank_program.Program.redistribute`."""
+        return super().redistribute(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank},
+                                    *more,
                                 **others)
 
 
@@ -97,7 +98,7 @@ def local_program(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
     graph = parts.graph
     nodes: Dict[str, _LocalNode] = {}
 
-    def make_node(exchange: Exchange, differentiable: bool) -> _LocalNode:
+    def make_node(exchange: Redistribution, differentiable: bool) -> _LocalNode:
         node = _LocalNode(exchange, differentiable, 'mxhybrid_received%d' % len(nodes))
         nodes[node.name] = node
         return node

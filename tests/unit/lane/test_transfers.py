@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import JobError
 from mxhybrid.lane.transfers import PersistentTransfer
-from mxhybrid.parallel.redistribution.exchange import Exchange
 from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, transfer_of
+from mxhybrid.parallel.redistribution.redistribution import Redistribution
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.sharding.box import cuts, full
 from mxhybrid.parallel.sharding.layout import Layout
@@ -119,13 +119,14 @@ def layouts(draw):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 99))
-def test_what_the_carrier_of_python_gives(job, mails, two, dtype, one_answers, seed):
+def test_what_the_carrier_of_python_gives(job, mails, two, dtype, one_gradient, seed):
     have, wanted = two
     if have.partial and dtype == 'bool':
         dtype = 'int8'
     random = np.random.RandomState(seed)
     number = next(_tags)
-    exchanges = [Exchange(number, rank, have, wanted, np.dtype(dtype), fill=float(seed % 3), one_answers=one_answers)
+    exchanges = [Redistribution(number, rank, have, wanted, np.dtype(dtype), fill=float(seed % 3),
+                                one_gradient=one_gradient)
                  for rank in range(RANKS)]
     shapes = [exchange.shapes for exchange in exchanges]
     directions = [([one.forward for one in exchanges], [here for here, _ in shapes], [there for _, there in shapes])]
@@ -144,7 +145,7 @@ def swap(job, count, dtype='float32', adds=False):
     """A move in which each worker gives all it has to all others."""
     whole = dict.fromkeys(range(RANKS), ((0, count),))
     number = next(_tags)
-    exchanges = [Exchange(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
+    exchanges = [Redistribution(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
                  for rank in range(RANKS)]
     return [transfer_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
             for rank, one in enumerate(exchanges)]
@@ -167,7 +168,7 @@ def test_sizes(job, count):
 def one_way(job, giver, taker, count):
     whole = ((0, count),)
     number = next(_tags)
-    exchanges = [Exchange(number, rank, Layout((count,), {giver: whole}), {taker: whole}, np.dtype('f4'))
+    exchanges = [Redistribution(number, rank, Layout((count,), {giver: whole}), {taker: whole}, np.dtype('f4'))
                  for rank in (giver, taker)]
     return (transfer_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
             transfer_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
@@ -259,7 +260,7 @@ def test_a_channel_without_room_says_so():
 
 def test_a_tag_belongs_to_one_transfer(job):
     """The reader finds the first ring with a tag: what went by another one would never come."""
-    move = Exchange(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
+    move = Redistribution(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
     kept = transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     with pytest.raises(JobError, match='another transfer already has the tag %d' % move.tag):
         transfer_of(Channels(job, 0), move, 'f4', (5,), None)
@@ -274,7 +275,7 @@ def test_threads_that_come_with_a_transfer_at_the_same_time(job):
             return super().transfer(*args)
 
     number, count, whole = next(_tags), 1000, ((0, 1000),)
-    give, take = [Exchange(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
+    give, take = [Redistribution(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
                   for rank in (0, 1)]
     giver, taker = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
     after = [mx.nd.zeros(1) for _ in range(4)]

@@ -14,7 +14,7 @@ import numpy as np
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
-from mxhybrid.parallel.redistribution.exchange_op import CarrierTransport, ExchangeNode
+from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import TOKEN, Parts, Program
@@ -56,7 +56,8 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
     shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
     program = Program(parts, RANK, shares.inputs, shares.outputs, collectives(training),
-                      lambda exchange, flows: ExchangeNode(exchange, transport, flows, fail), first, shares.flows)
+                      lambda exchange, flows: RedistributionOperator(exchange, transport, flows, fail), first,
+                      shares.flows)
     arrays = {}
     for name in program.symbol.list_inputs():
         if name in program.averages:
@@ -87,7 +88,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
                  for name, array in arrays.items()
                  if name != TOKEN and name not in program.averages and array.grad is not None}
     program.forget()
-    return outputs, gradients, len(program.exchanges)
+    return outputs, gradients, len(program.redistributions)
 
 
 def main():

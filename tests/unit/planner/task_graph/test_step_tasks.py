@@ -5,9 +5,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import Parts, Program
@@ -147,7 +147,7 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
     graph, model = planned.graph, planned.model
     shares = Shares(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
     program = Program(Parts(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], UnusedExchange, 0)
-    expected = sorted(exchange.bytes for exchange in program.exchanges)
+    expected = sorted(exchange.bytes for exchange in program.redistributions)
     predicted = []
     operators = {number: model.operator(number, split) for number, split in splits.items()}
     for entry, consumers in model.dataflow.consumers.items():

@@ -15,7 +15,7 @@ from ..sharding.layout import Layout, bytes_between, messages, owners
 Slices = Tuple[slice, ...]
 
 
-class Move(NamedTuple):
+class Transfer(NamedTuple):
     """One direction of an exchange, as a rank sees it."""
 
     #: The same on all ranks, and of no other move, before or behind.
@@ -34,7 +34,7 @@ class Move(NamedTuple):
         return sum(int(np.prod(shape_at(where))) for _, where in self.sends) * itemsize
 
 
-class Exchange:
+class Redistribution:
     """An exchange as a rank sees it.
 
     Parameters
@@ -47,7 +47,7 @@ class Exchange:
     dtype : numpy.dtype
     fill : float
         What stands beyond the tensor.
-    one_answers : bool
+    one_gradient : bool
         Whether of ranks that get the same box one alone gives its gradient back.
     label : str
         Of what.
@@ -58,21 +58,21 @@ class Exchange:
     """
 
     def __init__(self, number: int, rank: int, have: Layout, wanted: Dict[int, Box], dtype: np.dtype, fill: float = 0.0,
-                 one_answers: bool = False, label: str = '', differentiable: bool = True, operator: int = -1):
+                 one_gradient: bool = False, label: str = '', differentiable: bool = True, operator: int = -1):
         self.number, self.label, self.dtype = number, label, np.dtype(dtype)
         self.operator = operator
         self.source: Optional[Box] = have.boxes.get(rank)
         self.target: Optional[Box] = wanted.get(rank)
         there = messages(have, wanted)
         speakers = set(owners(wanted).values())
-        back = [one for one in there if differentiable and (not one_answers or one.target in speakers)]
+        back = [one for one in there if differentiable and (not one_gradient or one.target in speakers)]
         #: Bytes between all ranks, there and back.
         self.bytes = bytes_between(there, self.dtype.itemsize), bytes_between(back, self.dtype.itemsize)
-        self.forward = self.backward = Move(0, [], [], [], False, 0.0)
+        self.forward = self.backward = Transfer(0, [], [], [], False, 0.0)
         to_source = [(one.source, one.target, one.box) for one in there]
         to_target = [(one.target, one.source, one.box) for one in back]
-        self.forward = _move(2 * number, rank, to_source, self.source, self.target, have.partial, fill)
-        self.backward = _move(2 * number + 1, rank, to_target, self.target, self.source, True, 0.0)
+        self.forward = _transfer(2 * number, rank, to_source, self.source, self.target, have.partial, fill)
+        self.backward = _transfer(2 * number + 1, rank, to_target, self.target, self.source, True, 0.0)
 
     @property
     def takes_part(self) -> bool:
@@ -86,8 +86,8 @@ class Exchange:
                 None if self.target is None else shape_of(self.target))
 
 
-def _move(tag: int, rank: int, pieces: List[Tuple[int, int, Box]], source: Optional[Box], target: Optional[Box],
-          adds: bool, fill: float) -> Move:
+def _transfer(tag: int, rank: int, pieces: List[Tuple[int, int, Box]], source: Optional[Box], target: Optional[Box],
+          adds: bool, fill: float) -> Transfer:
     sends = [(to, slices_in(box, source)) for giver, to, box in pieces
              if giver == rank and to != rank and source is not None]
     receives = [(giver, slices_in(box, target)) for giver, to, box in pieces
@@ -96,7 +96,7 @@ def _move(tag: int, rank: int, pieces: List[Tuple[int, int, Box]], source: Optio
            if giver == to == rank and source is not None and target is not None]
     if not adds and target is not None and sum(size_of(box) for _, to, box in pieces if to == rank) == size_of(target):
         fill = float('nan')  # nothing is left to be filled
-    return Move(tag, sends, receives, own, adds, fill)
+    return Transfer(tag, sends, receives, own, adds, fill)
 
 
 def shape_at(slices: Slices) -> Tuple[int, ...]:

@@ -13,20 +13,21 @@ from ...lane.exchange_operator import ExchangeOperator
 from ...native.arrays import host_view
 from ...native.engine import Deferred, Notifier
 from ...telemetry.recorder import OFF, AnyRecorder
-from .exchange import Exchange, Move
+from .redistribution import Redistribution, Transfer
 
 #: Name of the operator.
 OPERATOR = 'mxhybrid_exchange'
 
 #: MXNet hands texts to operators: exchanges by their numbers in this process.
-_exchanges: Dict[int, 'ExchangeNode'] = {}
+_redistributions: Dict[int, 'RedistributionOperator'] = {}
 _numbers = itertools.count(1)
 
 
 class Carrier(Protocol):
     """What moves pieces between ranks."""
 
-    def begin(self, move: Move, source: Optional[np.ndarray], target: Optional[np.ndarray], done: Callable[[], None]
+    def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
+              done: Callable[[], None]
               ) -> None:
         """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
 
@@ -34,19 +35,19 @@ class Carrier(Protocol):
 class Transport(Protocol):
     """Moves arrays, as operations of MXNet's engine that nobody waits for."""
 
-    def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
+    def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
         """Have the engine make a move; `source` is there already, `others` are held back, too, until it is made.
 
         `source` and `target` may be None; with `adds`, the target keeps what it has, and more is added.
         """
 
-    def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
+    def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
 
-    def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
+    def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
         """What makes an exchange without Python; None where nothing does."""
 
-    def forget(self, moves: List[Move]) -> None:
+    def forget(self, transfers: List[Transfer]) -> None:
         """They will not be made any more, when what is under way is done."""
 
 
@@ -56,52 +57,52 @@ class CarrierTransport:
     def __init__(self, carrier: Carrier):
         self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
 
-    def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
+    def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
         """See :class:`Transport`."""
         arrays = others if target is None else others + [target]
         given = None if source is None else host_view(source)
         taken = None if target is None else host_view(target)
         if not adds:
-            self._deferred.push(arrays, (move, given, taken))
+            self._deferred.push(arrays, (transfer, given, taken))
             return
         scratch = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-        self._deferred.push([scratch], (move, given, host_view(scratch)))
+        self._deferred.push([scratch], (transfer, given, host_view(scratch)))
         target += scratch
         for other in others:
             other[:] = 0
 
-    def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
+    def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """See :class:`Transport`."""
-        self._deferred.push(arrays, (move, source, target), priority)
+        self._deferred.push(arrays, (transfer, source, target), priority)
 
-    def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
+    def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
         """A carrier is Python."""
         return None
 
-    def forget(self, moves: List[Move]) -> None:
+    def forget(self, transfers: List[Transfer]) -> None:
         """A carrier keeps nothing of them."""
 
 
-class ExchangeNode:
+class RedistributionOperator:
     """An exchange that a program makes, and who carries it."""
 
-    def __init__(self, exchange: Exchange, transport: Transport, differentiable: bool,
+    def __init__(self, redistribution: Redistribution, transport: Transport, differentiable: bool,
                  on_failure: Callable[[BaseException], None], trace: AnyRecorder = OFF):
-        self.exchange, self._transport, self._differentiable = exchange, transport, differentiable
+        self.redistribution, self._transport, self._differentiable = redistribution, transport, differentiable
         self._on_failure = on_failure
         self._trace: Any = trace
         self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
         #: What makes it without Python, where something does and nobody has to look on.
         self._operator: Optional[ExchangeOperator] = None
-        _exchanges[self.number] = self
+        _redistributions[self.number] = self
 
     def forget(self) -> None:
         """Nobody calls it any more."""
         if self._operator is not None:
             mx.nd.waitall()  # what is under way needs it
-        _exchanges.pop(self.number, None)
-        self._transport.forget([self.exchange.forward, self.exchange.backward])
+        _redistributions.pop(self.number, None)
+        self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
         """The operator in a graph: the token after it, and what the rank gets, None if that is nothing.
@@ -110,7 +111,7 @@ class ExchangeNode:
         """
         name = 'exchange%d' % self.number
         if plain and self._notifier is None:
-            self._operator = self._transport.operator(self.exchange)
+            self._operator = self._transport.operator(self.redistribution)
         inputs = [token] if given is None else [token, given]
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(one) for one in inputs]
@@ -120,7 +121,7 @@ class ExchangeNode:
         else:
             inputs[1:] = [mx.sym.stack(one, axis=0) for one in inputs[1:]]
             made = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
-        after, taken = (made, None) if self.exchange.target is None else (made[0], made[1])
+        after, taken = (made, None) if self.redistribution.target is None else (made[0], made[1])
         if taken is not None and self._operator is None:
             taken = mx.sym.SliceChannel(taken, num_outputs=1, axis=0, squeeze_axis=True)
         # Backward goes past an exchange of which nothing goes back: that would wait in the engine's queue for its turn.
@@ -133,8 +134,8 @@ class ExchangeNode:
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin it."""
         try:
-            ends = self._begins(self.exchange.forward)
-            self._transport.push(self.exchange.forward, _inner(source), _inner(target), [token])
+            ends = self._begins(self.redistribution.forward)
+            self._transport.push(self.redistribution.forward, _inner(source), _inner(target), [token])
             ends(token)
         except BaseException as error:
             self._on_failure(error)
@@ -144,19 +145,21 @@ class ExchangeNode:
         try:
             if target is not None and request == 'null':
                 target = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-            ends = self._begins(self.exchange.backward)
-            self._transport.push(self.exchange.backward, _inner(gradient), _inner(target), [token], request == 'add')
+            ends = self._begins(self.redistribution.backward)
+            self._transport.push(self.redistribution.backward, _inner(gradient), _inner(target), [token],
+                                 request == 'add')
             ends(token)
         except BaseException as error:
             self._on_failure(error)
 
-    def _begins(self, move: Move) -> Callable[[Any], None]:
+    def _begins(self, transfer: Transfer) -> Callable[[Any], None]:
         """Record that a move begins; the function that is returned records its end, which makes an array."""
         if self._notifier is None:
             return lambda array: None
         trace, notifier, number = self._trace, self._notifier, self._trace.new_id()
-        label = 'exchange %s%s' % (self.exchange.label, '' if move is self.exchange.forward else ', backward')
-        trace.begin(label, number, 'exchange', {'bytes': move.bytes_sent(self.exchange.dtype.itemsize)})
+        label = 'exchange %s%s' % (self.redistribution.label,
+                                   '' if transfer is self.redistribution.forward else ', backward')
+        trace.begin(label, number, 'exchange', {'bytes': transfer.bytes_sent(self.redistribution.dtype.itemsize)})
         return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'exchange'))
 
 
@@ -170,14 +173,14 @@ def _inner(array: Any) -> Any:
     return None if array is None else array.reshape(array.shape[1:])
 
 
-class _ExchangeInPython(mx.operator.CustomOp):
+class _PythonRedistribution(mx.operator.CustomOp):
     """Inputs are the token and, with a dimension of 1 in front, what the rank gives; outputs likewise.
 
     Arrays in a layout of oneDNN would reach Python as freed memory: what makes that dimension, and what takes it away,
     are operators that know no such layout, forwards as backwards (imperative_utils.h and custom.cc of MXNet 1.9.1).
     """
 
-    def __init__(self, node: ExchangeNode):
+    def __init__(self, node: RedistributionOperator):
         super().__init__()
         self._node = node
 
@@ -197,24 +200,24 @@ class _Properties(mx.operator.CustomOpProp):
 
     def __init__(self, number: str):
         super().__init__(need_top_grad=True)
-        self._node = _exchanges[int(number)]
+        self._node = _redistributions[int(number)]
 
     def list_arguments(self) -> List[str]:
-        return ['token'] + ['given'] * (self._node.exchange.source is not None)
+        return ['token'] + ['given'] * (self._node.redistribution.source is not None)
 
     def list_outputs(self) -> List[str]:
-        return ['after'] + ['taken'] * (self._node.exchange.target is not None)
+        return ['after'] + ['taken'] * (self._node.redistribution.target is not None)
 
     def infer_shape(self, in_shape: Any) -> Any:
-        source, target = self._node.exchange.shapes
+        source, target = self._node.redistribution.shapes
         return ([(1,)] + ([] if source is None else [(1,) + source]),
                 [(1,)] + ([] if target is None else [(1,) + target]), [])
 
     def infer_type(self, in_type: Any) -> Any:
-        dtype = self._node.exchange.dtype.type
-        source, target = self._node.exchange.shapes
+        dtype = self._node.redistribution.dtype.type
+        source, target = self._node.redistribution.shapes
         return ([np.float32] + ([] if source is None else [dtype]), [np.float32] + ([] if target is None else [dtype]),
                 [])
 
-    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _ExchangeInPython:
-        return _ExchangeInPython(self._node)
+    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _PythonRedistribution:
+        return _PythonRedistribution(self._node)
