@@ -8,7 +8,7 @@ import numpy as np
 from ...lane.exchange_operator import ExchangeOperator
 from ...lane.moves import Channels, PersistentTransfer
 from ...native.engine import address_of, handles_of
-from ..sharding.box import Box, full, overlap, without
+from ..sharding.box import Box, full, overlap, subtract
 from .redistribution import Redistribution, Slices, Transfer
 
 
@@ -95,4 +95,4 @@ def transfer_of(channels: Channels, transfer: Transfer, dtype: Any, source: Opti
 def _less(box: Box, where: Slices) -> List[Box]:
     """A box without a piece."""
     common = overlap(box, tuple((one.start, one.stop) for one in where))
-    return [box] if common is None else without(box, common)
+    return [box] if common is None else subtract(box, common)

@@ -5,7 +5,7 @@ from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Entry, Graph
 from ..ops.rule import with_range
-from ..sharding.box import Box, cuts, full
+from ..sharding.box import Box, full, split_range
 from ..sharding.sample_axis import SampleAxis
 
 
@@ -32,7 +32,7 @@ class Shares:
             raise InputError('parallelize: inputs have %s samples: give the shapes of one joint batch'
                              % sorted(counts))
         self._count = counts.pop()
-        self._ranges = cuts(self._count, ranks) if self._count >= ranks else [
+        self._ranges = split_range(self._count, ranks) if self._count >= ranks else [
             (at * self._count // ranks, at * self._count // ranks + 1) for at in range(ranks)]
         self.samples = slice(*self._ranges[rank])
         self.inputs: Dict[Entry, Dict[int, Box]] = {}

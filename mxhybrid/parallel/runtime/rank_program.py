@@ -13,7 +13,7 @@ from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
 from ..sharding.split import PartPlace, Split
-from ..sharding.weight_layout import Weights
+from ..sharding.weight_layout import WeightLayouts
 from .gradient_readers import Readers, most_addends
 from .running_averages import Updated, updates_of
 
@@ -50,7 +50,7 @@ class Parts:
         self.graph, self.splits = graph, splits
         self.places: Dict[int, Dict[int, PartPlace]] = {}
         self._parts: Dict[Tuple[int, int], OperatorPart] = {}
-        self.weights = Weights(graph.parameters)
+        self.weights = WeightLayouts(graph.parameters)
         for one in graph.computing:
             rule = rule_of(one)
             self.places[one.number] = splits[one.number].places(graph.shape(one), rule.grains(graph, one))
@@ -70,7 +70,7 @@ class Parts:
         """
         one = self.graph.operators[number]
         if one.op == 'null':
-            self.weights.need(one.name, rank, box)
+            self.weights.require(one.name, rank, box)
         for source, _ in one.inputs:
             self._need(source, rank, box if is_elementwise(one) else full(self.graph.shapes[source, 0]))
 

@@ -11,7 +11,7 @@ from ...native import trainers
 from ...native.arrays import host_view
 from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.worker_group import WorkerGroup
-from ..sharding.box import Box, cuts, full, overlap, shape_of, slices_in
+from ..sharding.box import Box, full, overlap, shape_of, slices_in, split_range
 from ..sharding.layout import Layout
 from .grad_clipping import clip_by_whole_norms
 from .rank_program import Parts
@@ -123,7 +123,7 @@ class _GroupSum:
     def __init__(self, workers: WorkerGroup, group: List[int], array: Any, number: int):
         self._transport = workers.transport
         size, dtype = int(np.prod(array.shape)), np.dtype(array.dtype)
-        chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, cuts(size, len(group)))
+        chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, split_range(size, len(group)))
                                   if chunk[0] < chunk[1]}
         whole = dict.fromkeys(group, full((size,)))
         scattered = Redistribution(number, workers.rank, Layout((size,), whole, partial=True), chunks, dtype)

@@ -69,7 +69,7 @@ def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> Split
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
     made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
                    'joint' if network.joint_statistics else 'local', workers)
-    lacking = made.parts.weights.take(network.parts.weights)
+    lacking = made.parts.weights.adopt(network.parts.weights)
     if lacking:
         raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '
                          'give a joint batch with more samples, as by repeating some' % (found.graph.data, lacking))

@@ -34,12 +34,12 @@ def overlap(one: Box, other: Box) -> Optional[Box]:
     return common if all(low < high for low, high in common) else None
 
 
-def hull(boxes: Iterable[Box]) -> Box:
+def bounding_box(boxes: Iterable[Box]) -> Box:
     """The smallest box that has all of them in it."""
     return tuple((min(low for low, _ in ranges), max(high for _, high in ranges)) for ranges in zip(*boxes))
 
 
-def without(box: Box, hole: Box) -> List[Box]:
+def subtract(box: Box, hole: Box) -> List[Box]:
     """A box less one within it, in disjoint boxes."""
     rest, box_left = [], list(box)
     for place, ((low, high), (start, end)) in enumerate(zip(box, hole)):
@@ -55,15 +55,15 @@ def slices_in(box: Box, outer: Box) -> Tuple[slice, ...]:
     return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, outer))
 
 
-def cuts(count: int, degree: int, grain: int = 1) -> List[Range]:
+def split_range(count: int, degree: int, grain: int = 1) -> List[Range]:
     """`degree` neighbouring ranges of `count` elements, cut at multiples of `grain` only, as even as that allows."""
     units = count // grain
     ends = [units * part // degree * grain for part in range(degree)] + [count]
     return list(zip(ends, ends[1:]))
 
 
-def parts(shape: Sequence[int], degrees: Sequence[int], grains: Sequence[int] = ()) -> List[Box]:
+def split_shape(shape: Sequence[int], degrees: Sequence[int], grains: Sequence[int] = ()) -> List[Box]:
     """A tensor cut in every dimension into so many ranges, the last dimension fastest."""
-    all_cuts = [cuts(count, degree, grain)
+    all_cuts = [split_range(count, degree, grain)
                 for count, degree, grain in zip(shape, degrees, grains or [1] * len(shape))]
     return list(itertools.product(*all_cuts))

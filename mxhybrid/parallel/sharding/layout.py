@@ -1,7 +1,7 @@
 """Layouts of tensors over ranks, and what moves between two of them."""
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from .box import Box, full, overlap, size_of, without
+from .box import Box, full, overlap, size_of, subtract
 
 
 class Layout:
@@ -58,7 +58,7 @@ def messages(have: Layout, wanted: Dict[int, Box]) -> List[Message]:
                     continue
                 found.append(Message(source, target, common))
                 asked[source] += source != target
-                left += without(one, common)
+                left += subtract(one, common)
             rest = left
         assert not rest, 'nobody holds %s of %s' % (rest, have.shape)
     return found

@@ -1,7 +1,7 @@
 """How an operator is split over ranks: its degrees, and which ranks have its parts."""
 from typing import Dict, List, NamedTuple, Sequence
 
-from .box import Box, parts
+from .box import Box, split_shape
 
 
 class PartPlace(NamedTuple):
@@ -40,7 +40,8 @@ class Split:
 
     def places(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, PartPlace]:
         """The part of each rank that has one."""
-        every: List[PartPlace] = [PartPlace(box, addend, self.addends) for box in parts(shape, self.degrees, grains)
+        every: List[PartPlace] = [PartPlace(box, addend, self.addends) for box in split_shape(shape, self.degrees,
+                                                                                              grains)
                               for addend in range(self.addends) for _ in range(self.copies)]
         return dict(zip(self.ranks, every))
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from ...base.settings import TablePlan
 from ...parallel.sharding.split import Split
-from ...parallel.sharding.weight_layout import Weights
+from ...parallel.sharding.weight_layout import WeightLayouts
 from ..cluster.machine_model import Machine
 from .dataflow import Dataflow
 from .memo import Memo
@@ -97,10 +97,10 @@ class WeightTasks:
         first_boxes, needs_whole = needed[0]
         if len(needed) == 1 and not needs_whole and (first_boxes.boxes == first_boxes.boxes[:1]).all():
             return first_boxes  # all ranks read the same box
-        weights = Weights({'': shape})
+        weights = WeightLayouts({'': shape})
         for boxes, needs_whole in needed:
             for rank, box in (whole_boxes(shape, boxes) if needs_whole else boxes).by_rank.items():
-                weights.need('', rank, box)
+                weights.require('', rank, box)
         held = RankBoxes.from_boxes(weights.boxes(''))
         return interned_boxes(self._memo, held.ranks, held.boxes)
 

@@ -13,7 +13,7 @@ from mxhybrid.lane.transfers import PersistentTransfer
 from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, transfer_of
 from mxhybrid.parallel.redistribution.redistribution import Redistribution
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
-from mxhybrid.parallel.sharding.box import cuts, full
+from mxhybrid.parallel.sharding.box import full, split_range
 from mxhybrid.parallel.sharding.layout import Layout
 
 from .hosts import LIMIT_MS, begin, hosts, lib
@@ -113,7 +113,7 @@ def layouts(draw):
     axis = draw(st.integers(0, len(shape) - 1))
     degree = min(shape[axis], RANKS)
     boxes = {rank: tuple(full(shape)[:axis]) + (cut,) + tuple(full(shape)[axis + 1:])
-             for rank, cut in enumerate(cuts(shape[axis], degree))}
+             for rank, cut in enumerate(split_range(shape[axis], degree))}
     return Layout(shape, boxes), {rank: box(2) for rank in draw(some)}
 
 
