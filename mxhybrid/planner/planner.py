@@ -14,7 +14,7 @@ from ..base.errors import InputError
 from ..base.settings import TablePlan
 from ..parallel.ops.graph import Operator
 from ..parallel.ops.registry import collectives, rule_of
-from ..parallel.ops.rule import OperatorPart
+from ..parallel.ops.rule import OperatorShard
 from ..parallel.ops.tracing import traced
 from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import as_plan
@@ -22,7 +22,7 @@ from ..parallel.plans.store_plan import StorePlan
 from ..parallel.plans.strategies import Explicit, data_parallel, grid, one_weird_trick
 from ..parallel.rules.batch_norm import with_own_statistics
 from ..parallel.runtime.input_shards import Shares
-from ..parallel.sharding.split import PartPlace, Split
+from ..parallel.sharding.split import OutputShard, Split
 from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
 from .analytic.layer_sizes import sizes_of
 from .cluster.cluster_spec import Cluster, load as load_cluster
@@ -141,7 +141,7 @@ class Planner:
         self._base = self.splits(data_parallel())
 
     def _part_times(self, measure: bool) -> PartTime:
-        def part_time(operator: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
+        def part_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
             return self._profiles.shard_seconds(self.graph, operator, place, frozen=self._frozen, measure=measure,
                                                 part=part)
         return part_time
@@ -151,7 +151,7 @@ class Planner:
         graph = with_own_statistics(self.graph)
         keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
 
-        def part_time(operator: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
+        def part_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, place, frozen=self._frozen, measure=measure, part=part)
         dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
         model = OperatorTasks(dataflow, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
@@ -173,12 +173,12 @@ class Planner:
         return self._profiles.measure(self.graph, [(operator, place) for (_, place), operator in shards.items()],
                                       frozen=self._frozen, needed=needed)
 
-    def _first_shards(self, splits: Mapping[int, Split]) -> Dict[Tuple[int, PartPlace], Operator]:
+    def _first_shards(self, splits: Mapping[int, Split]) -> Dict[Tuple[int, OutputShard], Operator]:
         """Return the shard that the first rank has of each operator."""
         shards = {}
         for number, split in splits.items():
             operator = self.graph.operators[number]
-            places = split.places(self.graph.shape(operator), rule_of(operator).grains(self.graph, operator))
+            places = split.shards(self.graph.shape(operator), rule_of(operator).grains(self.graph, operator))
             shards[number, next(iter(places.values()))] = operator
         return shards
 

@@ -3,7 +3,7 @@ from typing import Dict, List, Optional, Tuple
 
 from ..sharding.box import full
 from ..sharding.sample_axis import SampleAxis
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 from .graph import Entry, Graph, Operator
 from .registry import rule_of
 
@@ -53,8 +53,8 @@ class Dimensions:
         """Return the operator that has lost the samples which `one` does not have; None where it reads nothing that had
         any.
         """
-        part = rule_of(one).part(self.graph, one, PartPlace(full(self.graph.shape(one))))
-        read = [entry for entry, box in zip(one.inputs, part.inputs) if box is not None]
+        shard = rule_of(one).shard(self.graph, one, OutputShard(full(self.graph.shape(one))))
+        read = [entry for entry, box in zip(one.inputs, shard.inputs) if box is not None]
         former = next((self._losers[entry] for entry in read if entry in self._losers), None)
         return former or (one if any(self._samples.get(entry) for entry in read) else None)
 

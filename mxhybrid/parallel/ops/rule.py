@@ -4,11 +4,11 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tupl
 from ..sharding.box import Box, Range, full, size_of
 from ..sharding.layout import Layout
 from ..sharding.sample_axis import SampleAxis
-from ..sharding.split import PartPlace, Split
+from ..sharding.split import OutputShard, Split
 from .graph import Graph, Operator
 
 
-class OperatorPart:
+class OperatorShard:
     """A part of an operator.
 
     Attributes
@@ -95,9 +95,9 @@ class Rule:
     def _within(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> bool:
         return all(degree <= limit for degree, limit in zip(degrees, self.limits(graph, one)))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+    def shard(self, graph: Graph, one: Operator, place: OutputShard) -> OperatorShard:
         """The part that makes a box of the first output."""
-        return OperatorPart([full(shape) for shape in graph.inputs(one)],
+        return OperatorShard([full(shape) for shape in graph.inputs(one)],
                     [full(graph.shape(one, output)) for output in range(one.outputs)])
 
     def averages(self, one: Operator) -> Sequence[int]:
@@ -108,13 +108,13 @@ class Rule:
         """Return the number that indices, or lengths, are below; None for labels that may be any numbers."""
         return None
 
-    def flop(self, one: Operator, part: OperatorPart) -> float:
+    def flop(self, one: Operator, shard: OperatorShard) -> float:
         """Return the floating-point operations of the forward pass of a part."""
-        return float(self.elements_moved(one, part))
+        return float(self.elements_moved(one, shard))
 
-    def elements_moved(self, one: Operator, part: OperatorPart) -> int:
+    def elements_moved(self, one: Operator, shard: OperatorShard) -> int:
         """Return the number of elements that the forward pass of a part reads and writes."""
-        return elements_of(part.outputs[:one.outputs]) + elements_of(part.inputs)
+        return elements_of(shard.outputs[:one.outputs]) + elements_of(shard.inputs)
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -133,23 +133,23 @@ class Rule:
             if not probes:
                 continue
             moved = [at for at, axis in having.items() if shapes[at][axis.axis] == graph.shape(one)[dimension]
-                     and all(_range_of(part.inputs[at], axis.axis) == probe for probe, part in probes)]
+                     and all(_range_of(shard.inputs[at], axis.axis) == probe for probe, shard in probes)]
             if moved:
                 found.append((moved, probes))
         if len(found) != 1 or len(found[0][0]) != len(having):
             return unknown  # of no dimension, or of several: then each element is of several samples
         runs = next(iter(having.values()))
-        axes = [_axis_of_output([(probe, part.outputs[output]) for probe, part in found[0][1]])
+        axes = [_axis_of_output([(probe, shard.outputs[output]) for probe, shard in found[0][1]])
                 for output in range(one.outputs)]
         return [None if axis is None else runs._replace(axis=axis) for axis in axes]
 
-    def _probes(self, graph: Graph, one: Operator, dimension: int) -> List[Tuple[Range, 'OperatorPart']]:
+    def _probes(self, graph: Graph, one: Operator, dimension: int) -> List[Tuple[Range, 'OperatorShard']]:
         """The first and the last range of a dimension of the first output, and the parts that make them."""
         shape = graph.shape(one)
         grain, count = self.grains(graph, one)[dimension], shape[dimension]
         if count < 2 * grain:
             return []
-        return [(cut, self.part(graph, one, PartPlace(with_range(full(shape), dimension, cut))))
+        return [(cut, self.shard(graph, one, OutputShard(with_range(full(shape), dimension, cut))))
                 for cut in ((0, grain), (count // grain * grain - grain, count))]
 
 
@@ -211,7 +211,7 @@ def axis_of(one: Operator, dimensions: int, default: int, name: str = 'axis') ->
     return int(one.get(name, default)) % dimensions
 
 
-def summed(count: int, place: PartPlace) -> Range:
+def summed(count: int, place: OutputShard) -> Range:
     """The range of what an operator sums over that makes an addend."""
     return count * place.addend // place.addends, count * (place.addend + 1) // place.addends
 

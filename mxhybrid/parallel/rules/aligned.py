@@ -3,9 +3,9 @@ from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule
+from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import Box
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 #: For each dimension of an input, the dimension of the first output whose range a part reads; None where it reads all.
 Alignment = List[Optional[int]]
@@ -23,11 +23,12 @@ class Aligned(Rule):
         cut = {at for alignment in self.aligned(graph, one) for at in alignment}
         return [at in cut for at in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`; other outputs have the first one's dimensions."""
-        boxes: List[Box] = [tuple((0, count) if at is None else place.box[at] for at, count in zip(alignment, shape))
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`; other outputs have the first one's dimensions."""
+        boxes: List[Box] = [tuple((0, count) if at is None else output_shard.box[at]
+                                  for at, count in zip(alignment, shape))
                             for alignment, shape in zip(self.aligned(graph, one), graph.inputs(one))]
-        return OperatorPart(boxes, [place.box] * one.outputs)
+        return OperatorShard(boxes, [output_shard.box] * one.outputs)
 
 
 @register('softmin', 'sort', 'argsort', 'topk', default_axis=-1)

@@ -8,10 +8,10 @@ from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule
+from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import Box, Range
 from ..sharding.sample_axis import SampleAxis
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 class _Attention(Rule):
@@ -41,13 +41,13 @@ class Scores(_Attention):
         """Return samples, and times of queries where these are a sequence of their own."""
         return [True, self.between, False]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
-        heads, (low, high) = self._heads(one), place.box[0]
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
+        heads, (low, high) = self._heads(one), output_shard.box[0]
         samples = low // heads, high // heads
-        first = self._of_sequence(graph, one, 0, samples, place.box[1] if self.between else None)
-        return OperatorPart([first] + [self._of_sequence(graph, one, at, samples) for at in range(1, len(one.inputs))],
-                            [place.box])
+        first = self._of_sequence(graph, one, 0, samples, output_shard.box[1] if self.between else None)
+        return OperatorShard([first] + [self._of_sequence(graph, one, at, samples) for at in range(1, len(one.inputs))],
+                            [output_shard.box])
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -67,12 +67,12 @@ class Weighted(_Attention):
         """Return samples, and times of queries where these are a sequence of their own."""
         return [self.between, True, False]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
         heads, attention = self._heads(one), graph.inputs(one)[1]
-        times, samples = place.box[0], place.box[1]
-        return OperatorPart([self._of_sequence(graph, one, 0, samples),
-                             ((samples[0] * heads, samples[1] * heads), times, (0, attention[2]))], [place.box])
+        times, samples = output_shard.box[0], output_shard.box[1]
+        return OperatorShard([self._of_sequence(graph, one, 0, samples),
+                             ((samples[0] * heads, samples[1] * heads), times, (0, attention[2]))], [output_shard.box])
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:

@@ -8,10 +8,10 @@ import numpy as np
 from ...lane.norm_operators import is_compiled, joint_of, moments_of
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_of
+from ..ops.rule import OperatorShard, Rule, axis_of
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
-from ..sharding.split import PartPlace, Split
+from ..sharding.split import OutputShard, Split
 from .collective_groups import groups_of
 
 #: Attribute of a BatchNorm of which each rank has its own statistics, however it is split.
@@ -27,10 +27,10 @@ class JointBatchNorm:
     def applies(graph: Graph, one: Operator, split: Split) -> bool:
         """Whether statistics are computed over more than one part."""
         axis = axis_of(one, len(split.degrees), 1)
-        parts = 1
+        shards = 1
         for at, degree in enumerate(split.degrees):
-            parts *= degree if at != axis else 1
-        return parts > 1 and not one.get('use_global_stats', False) and _OWN_STATISTICS not in one.attrs
+            shards *= degree if at != axis else 1
+        return shards > 1 and not one.get('use_global_stats', False) and _OWN_STATISTICS not in one.attrs
 
     @staticmethod
     def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
@@ -52,21 +52,21 @@ class JointBatchNorm:
         shape = graph.shape(one)
         axis = axis_of(one, len(shape), 1)
         others = tuple(at for at in range(len(shape)) if at != axis)
-        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[one.number].items()}
         have, wanted, dtype = cls.told(graph, one, boxes)
         groups = groups_of(boxes, others)
         source = one.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
         part_of = _CompiledNorm if compiled else _ComposedNorm
-        part = None
+        shard = None
         if program.rank in boxes:
-            part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype)
-        everyone = program.redistribute(None if part is None else part.moments, have, wanted, dtype, one,
+            shard = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype)
+        everyone = program.redistribute(None if shard is None else shard.moments, have, wanted, dtype, one,
                                     plain=program.learns(graph.operators[source[0]]))
-        if part is None:
+        if shard is None:
             return None
         sizes = np.array([[size_of(one_box) for one_box in groups[program.rank]]], dtype)
-        made, mean, variance = part.normalised(everyone, given[1], given[2], sizes / sizes.sum())
+        made, mean, variance = shard.normalised(everyone, given[1], given[2], sizes / sizes.sum())
         cls._average(program, one, mean, variance)
         return made
 
@@ -78,7 +78,7 @@ class JointBatchNorm:
         if one.get('use_global_stats', False) or one.outputs > 1 or not program.learns(one):
             return None
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
-        channels = shape_of(program.parts.part(one, program.rank).inputs[3])
+        channels = shape_of(program.shards.shard(one, program.rank).inputs[3])
         unused = [program.constant(one, what, np.zeros(channels, program.graph.dtypes[one.inputs[3]]))
                   for what in ('mean', 'variance')]
         made = mx.sym.BatchNorm(*given[:3], *unused, name=one.name, **{**attrs, 'output_mean_var': True})
@@ -200,7 +200,7 @@ class BatchNorm(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        channels = place.box[axis_of(one, len(place.box), 1)]
-        return OperatorPart([place.box] + [(channels,)] * 4, [place.box])
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        channels = output_shard.box[axis_of(one, len(output_shard.box), 1)]
+        return OperatorShard([output_shard.box] + [(channels,)] * 4, [output_shard.box])

@@ -3,9 +3,9 @@ from typing import List, Optional
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule
+from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import full
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('BilinearSampler', 'SpatialTransformer', 'Correlation')
@@ -24,14 +24,14 @@ class SamplesOnly(Rule):
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """The first."""
-        return [place == 0 for place in range(len(graph.shape(one)))]
+        return [dimension == 0 for dimension in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         count = self._with_samples(one)
-        return OperatorPart([(place.box[0],) + full(shape[1:]) if at < count else full(shape)
+        return OperatorShard([(output_shard.box[0],) + full(shape[1:]) if at < count else full(shape)
                              for at, shape in enumerate(graph.inputs(one))],
-                    [(place.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])
+                    [(output_shard.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])
 
 
 @register('UpSampling')

@@ -4,16 +4,16 @@ from typing import List
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, as_tuple, elements_of, summed
+from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
 from ..sharding.box import Box, full, shape_of
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 from .batch_only import SamplesOnly
 from .dense import with_bias
 from .windows import is_channels_first, window
 
 
-def _filter_size(part: OperatorPart) -> float:
-    weight = part.inputs[1]
+def _filter_size(shard: OperatorShard) -> float:
+    weight = shard.inputs[1]
     assert weight is not None
     return float(math.prod(shape_of(weight)[1:]))
 
@@ -26,9 +26,9 @@ class Convolution(Rule):
     is_searched = splits_weight = adds_weight_gradients = True
     makes_blocked = makes_images = True
 
-    def flop(self, one: Operator, part: OperatorPart) -> float:
+    def flop(self, one: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each element of a filter, for each output."""
-        return 2.0 * elements_of(part.outputs[:one.outputs]) * _filter_size(part)
+        return 2.0 * elements_of(shard.outputs[:one.outputs]) * _filter_size(shard)
 
     def grains(self, graph: Graph, one: Operator) -> List[int]:
         """Channels of a group stay together, as far as each part needs whole groups of input channels."""
@@ -45,12 +45,12 @@ class Convolution(Rule):
         """Input channels, without groups."""
         return graph.inputs(one)[0][1] if is_channels_first(one) and int(one.get('num_group', 1)) == 1 else 1
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        out, shape = place.box, graph.shape(one)
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        out, shape = output_shard.box, graph.shape(one)
         data, weight = graph.inputs(one)[:2]
         if not is_channels_first(one):
-            return OperatorPart([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
+            return OperatorShard([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
         count = len(data) - 2
         kernel = as_tuple(one.get('kernel'), count, 1)
         strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
@@ -59,7 +59,7 @@ class Convolution(Rule):
         per_group = shape[1] // groups
         channels = out[1]
         if groups == 1:
-            read = summed(data[1], place)
+            read = summed(data[1], output_shard)
             weights: Box = (channels, read) + full(weight[2:])
             own_groups = 1
         else:
@@ -72,7 +72,7 @@ class Convolution(Rule):
         attrs = {'num_filter': channels[1] - channels[0], 'num_group': own_groups,
                  'pad': tuple(pad for _, pad in windows)}
         image: Box = (out[0], read) + tuple(one_range for one_range, _ in windows)
-        return with_bias(one, [image, weights], channels, place, attrs)
+        return with_bias(one, [image, weights], channels, output_shard, attrs)
 
 
 @register('Deconvolution', inputs_with_samples=1)
@@ -81,6 +81,6 @@ class Deconvolution(SamplesOnly):
 
     is_searched = splits_weight = adds_weight_gradients = makes_images = True
 
-    def flop(self, one: Operator, part: OperatorPart) -> float:
+    def flop(self, one: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each element of a filter, for each input."""
-        return 2.0 * elements_of(part.inputs[:1]) * _filter_size(part)
+        return 2.0 * elements_of(shard.inputs[:1]) * _filter_size(shard)

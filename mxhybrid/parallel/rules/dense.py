@@ -3,9 +3,9 @@ from typing import Any, List
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, elements_of, summed
+from ..ops.rule import OperatorShard, Rule, elements_of, summed
 from ..sharding.box import Box, Range, full, shape_of
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('FullyConnected')
@@ -15,11 +15,11 @@ class FullyConnected(Rule):
     layer_kind = 'dense'
     is_searched = splits_weight = adds_weight_gradients = True
 
-    def flop(self, one: Operator, part: OperatorPart) -> float:
+    def flop(self, one: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each input, for each output."""
-        weight = part.inputs[1]
+        weight = shard.inputs[1]
         assert weight is not None
-        return 2.0 * elements_of(part.outputs[:one.outputs]) * shape_of(weight)[-1]
+        return 2.0 * elements_of(shard.outputs[:one.outputs]) * shape_of(weight)[-1]
 
     @staticmethod
     def _flattens(one: Operator) -> bool:
@@ -34,25 +34,26 @@ class FullyConnected(Rule):
         data = graph.inputs(one)[0]
         return data[1] if self._flattens(one) else data[-1]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        out = place.box
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        out = output_shard.box
         data, weight = graph.inputs(one)[:2]
         if self._flattens(one):
             inner = weight[1] // data[1]
-            read = summed(data[1], place)
+            read = summed(data[1], output_shard)
             image: Box = (out[0], read) + full(data[2:])
             columns = (read[0] * inner, read[1] * inner)
         else:
-            columns = summed(data[-1], place)
+            columns = summed(data[-1], output_shard)
             image = out[:-1] + (columns,)
-        return with_bias(one, [image, (out[-1], columns)], out[-1], place, {'num_hidden': out[-1][1] - out[-1][0]})
+        return with_bias(one, [image, (out[-1], columns)], out[-1], output_shard,
+                         {'num_hidden': out[-1][1] - out[-1][0]})
 
 
-def with_bias(one: Operator, boxes: List[Any], channels: Range, place: PartPlace, attrs: Any) -> OperatorPart:
+def with_bias(one: Operator, boxes: List[Any], channels: Range, output_shard: OutputShard, attrs: Any) -> OperatorShard:
     """One of several addends has the bias."""
     if len(one.inputs) == 3:
-        boxes.append((channels,) if place.addend == 0 else None)
-        if place.addend:
+        boxes.append((channels,) if output_shard.addend == 0 else None)
+        if output_shard.addend:
             attrs['no_bias'] = True
-    return OperatorPart(boxes, [place.box], attrs)
+    return OperatorShard(boxes, [output_shard.box], attrs)

@@ -5,9 +5,9 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule
+from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import Box
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 _POINTWISE = '''
     BlockGrad Cast identity cast clip sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1
@@ -38,13 +38,13 @@ class Pointwise(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         whole = graph.shape(one)
         boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen for count, others, chosen in
-                       zip(shape, whole[len(whole) - len(shape):], place.box[len(whole) - len(shape):]))
+                       zip(shape, whole[len(whole) - len(shape):], output_shard.box[len(whole) - len(shape):]))
                  for shape in graph.inputs(one)]
-        return OperatorPart(boxes, [place.box])
+        return OperatorShard(boxes, [output_shard.box])
 
 
 @register('where')
@@ -55,10 +55,10 @@ class Where(Pointwise):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         count = len(graph.inputs(one)[0])
-        return OperatorPart([place.box[:count], place.box, place.box], [place.box])
+        return OperatorShard([output_shard.box[:count], output_shard.box, output_shard.box], [output_shard.box])
 
 
 @register('amp_multicast')
@@ -69,11 +69,11 @@ class Multicast(Rule):
         """As said."""
         return [len(set(graph.inputs(one))) == 1] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         if len(set(graph.inputs(one))) > 1:
-            return super().part(graph, one, place)
-        return OperatorPart([place.box] * len(one.inputs), [place.box] * one.outputs)
+            return super().shard(graph, one, output_shard)
+        return OperatorShard([output_shard.box] * len(one.inputs), [output_shard.box] * one.outputs)
 
 
 @register('LeakyReLU')
@@ -88,16 +88,16 @@ class LeakyReLU(Pointwise):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        slopes: List[Box] = [(place.box[1],) if shape[0] > 1 else ((0, 1),) for shape in graph.inputs(one)[1:]]
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),) for shape in graph.inputs(one)[1:]]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             # MXNet's own may write the gradient of the data over that of the output before it has used that for the
             # slopes (leaky_relu-inl.h, backward of prelu).
-            slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(place.box) - 2))
+            slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(output_shard.box) - 2))
             return learned_slopes(inputs[0], slope, graph.dtypes[one.number, 0] == 'float64', name)
-        return OperatorPart([place.box, *slopes], [place.box], build=build if slopes else None)
+        return OperatorShard([output_shard.box, *slopes], [output_shard.box], build=build if slopes else None)
 
 
 def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:

@@ -5,9 +5,9 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_length, axis_of, elements_of, summed
+from ..ops.rule import OperatorShard, Rule, axis_length, axis_of, elements_of, summed
 from ..sharding.box import Box, Range
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
 
 
@@ -23,13 +23,13 @@ class Embedding(Rule):
         """Return the number of rows."""
         return graph.inputs(one)[1][0]
 
-    def flop(self, one: Operator, part: OperatorPart) -> float:
+    def flop(self, one: Operator, shard: OperatorShard) -> float:
         """Return the number of elements that are copied."""
-        return float(elements_of(part.outputs[:one.outputs]))
+        return float(elements_of(shard.outputs[:one.outputs]))
 
-    def elements_moved(self, one: Operator, part: OperatorPart) -> int:
+    def elements_moved(self, one: Operator, shard: OperatorShard) -> int:
         """Return the elements of the rows that are read, not those of the table, and of the outputs."""
-        return 2 * elements_of(part.outputs[:one.outputs])
+        return 2 * elements_of(shard.outputs[:one.outputs])
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All, but gradients that are row_sparse keep their rows whole."""
@@ -39,20 +39,20 @@ class Embedding(Rule):
         """Rows."""
         return 1 if one.get('sparse_grad', False) else graph.inputs(one)[1][0]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        out, rows = place.box, graph.inputs(one)[1][0]
-        own = summed(rows, place)
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        out, rows = output_shard.box, graph.inputs(one)[1][0]
+        own = summed(rows, output_shard)
         attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
-        if place.addends == 1:
-            return OperatorPart([out[:-1], (own, out[-1])], [out], attrs)
+        if output_shard.addends == 1:
+            return OperatorShard([out[:-1], (own, out[-1])], [out], attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             ids = shifted_indices(inputs[0], graph.dtypes[one.inputs[0]], own)
             found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
             mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), found)
             return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
-        return OperatorPart([out[:-1], (own, out[-1])], [out], attrs, build=build)
+        return OperatorShard([out[:-1], (own, out[-1])], [out], attrs, build=build)
 
 
 @register('pick')
@@ -77,17 +77,17 @@ class Pick(Rule):
         shape = graph.inputs(one)[0]
         return 1 if one.get('mode', 'clip') != 'clip' else shape[axis_of(one, len(shape), -1)]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         data, index = graph.inputs(one)
         axis = axis_of(one, len(data), -1)
         keeps = bool(one.get('keepdims', False))
-        others = place.box[:axis] + place.box[axis + 1:] if keeps else place.box
-        own = summed(data[axis], place)
+        others = output_shard.box[:axis] + output_shard.box[axis + 1:] if keeps else output_shard.box
+        own = summed(data[axis], output_shard)
         boxes: List[Optional[Box]] = [others[:axis] + (own,) + others[axis:],
                                       others if len(index) < len(data) else others[:axis] + ((0, 1),) + others[axis:]]
-        if place.addends == 1:
-            return OperatorPart(boxes, [place.box])
+        if output_shard.addends == 1:
+            return OperatorShard(boxes, [output_shard.box])
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             shifted = shifted_indices(inputs[1], graph.dtypes[one.inputs[1]], own)
@@ -95,7 +95,7 @@ class Pick(Rule):
             # Of the one or the other shape, whatever was given.
             mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), found)
             return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
-        return OperatorPart(boxes, [place.box], build=build)
+        return OperatorShard(boxes, [output_shard.box], build=build)
 
 
 @register('one_hot')
@@ -113,9 +113,9 @@ class OneHot(Rule):
         count = len(graph.shape(one))
         return [at < count - 1 for at in range(count)]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        return OperatorPart([place.box[:-1]], [place.box])
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        return OperatorShard([output_shard.box[:-1]], [output_shard.box])
 
 
 @register('take')
@@ -151,9 +151,9 @@ class BatchTake(Aligned):
         data, indices = (len(shape) for shape in graph.inputs(one))
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part; an exchange behind it would ask for a gradient."""
-        found = super().part(graph, one, place)
+        found = super().shard(graph, one, output_shard)
         found.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
         return found
 

@@ -3,10 +3,10 @@ from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_of, with_range
+from ..ops.rule import OperatorShard, Rule, axis_of, with_range
 from ..sharding.box import Box
 from ..sharding.sample_axis import SampleAxis, after_slice
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('Concat', keeps_blocked=True)
@@ -18,16 +18,16 @@ class Concat(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        dimension = axis_of(one, len(place.box), 1, 'dim')
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        dimension = axis_of(one, len(output_shard.box), 1, 'dim')
         boxes: List[Optional[Box]] = []
-        at, (low, high) = 0, place.box[dimension]
+        at, (low, high) = 0, output_shard.box[dimension]
         for shape in graph.inputs(one):
             start, end = max(low - at, 0), min(high - at, shape[dimension])
-            boxes.append(with_range(place.box, dimension, (start, end)) if start < end else None)
+            boxes.append(with_range(output_shard.box, dimension, (start, end)) if start < end else None)
             at += shape[dimension]
-        return OperatorPart(boxes, [place.box], {'num_args': sum(box is not None for box in boxes)})
+        return OperatorShard(boxes, [output_shard.box], {'num_args': sum(box is not None for box in boxes)})
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
         """Inputs that lie behind each other along their samples are rounds of them."""
@@ -46,13 +46,13 @@ class Stack(Rule):
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """As said."""
         shape = graph.shape(one)
-        return [place != axis_of(one, len(shape), 0) for place in range(len(shape))]
+        return [dimension != axis_of(one, len(shape), 0) for dimension in range(len(shape))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        axis = axis_of(one, len(place.box), 0)
-        box = place.box[:axis] + place.box[axis + 1:]
-        return OperatorPart([box] * len(one.inputs), [place.box])
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        axis = axis_of(one, len(output_shard.box), 0)
+        box = output_shard.box[:axis] + output_shard.box[axis + 1:]
+        return OperatorShard([box] * len(one.inputs), [output_shard.box])
 
 
 @register('SliceChannel', 'split', '_split_v2')
@@ -65,16 +65,16 @@ class SliceChannel(Rule):
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """As said."""
         axis, squeezes = self._axis(graph, one), bool(one.get('squeeze_axis', False))
-        return [squeezes or place != axis for place in range(len(graph.shape(one)))]
+        return [squeezes or dimension != axis for dimension in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         axis, count = self._axis(graph, one), graph.inputs(one)[0]
         if one.get('squeeze_axis', False):
-            box = place.box[:axis] + ((0, count[axis]),) + place.box[axis:]
-            return OperatorPart([box], [place.box] * one.outputs)
-        return OperatorPart([with_range(place.box, axis, (0, count[axis]))],
-                            [with_range(place.box, axis, (0, graph.shape(one, output)[axis]))
+            box = output_shard.box[:axis] + ((0, count[axis]),) + output_shard.box[axis:]
+            return OperatorShard([box], [output_shard.box] * one.outputs)
+        return OperatorShard([with_range(output_shard.box, axis, (0, count[axis]))],
+                            [with_range(output_shard.box, axis, (0, graph.shape(one, output)[axis]))
                              for output in range(one.outputs)])
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:

@@ -3,9 +3,9 @@ from typing import List
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_of, with_range
+from ..ops.rule import OperatorShard, Rule, axis_of, with_range
 from ..sharding.box import full
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('LayerNorm')
@@ -17,10 +17,10 @@ class LayerNorm(Rule):
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All but the axis."""
         shape = graph.shape(one)
-        return [place != axis_of(one, len(shape), -1) for place in range(len(shape))]
+        return [dimension != axis_of(one, len(shape), -1) for dimension in range(len(shape))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        statistics = with_range(place.box, axis_of(one, len(place.box), -1), (0, 1))
-        return OperatorPart([place.box] + [full(shape) for shape in graph.inputs(one)[1:]],
-                            [place.box] + [statistics] * (one.outputs - 1))
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        statistics = with_range(output_shard.box, axis_of(one, len(output_shard.box), -1), (0, 1))
+        return OperatorShard([output_shard.box] + [full(shape) for shape in graph.inputs(one)[1:]],
+                            [output_shard.box] + [statistics] * (one.outputs - 1))

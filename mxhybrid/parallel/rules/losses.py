@@ -32,7 +32,7 @@ class Loss(SamplesOnly):
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """The first, if at all."""
         whole = one.get('normalization', 'null') != 'null'
-        return [place == 0 and not whole for place in range(len(graph.shape(one)))]
+        return [dimension == 0 and not whole for dimension in range(len(graph.shape(one)))]
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:

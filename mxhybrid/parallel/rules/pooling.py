@@ -6,9 +6,9 @@ import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, as_tuple, summed
+from ..ops.rule import OperatorShard, Rule, as_tuple, summed
 from ..sharding.box import full
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 from .windows import is_channels_first, window
 
 
@@ -51,19 +51,19 @@ class Pooling(Rule):
             return own, addends
         return super().following(graph, one, degrees)
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        out, data, shape = place.box, graph.inputs(one)[0], graph.shape(one)
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        out, data, shape = output_shard.box, graph.inputs(one)[0], graph.shape(one)
         if not is_channels_first(one):
-            return OperatorPart([(out[0],) + full(data[1:])], [out])
-        if place.addends > 1:
+            return OperatorShard([(out[0],) + full(data[1:])], [out])
+        if output_shard.addends > 1:
             scale = 1 / int(np.prod(data[2:])) if one.get('pool_type') == 'avg' else 1.0
 
             def build(inputs: List[Any], name: str, attributes: Any) -> Any:
                 return mx.sym.sum(inputs[0], axis=tuple(range(2, len(data))), keepdims=True) * scale
-            return OperatorPart([out[:2] + (summed(data[2], place),) + full(data[3:])], [out], build=build)
+            return OperatorShard([out[:2] + (summed(data[2], output_shard),) + full(data[3:])], [out], build=build)
         if one.get('global_pool', False) or out[2:] == full(shape[2:]):
-            return OperatorPart([out[:2] + full(data[2:])], [out])
+            return OperatorShard([out[:2] + full(data[2:])], [out])
         count = len(data) - 2
         kernel = as_tuple(one.get('kernel'), count, 1)
         strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
@@ -75,4 +75,4 @@ class Pooling(Rule):
             windows = [window(each[0], each[1], -1, *each[2:])
                        for each in zip(out[2:], data[2:], kernel, strides, pads)]
             attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}
-        return OperatorPart([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])
+        return OperatorShard([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])

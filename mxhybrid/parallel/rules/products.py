@@ -3,8 +3,8 @@ from typing import List, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, summed, with_range
-from ..sharding.split import PartPlace
+from ..ops.rule import OperatorShard, summed, with_range
+from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
 
 
@@ -22,11 +22,11 @@ class Contraction(Aligned):
         places = self._sums(self.aligned(graph, one))
         return graph.inputs(one)[0][places[0]] if places else 1
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
-        found, places = super().part(graph, one, place), self._sums(self.aligned(graph, one))
-        if place.addends > 1:
-            own = summed(self.addends(graph, one), place)
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
+        found, places = super().shard(graph, one, output_shard), self._sums(self.aligned(graph, one))
+        if output_shard.addends > 1:
+            own = summed(self.addends(graph, one), output_shard)
             found.inputs = [box if box is None else with_range(box, at, own) for box, at in zip(found.inputs, places)]
         return found
 

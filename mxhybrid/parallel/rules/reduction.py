@@ -3,9 +3,9 @@ from typing import List, Optional
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule
+from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import full
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin', 'moments')
@@ -33,10 +33,10 @@ class Reduction(Rule):
         """Those that are kept."""
         return [source is not None for source in self._kept(graph, one)]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         box = list(full(graph.inputs(one)[0]))
         for to, source in enumerate(self._kept(graph, one)):
             if source is not None:
-                box[source] = place.box[to]
-        return OperatorPart([tuple(box)], [place.box] * one.outputs)
+                box[source] = output_shard.box[to]
+        return OperatorShard([tuple(box)], [output_shard.box] * one.outputs)

@@ -5,10 +5,10 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, shape_only, with_range
+from ..ops.rule import OperatorShard, Rule, shape_only, with_range
 from ..sharding.box import full, shape_of
 from ..sharding.sample_axis import SampleAxis
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('broadcast_to', 'broadcast_axis', 'broadcast_like')
@@ -22,17 +22,17 @@ class Broadcast(Rule):
         count = len(graph.shape(one))
         return [len(graph.inputs(one)[0]) == count] * count
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
         data = graph.inputs(one)[0]
-        if len(data) != len(place.box):
-            return super().part(graph, one, place)
-        box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, place.box))
+        if len(data) != len(output_shard.box):
+            return super().shard(graph, one, output_shard)
+        box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, output_shard.box))
         boxes = [box] + shape_only(graph, one)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            return mx.sym.broadcast_to(inputs[0], shape=shape_of(place.box), name=name)
-        return OperatorPart(boxes, [place.box], build=build)
+            return mx.sym.broadcast_to(inputs[0], shape=shape_of(output_shard.box), name=name)
+        return OperatorShard(boxes, [output_shard.box], build=build)
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -70,13 +70,13 @@ class Repeat(Rule):
         """Return all dimensions, or none."""
         return [self._axis(graph, one) is not None] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
         axis, times = self._axis(graph, one), int(one.get('repeats'))
         if axis is None:
-            return super().part(graph, one, place)
-        low, high = place.box[axis]
-        return OperatorPart([with_range(place.box, axis, (low // times, high // times))], [place.box])
+            return super().shard(graph, one, output_shard)
+        low, high = output_shard.box[axis]
+        return OperatorShard([with_range(output_shard.box, axis, (low // times, high // times))], [output_shard.box])
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -103,12 +103,13 @@ class Tile(Rule):
         first = len(graph.shape(one)) - len(graph.inputs(one)[0])
         return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, one))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
         data, times = graph.inputs(one)[0], self._repetitions(graph, one)
-        first = len(place.box) - len(data)
-        box = tuple(place.box[first + at] if times[first + at] == 1 else whole for at, whole in enumerate(full(data)))
-        return OperatorPart([box], [place.box])
+        first = len(output_shard.box) - len(data)
+        box = tuple(output_shard.box[first + at] if times[first + at] == 1 else whole
+                    for at, whole in enumerate(full(data)))
+        return OperatorShard([box], [output_shard.box])
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:

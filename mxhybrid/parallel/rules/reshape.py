@@ -5,10 +5,10 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, shape_only
+from ..ops.rule import OperatorShard, Rule, shape_only
 from ..sharding.box import full, shape_of, size_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('SwapAxis', 'transpose')
@@ -31,12 +31,12 @@ class Permute(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        box: List[Any] = [None] * len(place.box)
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        box: List[Any] = [None] * len(output_shard.box)
         for to, source in enumerate(self._order(graph, one)):
-            box[source] = place.box[to]
-        return OperatorPart([tuple(box)], [place.box])
+            box[source] = output_shard.box[to]
+        return OperatorShard([tuple(box)], [output_shard.box])
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
@@ -94,22 +94,22 @@ class Reshape(Rule):
         groups = self._groups(graph, one)
         return [at in groups for at in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         before, after = graph.inputs(one)[0], graph.shape(one)
         box = list(full(before))
         for at, (old, new) in self._groups(graph, one).items():
             inner_old = _product(before, old) // before[old.start]
             inner_new = _product(after, new) // after[at]
-            low, high = place.box[at]
+            low, high = output_shard.box[at]
             box[old.start] = (low * inner_new // inner_old, high * inner_new // inner_old)
-        shape = shape_of(place.box)
+        shape = shape_of(output_shard.box)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.reshape(inputs[0], shape=shape, name=name)
         boxes = [tuple(box)] + shape_only(graph, one)
-        assert size_of(tuple(box)) == size_of(place.box), (before, after, place.box)
-        return OperatorPart(boxes, [place.box], build=build)
+        assert size_of(tuple(box)) == size_of(output_shard.box), (before, after, output_shard.box)
+        return OperatorShard(boxes, [output_shard.box], build=build)
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
         """Samples are known where their elements still lie in whole coordinates of a dimension."""
@@ -127,12 +127,12 @@ def _product(shape: Sequence[int], dimensions: range) -> int:
 class Nothing(Rule):
     """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
         shape, dtype = graph.inputs(one)[0], graph.dtypes[one.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             given = mx.sym.zeros(shape=shape, dtype=dtype)
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
             return mx.sym.contrib.arange_like(given, name=name, **attrs)
-        return OperatorPart([None], [full(graph.shape(one))], build=build)
+        return OperatorShard([None], [full(graph.shape(one))], build=build)

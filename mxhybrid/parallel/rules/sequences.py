@@ -4,9 +4,9 @@ from typing import List, Optional
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_length, axis_of, elements_of
+from ..ops.rule import OperatorShard, Rule, axis_length, axis_of, elements_of
 from ..sharding.box import Box, full, shape_of
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
 
 
@@ -16,9 +16,9 @@ class Recurrent(Rule):
 
     is_searched = adds_weight_gradients = True
 
-    def flop(self, one: Operator, part: OperatorPart) -> float:
+    def flop(self, one: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each weight, for each time of each sample."""
-        data, weights = part.inputs[:2]
+        data, weights = shard.inputs[:2]
         assert data is not None and weights is not None
         return 2.0 * math.prod(shape_of(data)[:2]) * elements_of([weights])
 
@@ -26,13 +26,13 @@ class Recurrent(Rule):
         """Data is (time, samples, features)."""
         return [False, True, False]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        samples, shapes = place.box[1], graph.inputs(one)
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        samples, shapes = output_shard.box[1], graph.inputs(one)
         states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
                              for shape in shapes[2:]]
         boxes: List[Box] = [((0, shapes[0][0]), samples, (0, shapes[0][2])), full(shapes[1])] + states
-        return OperatorPart(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
+        return OperatorShard(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
                             for output in range(one.outputs)])
 
 

@@ -5,9 +5,9 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_of, shape_only, with_range
+from ..ops.rule import OperatorShard, Rule, axis_of, shape_only, with_range
 from ..sharding.sample_axis import SampleAxis, after_slice
-from ..sharding.split import PartPlace
+from ..sharding.split import OutputShard
 
 
 @register('slice_axis')
@@ -18,11 +18,11 @@ class SliceAxis(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
         axis, begin = self._where(graph, one)
-        low, high = place.box[axis]
-        return OperatorPart([with_range(place.box, axis, (low + begin, high + begin))], [place.box],
+        low, high = output_shard.box[axis]
+        return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
                     {'begin': 0, 'end': high - low})
 
     @staticmethod
@@ -66,10 +66,10 @@ class Slice(Rule):
         """Return all dimensions whose step is 1."""
         return [step == 1 for _, step in self._where(graph, one)]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """Return the part, see :meth:`Rule.part`."""
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the part, see :meth:`Rule.shard`."""
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
-                    zip(place.box, self._where(graph, one), graph.inputs(one)[0]))
+                    zip(output_shard.box, self._where(graph, one), graph.inputs(one)[0]))
         boxes = [box] + shape_only(graph, one)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
@@ -80,7 +80,7 @@ class Slice(Rule):
             return mx.sym.slice(inputs[0], name=name,
                                 begin=tuple(None if keeps else value for value, keeps in zip(begins, kept)),
                                 end=tuple(None if keeps else value for value, keeps in zip(ends, kept)), step=steps)
-        return OperatorPart(boxes, [place.box], build=build)
+        return OperatorShard(boxes, [output_shard.box], build=build)
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:

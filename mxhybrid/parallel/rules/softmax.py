@@ -5,10 +5,10 @@ import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorPart, Rule, axis_length, axis_of
+from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
 from ..sharding.box import Box
 from ..sharding.layout import Layout
-from ..sharding.split import PartPlace, Split
+from ..sharding.split import OutputShard, Split
 from .collective_groups import groups_of
 
 
@@ -52,7 +52,7 @@ class SplitSoftmax:
         """The symbol of this rank's part; None if it has none."""
         graph: Graph = program.graph
         axis = cls._axis(one, len(graph.shape(one)))
-        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[one.number].items()}
         have, wanted, dtype = cls.told(graph, one, boxes)
         mine = data = None
         if program.rank in boxes:
@@ -96,8 +96,8 @@ class Softmax(Rule):
         shape = graph.shape(one)
         return [len(one.inputs) == 1 or at != axis_of(one, len(shape), -1) for at in range(len(shape))]
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
-        axis = axis_of(one, len(place.box), -1)
-        lengths: Box = place.box[:axis] + place.box[axis + 1:]
-        return OperatorPart([place.box] + [lengths] * (len(one.inputs) - 1), [place.box])
+    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+        """As :meth:`Rule.shard`."""
+        axis = axis_of(one, len(output_shard.box), -1)
+        lengths: Box = output_shard.box[:axis] + output_shard.box[axis + 1:]
+        return OperatorShard([output_shard.box] + [lengths] * (len(one.inputs) - 1), [output_shard.box])

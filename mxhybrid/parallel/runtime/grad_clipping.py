@@ -39,7 +39,8 @@ def clip_by_whole_norms(workers: WorkerGroup, params: Sequence[Any]) -> None:
             return original(arrays, max_norm, check_isfinite)
         squares = [float(array.norm().asscalar()) ** 2 for array in arrays]
         whole = sum(square for at, square in enumerate(squares) if at not in found)
-        total = np.sqrt(whole + workers.allreduce_scalar(sum(squares[at] for at, part in found.items() if part.speaks)))
+        total = np.sqrt(whole + workers.allreduce_scalar(sum(squares[at]
+                                                             for at, shard in found.items() if shard.speaks)))
         if check_isfinite and not np.isfinite(total):
             warnings.warn(UserWarning('nan or inf is detected. Clipping results will be undefined.'), stacklevel=2)
         scale = max_norm / (total + 1e-8)

@@ -8,10 +8,10 @@ from ..redistribution.redistribution import Redistribution
 from ..sharding.box import size_of
 from ..sharding.split import Split
 from .joint_work import joint_operators, whole_outputs
-from .rank_program import Parts
+from .rank_program import NetworkShards
 
 
-def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts,
+def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,
                  redistributions: Sequence[Redistribution],
                  ranks: int, notes: Dict[int, str]) -> str:
     """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
@@ -20,19 +20,19 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts,
         sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes)
     rows = []
     for one in graph.computing:
-        split = parts.splits[one.number]
+        split = shards.splits[one.number]
         rows.append([graph.label(one), one.op, layout_words(dimensions, one, split), rank_words(split.ranks),
-                     size_text(_weights(graph, parts, one)), size_text(_activations(graph, parts, one)),
+                     size_text(_weights(graph, shards, one)), size_text(_activations(graph, shards, one)),
                      size_text(sent.get(one.number, 0))])
-    held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, parts)
+    held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, shards)
                 if rank in boxes) for rank in range(ranks)]
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
-                for number, _ in _held(graph, parts))
+                for number, _ in _held(graph, shards))
     title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d exchanges, %s per step between '
              'all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(redistributions),
                               size_text(sum(sent.values()))))
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
-    ends = note_lines(graph, dimensions, parts.splits, ranks, notes)
+    ends = note_lines(graph, dimensions, shards.splits, ranks, notes)
     # Texts to the left, sizes to the right.
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
@@ -64,18 +64,19 @@ def rank_words(ranks: Sequence[int]) -> str:
     return ','.join(map(str, ranks))
 
 
-def _weights(graph: Graph, parts: Parts, one: Operator) -> int:
+def _weights(graph: Graph, shards: NetworkShards, one: Operator) -> int:
     """Bytes of parameters that the part of a rank reads, at most."""
     return max(sum(size_of(box) * graph.dtypes[entry].itemsize for entry, box in
-                   zip(one.inputs, parts.part(one, rank).inputs) if box is not None and entry[0] in graph.fixed)
-               for rank in parts.places[one.number])
+                   zip(one.inputs, shards.shard(one, rank).inputs) if box is not None and entry[0] in graph.fixed)
+               for rank in shards.output_shards[one.number])
 
 
-def _activations(graph: Graph, parts: Parts, one: Operator) -> int:
+def _activations(graph: Graph, shards: NetworkShards, one: Operator) -> int:
     """Bytes of outputs that the part of a rank makes, at most."""
     return max(sum(size_of(box) * graph.dtypes[one.number, output].itemsize
-                   for output, box in enumerate(parts.part(one, rank).outputs)) for rank in parts.places[one.number])
+                   for output, box in enumerate(shards.shard(one, rank).outputs))
+               for rank in shards.output_shards[one.number])
 
 
-def _held(graph: Graph, parts: Parts) -> List[Any]:
-    return [(one.number, parts.weights.boxes(one.name)) for one in graph.operators if graph.is_parameter(one.number)]
+def _held(graph: Graph, shards: NetworkShards) -> List[Any]:
+    return [(one.number, shards.weights.boxes(one.name)) for one in graph.operators if graph.is_parameter(one.number)]

@@ -66,7 +66,7 @@ class ModelFiles:
 
     def _write(self, what: str, filename: str, names: Dict[str, str]) -> None:
         """Write parameters under other names."""
-        gathered = {there: self._gather(name) for there, name in names.items() if name in self._held.parts}
+        gathered = {there: self._gather(name) for there, name in names.items() if name in self._held.shards}
 
         def write() -> None:
             with written_aside(filename) as handle:
@@ -74,7 +74,7 @@ class ModelFiles:
                 for there, name in names.items():
                     param = self._held.params[name]
                     if there in gathered:
-                        writer.add(there, self._held.parts[name].whole_shape, param.dtype, gathered[there])
+                        writer.add(there, self._held.shards[name].whole_shape, param.dtype, gathered[there])
                     else:
                         writer.add_array(there, trainers.whole_values(param))
                 writer.end()
@@ -86,8 +86,8 @@ class ModelFiles:
         self._on_worker_0(what, write, finish)
 
     def _gather(self, name: str) -> Iterator[np.ndarray]:
-        part, param = self._held.parts[name], self._held.params[name]
-        return part.gather(param.data() if part.holds else None, part.whole_shape, param.dtype)
+        shard, param = self._held.shards[name], self._held.params[name]
+        return shard.gather(param.data() if shard.holds else None, shard.whole_shape, param.dtype)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -108,9 +108,9 @@ class ModelFiles:
         try:
             for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
                 name = names[number]
-                param, part = self._held.params[name], self._held.parts.get(name)
-                if part is not None:
-                    part.scatter(source.rows(there), param.data() if part.holds else None, part.whole_shape,
+                param, shard = self._held.params[name], self._held.shards.get(name)
+                if shard is not None:
+                    shard.scatter(source.rows(there), param.data() if shard.holds else None, shard.whole_shape,
                                  param.dtype)
                     continue
                 values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
@@ -144,8 +144,8 @@ class ModelFiles:
 
     def _check(self, name: str, stored: StoredArray, cast_dtype: bool, dtype_source: str) -> None:
         """Refuse an array that the parameter cannot take."""
-        part, param = self._held.parts.get(name), self._held.params[name]
-        shape = param.shape if part is None else part.whole_shape
+        shard, param = self._held.shards.get(name), self._held.params[name]
+        shape = param.shape if shard is None else shard.whole_shape
         if shape is not None and (len(shape) != len(stored.shape) or any(
                 length not in (0, -1, found) for length, found in zip(shape, stored.shape))):
             raise FileMisfitError("Failed loading Parameter '%s' from saved params: shape incompatible expected %s vs "

@@ -43,7 +43,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
 
 
 def _split(network: SplitNetwork, one: Operator) -> Dict[str, Any]:
-    split = network.parts.splits[one.number]
+    split = network.shards.splits[one.number]
     return {'degrees': list(split.degrees), 'ranks': list(split.ranks), 'addends': split.addends,
             'copies': split.copies}
 

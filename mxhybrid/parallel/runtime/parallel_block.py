@@ -54,7 +54,7 @@ class Parallel(gluon.Block):
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
         self._workers, self._network, self._held, self._files = workers, network, held, files
-        self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
+        self._graph, self._shards, self._shares = network.graph, network.shards, network.shares
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
         #: Whether a call was recorded.
@@ -192,13 +192,13 @@ class Parallel(gluon.Block):
         """Write how every operator is split, with digests of network and world, to a JSON file that
         :func:`mxhybrid.parallelize` takes as a plan.
         """
-        save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
+        save(path, Explicit({self._graph.label(one): self._shards.splits[one.number] for one in self._graph.computing},
                             self._graph.digest(), self._workers.size, store=self._network.plan.store))
 
     def report(self) -> str:
         """A table of all operators: how they are split, on which workers, what that takes and moves."""
         network = self._network
-        return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.parts,
+        return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.shards,
                                        self._programs[True].redistributions, self._workers.size, network.notes)]
                          + network.plan.store.words())
 
@@ -303,7 +303,7 @@ class _Others:
 def _program(workers: WorkerGroup, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
     frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
     shares = network.shares
-    return Program(network.parts, workers.rank, shares.inputs, shares.outputs,
+    return Program(network.shards, workers.rank, shares.inputs, shares.outputs,
                    collectives(training, network.joint_statistics), workers.make_node, first, shares.flows, frozen)
 
 
@@ -347,7 +347,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     seed = workers.agree('parallelize', outline_of_split('parallelize', made, net.collect_params()))
     first = workers.reserve_numbers(_NUMBERS)
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
-    held = hold(net, made.parts, workers, first + _NUMBERS // 2)
+    held = hold(net, made.shards, workers, first + _NUMBERS // 2)
     for name, table in made.tables.items():
         set_table_hint(held.params[name], table)
     if any(one.draws for one in made.graph.computing):
@@ -358,7 +358,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     found = Parallel(workers, made, held, ModelFiles(workers, held, places, made.traced.symbol, net.prefix), first)
     if workers.rank == 0 and tell:
         logger.info('%s', found.report())
-        _warn_once(joint_warning(made.graph, joint_operators(made.graph, made.traced.dimensions, made.parts.splits,
+        _warn_once(joint_warning(made.graph, joint_operators(made.graph, made.traced.dimensions, made.shards.splits,
                                                              workers.size), workers.size))
         if dense is not None and job.distributed and dense != job.sums:
             logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '

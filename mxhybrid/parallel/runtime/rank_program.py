@@ -8,11 +8,11 @@ import numpy as np
 from ...native.symbols import CONSTANTS, symbol_function
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import indices, is_elementwise, is_loss, rule_of
-from ..ops.rule import Collective, OperatorPart
+from ..ops.rule import Collective, OperatorShard
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
-from ..sharding.split import PartPlace, Split
+from ..sharding.split import OutputShard, Split
 from ..sharding.weight_layout import WeightLayouts
 from .gradient_readers import Readers, most_addends
 from .running_averages import Updated, updates_of
@@ -43,20 +43,20 @@ COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True
 TOKEN = 'mxhybrid_token'
 
 
-class Parts:
+class NetworkShards:
     """All parts of all operators, and what of each weight they need; the same on all ranks."""
 
     def __init__(self, graph: Graph, splits: Dict[int, Split]):
         self.graph, self.splits = graph, splits
-        self.places: Dict[int, Dict[int, PartPlace]] = {}
-        self._parts: Dict[Tuple[int, int], OperatorPart] = {}
+        self.output_shards: Dict[int, Dict[int, OutputShard]] = {}
+        self._shards: Dict[Tuple[int, int], OperatorShard] = {}
         self.weights = WeightLayouts(graph.parameters)
         for one in graph.computing:
             rule = rule_of(one)
-            self.places[one.number] = splits[one.number].places(graph.shape(one), rule.grains(graph, one))
-            for rank, place in self.places[one.number].items():
-                part = self._parts[one.number, rank] = rule.part(graph, one, place)
-                for (source, _), box in zip(one.inputs, part.inputs):
+            self.output_shards[one.number] = splits[one.number].shards(graph.shape(one), rule.grains(graph, one))
+            for rank, place in self.output_shards[one.number].items():
+                shard = self._shards[one.number, rank] = rule.shard(graph, one, place)
+                for (source, _), box in zip(one.inputs, shard.inputs):
                     if box is not None and source in graph.fixed:
                         self._need(source, rank, box)
         # Whatever is a network's output by itself is needed whole.
@@ -74,15 +74,15 @@ class Parts:
         for source, _ in one.inputs:
             self._need(source, rank, box if is_elementwise(one) else full(self.graph.shapes[source, 0]))
 
-    def part(self, one: Operator, rank: int) -> OperatorPart:
+    def shard(self, one: Operator, rank: int) -> OperatorShard:
         """The part of an operator that a rank has."""
-        return self._parts[one.number, rank]
+        return self._shards[one.number, rank]
 
     def layout(self, one: Operator, output: int) -> Layout:
         """Of an output of an operator."""
         partial = self.splits[one.number].addends > 1
-        return Layout(self.graph.shape(one, output), {rank: self.part(one, rank).outputs[output]
-                                                      for rank in self.places[one.number]}, partial)
+        return Layout(self.graph.shape(one, output), {rank: self.shard(one, rank).outputs[output]
+                                                      for rank in self.output_shards[one.number]}, partial)
 
 
 class Program:
@@ -90,7 +90,7 @@ class Program:
 
     Parameters
     ----------
-    parts : Parts
+    shards : Parts
     rank : int
     inputs : dict of Entry to dict of int to Box
         What each rank is given of data.
@@ -121,10 +121,10 @@ class Program:
         In the order in which they are made; also those in which this rank has no part.
     """
 
-    def __init__(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+    def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                  outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Collective], make_node: MakeNode,
                  first: int, flows: Any = (), frozen: Any = ()):
-        self.parts, self.graph, self.rank = parts, parts.graph, rank
+        self.shards, self.graph, self.rank = shards, shards.graph, rank
         self._composed, self._make_node, self._number = composed, make_node, first
         self._token = mx.sym.var(TOKEN, dtype='float32')
         self.uses_token = False
@@ -178,14 +178,14 @@ class Program:
         first = next((one for one in self.graph.operators if one.op == 'null' and one.number in self._learning), None)
         if first is not None and not self.graph.is_parameter(first.number):
             return []
-        sizes = [(size_of(self.parts.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
+        sizes = [(size_of(self.shards.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
                  if one.number in self._learning and self.graph.is_parameter(one.number)
-                 and self.rank in self.parts.weights.boxes(one.name) and one.number not in self.graph.tables]
+                 and self.rank in self.shards.weights.boxes(one.name) and one.number not in self.graph.tables]
         return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
 
     def _element(self, weight: Operator) -> Any:
         """The first element of what this rank holds of a weight."""
-        shape = shape_of(self.parts.weights.boxes(weight.name)[self.rank])
+        shape = shape_of(self.shards.weights.boxes(weight.name)[self.rank])
         return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
 
     def _unread(self, symbol: Any) -> List[Any]:
@@ -194,7 +194,7 @@ class Program:
         """
         used, found = set(symbol.list_inputs()), []
         for one in self.graph.operators:
-            boxes = self.parts.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
+            boxes = self.shards.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
             if self.rank in boxes and one.name not in used and one.name not in self.graph.auxiliary:
                 found.append(self._element(one))
         # A loss gives a gradient even where no operator reads its values, as where one takes its shape.
@@ -238,13 +238,13 @@ class Program:
     def _operator(self, one: Operator) -> None:
         used = indices(one)
         self._pass_on(one)
-        ranks = self.parts.places[one.number]
-        parts = {rank: self.parts.part(one, rank) for rank in ranks}
+        ranks = self.shards.output_shards[one.number]
+        shards = {rank: self.shards.shard(one, rank) for rank in ranks}
         given, shared = [], []
         for at, entry in enumerate(one.inputs):
-            boxes = {rank: part.inputs[at] for rank, part in parts.items()}
+            boxes = {rank: shard.inputs[at] for rank, shard in shards.items()}
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
-            fill = next(iter(parts.values())).fills[at]
+            fill = next(iter(shards.values())).fills[at]
             if not wanted:
                 self._shapes_read.append(entry)
             found = self.fetch(entry, wanted, fill, at == used)
@@ -254,28 +254,28 @@ class Program:
                 given.append(found)
                 shared.append(self._readers[entry] > 1)
         for output in range(one.outputs):
-            self._layouts[one.number, output] = self.parts.layout(one, output)
+            self._layouts[one.number, output] = self.shards.layout(one, output)
         collective = self._composed.get(one.op)
-        is_joint = collective is not None and collective.applies(self.graph, one, self.parts.splits[one.number])
-        if is_joint or self.rank in parts and parts[self.rank].build is not None:
+        is_joint = collective is not None and collective.applies(self.graph, one, self.shards.splits[one.number])
+        if is_joint or self.rank in shards and shards[self.rank].build is not None:
             # It may read an input several times, of which others would have to know.
             given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
         if collective is not None and is_joint:
             made = collective.build(self, one, given)
-            if self.rank in parts:
+            if self.rank in shards:
                 self._local[one.number, 0] = made
-        elif self.rank in parts:
+        elif self.rank in shards:
             made = None if collective is None else collective.build_alone(self, one, given)
             if made is None:
-                self._compute(one, parts[self.rank], given)
+                self._compute(one, shards[self.rank], given)
             else:
                 self._local[one.number, 0] = made
 
-    def _compute(self, one: Operator, part: OperatorPart, given: List[Any]) -> None:
+    def _compute(self, one: Operator, shard: OperatorShard, given: List[Any]) -> None:
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
-        attrs.update({key: str(value) for key, value in part.attrs.items()})
-        if part.build is not None:
-            made = part.build(given, one.name, attrs)
+        attrs.update({key: str(value) for key, value in shard.attrs.items()})
+        if shard.build is not None:
+            made = shard.build(given, one.name, attrs)
         else:
             made = symbol_function(one.op)(*given, name=one.name, **attrs)
         for output in range(one.outputs):
@@ -386,7 +386,7 @@ class Program:
     def _made_of_weights(self, entry: Entry, box: Box) -> Any:
         one = self.graph.operators[entry[0]]
         if one.op == 'null':
-            held = self.parts.weights.boxes(one.name)[self.rank]
+            held = self.shards.weights.boxes(one.name)[self.rank]
             return self._box_of(entry, self._parameter(one), box, held)
         if one.op in CONSTANTS:
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
@@ -424,7 +424,7 @@ class Program:
     def _updated(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Updated:
         name = 'mxhybrid_next_of_%d' % parameter.number
         self.averages[name] = parameter.name
-        dtype, box = self.graph.dtypes[parameter.number, 0], self.parts.weights.boxes(parameter.name)[self.rank]
+        dtype, box = self.graph.dtypes[parameter.number, 0], self.shards.weights.boxes(parameter.name)[self.rank]
         following = mx.sym.var(name, shape=shape_of(box), dtype=dtype)
         return Updated(following, self._parameter(parameter), calls, dtype, size_of(box))
 

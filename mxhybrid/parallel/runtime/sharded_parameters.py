@@ -14,7 +14,7 @@ from ..redistribution.worker_group import WorkerGroup
 from ..sharding.box import Box, full, overlap, shape_of, slices_in, split_range
 from ..sharding.layout import Layout
 from .grad_clipping import clip_by_whole_norms
-from .rank_program import Parts
+from .rank_program import NetworkShards
 
 #: Bytes of a whole weight that are brought together, or given out, at a time.
 SLAB_BYTES = 8 << 20
@@ -147,18 +147,18 @@ class _GroupSum:
 class Held:
     """All parameters, by name."""
 
-    def __init__(self, params: Dict[str, Any], parts: Dict[str, WeightBox]):
-        self.params, self.parts = params, parts
+    def __init__(self, params: Dict[str, Any], shards: Dict[str, WeightBox]):
+        self.params, self.shards = params, shards
 
 
-def hold(net: Any, parts: Parts, workers: WorkerGroup, first: int) -> Held:
+def hold(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> Held:
     """Cut a network's weights: what every worker holds whole stays as it is, everything else becomes parts, with worker
     0's values (collective).
 
     One parameter after the other, so that a weight that has waited for its shape exists whole for a moment, on worker
     0; the others get their boxes of it.
     """
-    shapes, weights = parts.weights.shapes, parts.weights
+    shapes, weights = shards.weights.shapes, shards.weights
     params: Dict[str, Any] = {}
     found: Dict[str, WeightBox] = {}
     drawn = np.random.get_state()
@@ -178,15 +178,15 @@ def hold(net: Any, parts: Parts, workers: WorkerGroup, first: int) -> Held:
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        part = found[name] = WeightBox(workers, shapes[name], param.grad_req, weights.boxes(name), first + 2 * number)
-        params[name] = _own(name, param, part, workers.rank == 0)
+        shard = found[name] = WeightBox(workers, shapes[name], param.grad_req, weights.boxes(name), first + 2 * number)
+        params[name] = _own(name, param, shard, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(drawn)
     clip_by_whole_norms(workers, [params[name] for name in found])
     return Held(params, found)
 
 
-def _own(name: str, param: Any, part: WeightBox, first: bool) -> Any:
+def _own(name: str, param: Any, shard: WeightBox, first: bool) -> Any:
     """The parameter of what this worker holds, with values of the whole that the `first` worker has; the whole one
     loses its values.
     """
@@ -195,16 +195,16 @@ def _own(name: str, param: Any, part: WeightBox, first: bool) -> Any:
         values = trainers.initial_values(param) if trainers.awaits_shape(param) else param.data()
     trainers.drop_values(param)
     set_emptied(param)
-    if part.box is None:
+    if shard.box is None:
         own = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
                               wd_mult=param.wd_mult, init='zeros')
     else:
-        own = gluon.Parameter(name, grad_req=param.grad_req, shape=shape_of(part.box), dtype=param.dtype,
+        own = gluon.Parameter(name, grad_req=param.grad_req, shape=shape_of(shard.box), dtype=param.dtype,
                               lr_mult=param.lr_mult, wd_mult=param.wd_mult, init='zeros',
                               differentiable=param.grad_req != 'null')
     own.initialize(ctx=mx.cpu())
     whole: Any = None if values is None else host_view(values)
-    part.scatter(lambda low, high: whole[low:high], None if part.box is None else own.data(), part.whole_shape,
+    shard.scatter(lambda low, high: whole[low:high], None if shard.box is None else own.data(), shard.whole_shape,
                  param.dtype)
-    set_shard(own, part)
+    set_shard(own, shard)
     return own

@@ -10,7 +10,7 @@ from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
 from ..redistribution.worker_group import WorkerGroup
 from .input_shards import Shares
-from .rank_program import Parts
+from .rank_program import NetworkShards
 
 
 class SplitNetwork(NamedTuple):
@@ -18,7 +18,7 @@ class SplitNetwork(NamedTuple):
 
     traced: TracedNetwork
     plan: Plan
-    parts: Parts
+    shards: NetworkShards
     #: What is otherwise than the plan wanted.
     notes: Dict[int, str]
     #: How rows of tables travel, by name.
@@ -45,13 +45,13 @@ def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: s
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     graph, dimensions = network.graph, network.dimensions
     settled = plan.settle(graph, dimensions, workers.size)
-    parts = Parts(graph, settled.splits)
+    shards = NetworkShards(graph, settled.splits)
     if batch_norm == 'local':
-        _check_local(graph, dimensions, parts)
-    _check_averages(graph, parts)
+        _check_local(graph, dimensions, shards)
+    _check_averages(graph, shards)
     flows = set(network.axes) if input_grad else set()
     shares = Shares(graph, network.axes, dimensions, workers.size, workers.rank, flows)
-    return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, batch_norm == 'joint')
+    return SplitNetwork(network, plan, shards, settled.notes, settled.tables, shares, batch_norm == 'joint')
 
 
 def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
@@ -69,21 +69,21 @@ def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> Split
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
     made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
                    'joint' if network.joint_statistics else 'local', workers)
-    lacking = made.parts.weights.adopt(network.parts.weights)
+    lacking = made.shards.weights.adopt(network.shards.weights)
     if lacking:
         raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '
                          'give a joint batch with more samples, as by repeating some' % (found.graph.data, lacking))
     return made
 
 
-def _check_averages(graph: Graph, parts: Parts) -> None:
+def _check_averages(graph: Graph, shards: NetworkShards) -> None:
     """InputError where calls of one BatchNorm split its channels differently: no call could update its averages."""
     for one in graph.computing:
         for at in rule_of(one).averages(one)[:1]:
             name = graph.operators[one.inputs[at][0]].name
-            held = parts.weights.boxes(name)
-            for rank in parts.places[one.number]:
-                box = parts.part(one, rank).inputs[at]
+            held = shards.weights.boxes(name)
+            for rank in shards.output_shards[one.number]:
+                box = shards.shard(one, rank).inputs[at]
                 if box is not None and box != held[rank]:
                     raise InputError('parallelize: worker %d computes channels %d to %d of %s, but holds channels %d '
                                      'to %d of %s for other calls of the layer: split the channels of all its calls '
@@ -92,11 +92,11 @@ def _check_averages(graph: Graph, parts: Parts) -> None:
                                         held[rank][0][1] - 1, name))
 
 
-def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
+def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:
     """InputError where statistics of samples alone would not be those of whole samples."""
     for one in graph.computing:
         if rule_of(one).has_statistics:
-            for name, degree in zip(dimensions.names(one), parts.splits[one.number].degrees):
+            for name, degree in zip(dimensions.names(one), shards.splits[one.number].degrees):
                 if degree > 1 and name not in ('samples', 'channels'):
                     raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "
                                      'another plan' % (graph.label(one), name))

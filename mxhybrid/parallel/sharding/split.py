@@ -4,7 +4,7 @@ from typing import Dict, List, NamedTuple, Sequence
 from .box import Box, split_shape
 
 
-class PartPlace(NamedTuple):
+class OutputShard(NamedTuple):
     """The part of an operator that a rank has: a box of its first output, and which of so many addends of that."""
 
     box: Box
@@ -38,9 +38,9 @@ class Split:
         self.key = self.degrees, self.ranks, self.addends, self.copies
         self._hash = hash(self.key)
 
-    def places(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, PartPlace]:
+    def shards(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, OutputShard]:
         """The part of each rank that has one."""
-        every: List[PartPlace] = [PartPlace(box, addend, self.addends) for box in split_shape(shape, self.degrees,
+        every: List[OutputShard] = [OutputShard(box, addend, self.addends) for box in split_shape(shape, self.degrees,
                                                                                               grains)
                               for addend in range(self.addends) for _ in range(self.copies)]
         return dict(zip(self.ranks, every))

@@ -9,7 +9,7 @@ import mxnet as mx
 from ...parallel.ops.graph import Entry, Graph
 from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
-from ...parallel.runtime.rank_program import Parts, Program
+from ...parallel.runtime.rank_program import NetworkShards, Program
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
 
@@ -89,7 +89,7 @@ class _OneRank(Program):
                                 **others)
 
 
-def local_program(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                   outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], flows: Any = (),
                   frozen: Any = ()) -> LocalProgram:
     """Return a rank's program without its exchanges; the parameters are those of

@@ -15,10 +15,10 @@ from ...base.log import get_logger
 from ...base.text import size_text
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import collectives, rule_of
-from ...parallel.ops.rule import OperatorPart
-from ...parallel.runtime.rank_program import Parts
+from ...parallel.ops.rule import OperatorShard
+from ...parallel.runtime.rank_program import NetworkShards
 from ...parallel.sharding.box import Box
-from ...parallel.sharding.split import PartPlace
+from ...parallel.sharding.split import OutputShard
 from .core_benchmark import KernelTimes
 from .local_program import LocalProgram, local_program
 from .profile_cache import default_path, merge_profiles, read_profiles
@@ -87,8 +87,8 @@ class OperatorProfiler:
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
-    def shard_seconds(self, graph: Graph, operator: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
-                      measure: bool = True, needed: bool = False, part: Optional[OperatorPart] = None) -> PassSeconds:
+    def shard_seconds(self, graph: Graph, operator: Operator, place: OutputShard, flows: Any = (), frozen: Any = (),
+                      measure: bool = True, needed: bool = False, part: Optional[OperatorShard] = None) -> PassSeconds:
         """Return the time of a shard of an operator.
 
         Parameters
@@ -96,7 +96,7 @@ class OperatorProfiler:
         graph : Graph
         operator : Operator
             One of ``graph.computing``.
-        place : PartPlace
+        place : OutputShard
             The box of its first output that the shard computes.
         flows, frozen : set of str, optional
             Inputs of the graph that receive gradients, and parameters that receive none.
@@ -104,7 +104,7 @@ class OperatorProfiler:
             Measure the shard if its time is not known, unless it is too large or this object only estimates.
         needed : bool, optional
             Measure a scaled shard if it is too large.
-        part : OperatorPart, optional
+        part : OperatorShard, optional
             What the operator's rule says of the place, if that is known.
 
         Returns
@@ -112,7 +112,7 @@ class OperatorProfiler:
         PassSeconds
             Forward and backward, in seconds of a core.
         """
-        keys, part = self.keys(graph, flows, frozen), part or rule_of(operator).part(graph, operator, place)
+        keys, part = self.keys(graph, flows, frozen), part or rule_of(operator).shard(graph, operator, place)
         only_estimate, work = not (self._measures and measure), work_of(graph, operator, part)
         if only_estimate and not self._current_estimator().has(operator.op, work):
             # Its time is not known, whatever its key is.
@@ -149,8 +149,8 @@ class OperatorProfiler:
             logger.warning('profiles: %s cannot be timed on this machine, its time is estimated from other operators: '
                            '%s: %s', text, type(error).__name__, _last_line(error))
 
-    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = (),
-                needed: Container[Tuple[int, PartPlace]] = ()) -> int:
+    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, OutputShard]], flows: Any = (), frozen: Any = (),
+                needed: Container[Tuple[int, OutputShard]] = ()) -> int:
         """Measure the shards whose times are not known yet, write them, and return the number of new ones.
 
         A terminal shows a progress bar.  Shards that are too large are estimated, except for those in `needed`, which
@@ -193,7 +193,7 @@ class OperatorProfiler:
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def program_seconds(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+    def program_seconds(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                         outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PassSeconds:
         """Return the time of a rank's whole program without its exchanges; the parameters are those of
         :class:`mxhybrid.parallel.runtime.rank_program.Program`.
@@ -207,11 +207,11 @@ class OperatorProfiler:
             self._add('programs', key, seconds)
         return PassSeconds(*seconds)
 
-    def scale(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+    def scale(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
               outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> float:
         """Return the ratio of the time of a rank's program to the sum of its shards' times."""
         whole = self.program_seconds(parts, rank, inputs, outputs, flows, frozen).total
-        places = parts.places
+        places = parts.output_shards
         return whole / sum(
             self.shard_seconds(parts.graph, operator, places[operator.number][rank], flows, frozen).total
             for operator in parts.graph.computing if rank in places[operator.number])
@@ -280,7 +280,7 @@ def _last_line(error: Exception) -> str:
     return line[len(name):] if line.startswith(name) else line
 
 
-def _shard_to_time(graph: Graph, operator: Operator, place: PartPlace, needed: bool) -> Optional[ScaledShard]:
+def _shard_to_time(graph: Graph, operator: Operator, place: OutputShard, needed: bool) -> Optional[ScaledShard]:
     """Return what to time for a shard: itself; a scaled shard if it is too large and needed; or None."""
     shard = scaled_shard(graph, operator, place, MAX_BYTES)
     return shard if shard is None or needed or shard.place == place else None

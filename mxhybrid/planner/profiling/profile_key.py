@@ -10,9 +10,9 @@ import numpy as np
 
 from ...parallel.ops.graph import Graph, Operator, geometry_of
 from ...parallel.ops.registry import indices, rule_of
-from ...parallel.ops.rule import OperatorPart
+from ...parallel.ops.rule import OperatorShard
 from ...parallel.sharding.box import shape_of
-from ...parallel.sharding.split import PartPlace
+from ...parallel.sharding.split import OutputShard
 from .local_program import LocalProgram, ProgramInput, operators_with_gradients
 from .single_operator import (
     blocked_operators,
@@ -61,9 +61,9 @@ class ProfileKeys:
                   for position, (source, _) in enumerate(operator.inputs)]
         return geometry_of(graph, operator), json.dumps([inputs, self._summed(operator), self.has_backward(operator)])
 
-    def key(self, operator: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
+    def key(self, operator: Operator, place: OutputShard, part: Optional[OperatorShard] = None) -> str:
         """Return the key of a shard; `part` is what the operator's rule says of it, if that is known."""
-        graph, part = self._graph, part or rule_of(operator).part(self._graph, operator, place)
+        graph, part = self._graph, part or rule_of(operator).shard(self._graph, operator, place)
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in part.attrs.items()})
         inputs: List[Any] = []
@@ -86,14 +86,14 @@ class ProfileKeys:
             content.append(degrees_around(graph.shape(operator), place))
         return '%s %s' % (operator.op, hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20])
 
-    def program(self, operator: Operator, place: PartPlace, whole: Optional[PartPlace] = None) -> LocalProgram:
+    def program(self, operator: Operator, place: OutputShard, whole: Optional[OutputShard] = None) -> LocalProgram:
         """Return the program of a shard, or of a scaled shard of the `whole` one."""
         return single_operator_program(self._graph, operator, place, self._with_gradients, self._blocked,
                                        self._composed, whole)
 
-    def gradient_sums(self, operator: Operator, place: PartPlace) -> List[LocalProgram]:
+    def gradient_sums(self, operator: Operator, place: OutputShard) -> List[LocalProgram]:
         """Return the programs that sum the gradients of a shard's outputs, where several operators read one."""
-        boxes, programs = rule_of(operator).part(self._graph, operator, place).outputs, []
+        boxes, programs = rule_of(operator).shard(self._graph, operator, place).outputs, []
         for output, count in self._summed(operator):
             shape, dtype = shape_of(boxes[output]), self._graph.dtypes[operator.number, output]
             is_blocked = operator.number in self._blocked and can_be_blocked(shape, dtype)

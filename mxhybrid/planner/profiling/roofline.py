@@ -10,7 +10,7 @@ import numpy as np
 
 from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import rule_of
-from ...parallel.ops.rule import OperatorPart
+from ...parallel.ops.rule import OperatorShard
 
 #: The rates of a nominal core: only ratios between shards count.
 _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
@@ -92,7 +92,7 @@ def _logs(works: Any) -> np.ndarray:
     return np.log(np.maximum(works, 1.0))
 
 
-def work_of(graph: Graph, operator: Operator, part: OperatorPart) -> Work:
+def work_of(graph: Graph, operator: Operator, part: OperatorShard) -> Work:
     """Return the arithmetic of a shard of an operator, and the bytes that it reads and writes."""
     rule, itemsize = rule_of(operator), graph.dtypes[operator.number, 0].itemsize
     return Work(rule.flop(operator, part), float(rule.elements_moved(operator, part)) * itemsize)

@@ -4,7 +4,7 @@ from typing import NamedTuple, Optional
 from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import rule_of
 from ...parallel.ops.rule import with_range
-from ...parallel.sharding.split import PartPlace
+from ...parallel.sharding.split import OutputShard
 from .roofline import Work, work_of
 
 #: The largest share of its bytes that half of a shard may move: half of the channels, for example, is computed from all
@@ -15,11 +15,11 @@ _HALVED = 0.75
 class ScaledShard(NamedTuple):
     """The box that is timed in place of a shard, and its work."""
 
-    place: PartPlace
+    place: OutputShard
     work: Work
 
 
-def scaled_shard(graph: Graph, operator: Operator, place: PartPlace, most_bytes: float) -> Optional[ScaledShard]:
+def scaled_shard(graph: Graph, operator: Operator, place: OutputShard, most_bytes: float) -> Optional[ScaledShard]:
     """Halve a shard until it reads and writes no more than `most_bytes`.
 
     It is halved along its samples, or the first other dimension that makes it smaller.  Returns None if it cannot be
@@ -45,5 +45,5 @@ def _half(graph: Graph, operator: Operator, whole: ScaledShard) -> Optional[Scal
     return None
 
 
-def _shard(graph: Graph, operator: Operator, place: PartPlace) -> ScaledShard:
-    return ScaledShard(place, work_of(graph, operator, rule_of(operator).part(graph, operator, place)))
+def _shard(graph: Graph, operator: Operator, place: OutputShard) -> ScaledShard:
+    return ScaledShard(place, work_of(graph, operator, rule_of(operator).shard(graph, operator, place)))

@@ -11,39 +11,39 @@ import mxnet as mx
 from ...native.symbols import symbol_function
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import indices, rule_of
-from ...parallel.runtime.rank_program import Parts
+from ...parallel.runtime.rank_program import NetworkShards
 from ...parallel.sharding.box import Box, shape_of
-from ...parallel.sharding.split import PartPlace, Split
+from ...parallel.sharding.split import OutputShard, Split
 from .local_program import LocalProgram, local_program
 
 
 class _PlaceholderSplit(Split):
     """A split with one known place; the others lie beside it, wherever the tensor ends."""
 
-    def __init__(self, place: PartPlace, degrees: Tuple[int, ...]):
+    def __init__(self, place: OutputShard, degrees: Tuple[int, ...]):
         count = place.addends
         for degree in degrees:
             count *= degree
         super().__init__(degrees, range(count), place.addends)
         self._place = place
 
-    def places(self, shape: Any, grains: Any = ()) -> Dict[int, PartPlace]:
-        """See :meth:`Split.places`."""
+    def shards(self, shape: Any, grains: Any = ()) -> Dict[int, OutputShard]:
+        """See :meth:`Split.shards`."""
         place, places = self._place, []
         for steps in itertools.product(*map(range, self.degrees)):
             box: Box = tuple((low + step * (high - low), high + step * (high - low))
                              for step, (low, high) in zip(steps, place.box))
-            places += [PartPlace(box, (place.addend + addend) % place.addends, place.addends)
+            places += [OutputShard(box, (place.addend + addend) % place.addends, place.addends)
                        for addend in range(place.addends)]
         return dict(enumerate(places))
 
 
-def degrees_around(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
+def degrees_around(shape: Tuple[int, ...], place: OutputShard) -> Tuple[int, ...]:
     """Return the number of ranges that each dimension of an output is split into, if `place` is one of them."""
     return tuple(max(1 + (extent < count), round(count / extent)) for count, extent in zip(shape, shape_of(place.box)))
 
 
-def placeholder_split(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
+def placeholder_split(shape: Tuple[int, ...], place: OutputShard, whole: Optional[OutputShard] = None) -> Split:
     """Return a split that contains `place`, with the degrees of a split that contains `whole`, by default `place`."""
     return _PlaceholderSplit(place, degrees_around(shape, whole or place))
 
@@ -98,8 +98,8 @@ class _SingleOperator:
         return self._symbols[entry]
 
 
-def single_operator_program(graph: Graph, operator: Operator, place: PartPlace, with_gradients: Set[int],
-                            blocked: Set[int], composed: Dict[str, Any], whole: Optional[PartPlace] = None
+def single_operator_program(graph: Graph, operator: Operator, place: OutputShard, with_gradients: Set[int],
+                            blocked: Set[int], composed: Dict[str, Any], whole: Optional[OutputShard] = None
                             ) -> LocalProgram:
     """Return the program of a shard.
 
@@ -107,18 +107,18 @@ def single_operator_program(graph: Graph, operator: Operator, place: PartPlace, 
     ----------
     graph : Graph
     operator : Operator
-    place : PartPlace
+    place : OutputShard
     with_gradients, blocked : set of int
         Operators of `graph` that receive gradients, and those whose outputs are in a blocked layout of oneDNN.
     composed : dict
         As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
-    whole : PartPlace, optional
+    whole : OutputShard, optional
         The original shard if `place` is a scaled one: communication inside the operator follows the original.
     """
     network = _SingleOperator(graph, operator)
     alone = network.graph.computing[0]
-    parts = Parts(network.graph, {alone.number: placeholder_split(graph.shape(operator), place, whole)})
-    boxes = {rank: parts.part(alone, rank).inputs for rank in parts.places[alone.number]}
+    parts = NetworkShards(network.graph, {alone.number: placeholder_split(graph.shape(operator), place, whole)})
+    boxes = {rank: parts.shard(alone, rank).inputs for rank in parts.output_shards[alone.number]}
     inputs: Dict[Entry, Dict[int, Box]] = {}
     for position, entry in enumerate(alone.inputs):
         if entry[0] not in network.graph.fixed:

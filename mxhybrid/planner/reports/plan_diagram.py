@@ -11,7 +11,7 @@ from ...base.text import seconds_text, size_text
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.tracing import TracedNetwork
 from ...parallel.runtime.layout_table import layout_words, rank_words
-from ...parallel.runtime.rank_program import Parts
+from ...parallel.runtime.rank_program import NetworkShards
 from ...parallel.sharding.layout import bytes_between, messages
 from ...parallel.sharding.split import Split
 from ..task_graph.prediction import Prediction
@@ -41,7 +41,7 @@ class DiagramEdge(NamedTuple):
     moved: int
 
 
-def plan_diagram(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[str, float]] = None
+def plan_diagram(parts: NetworkShards, dimensions: Dimensions, seconds: Optional[Mapping[str, float]] = None
                  ) -> Tuple[List[DiagramNode], List[DiagramEdge]]:
     """Return the nodes and edges of a plan's diagram.
 
@@ -65,8 +65,8 @@ def plan_diagram(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping
         for position, (source, output) in enumerate(operator.inputs):
             if source not in node_of:
                 continue  # data, or a weight
-            needed = {rank: box for rank in parts.places[operator.number]
-                      for box in [parts.part(operator, rank).inputs[position]] if box is not None}
+            needed = {rank: box for rank in parts.output_shards[operator.number]
+                      for box in [parts.shard(operator, rank).inputs[position]] if box is not None}
             layout = parts.layout(graph.operators[source], output)
             size = 0 if layout.gives(needed) else bytes_between(messages(layout, needed),
                                                                 graph.dtypes[source, output].itemsize)
@@ -103,7 +103,7 @@ def draw_plan(path: str, network: TracedNetwork, splits: Dict[int, Split], predi
     :func:`write_diagram`.
     """
     seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
-    nodes, edges = plan_diagram(Parts(network.graph, splits), network.dimensions, seconds)
+    nodes, edges = plan_diagram(NetworkShards(network.graph, splits), network.dimensions, seconds)
     write_diagram(path, nodes, edges, title)
 
 

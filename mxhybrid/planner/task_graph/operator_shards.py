@@ -9,9 +9,9 @@ import numpy as np
 
 from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.registry import rule_of
-from ...parallel.ops.rule import OperatorPart
+from ...parallel.ops.rule import OperatorShard
 from ...parallel.sharding.box import Box, full, shape_of
-from ...parallel.sharding.split import PartPlace, Split
+from ...parallel.sharding.split import OutputShard, Split
 from .redistribution import RankBoxes, box_array
 from .task_builder import TaskSubgraph
 
@@ -62,7 +62,7 @@ class OperatorShards:
         The value of each input beyond the borders of the tensor.
     output_bytes : numpy.ndarray
         By shard, in the order of the split's ranks.
-    different : list of (PartPlace, OperatorPart)
+    different : list of (OutputShard, OperatorShard)
         One shard of each kind; shards of different kinds may take different times.
     kinds : numpy.ndarray
         By shard: the index of its kind in `different`.
@@ -72,11 +72,11 @@ class OperatorShards:
 
     def __init__(self, graph: Graph, operator: Operator, split: Split):
         rule = rule_of(operator)
-        places = list(split.places(graph.shape(operator), rule.grains(graph, operator)).values())
-        part_of: Dict[PartPlace, OperatorPart] = {}
+        places = list(split.shards(graph.shape(operator), rule.grains(graph, operator)).values())
+        part_of: Dict[OutputShard, OperatorShard] = {}
         for place in places:
             if place not in part_of:
-                part_of[place] = rule.part(graph, operator, place)
+                part_of[place] = rule.shard(graph, operator, place)
         parts = [part_of[place] for place in places]
         self.inputs = [_shard_boxes([part.inputs[index] for part in parts]) for index in range(len(operator.inputs))]
         self.outputs = [_shard_boxes([part.outputs[index] for part in parts]) for index in range(operator.outputs)]
@@ -85,9 +85,9 @@ class OperatorShards:
         for index, output in enumerate(self.outputs):
             self.output_bytes += ((output.boxes[:, :, 1] - output.boxes[:, :, 0]).prod(axis=1)
                                   * graph.dtypes[operator.number, index].itemsize)
-        self.different: List[Tuple[PartPlace, OperatorPart]] = []
+        self.different: List[Tuple[OutputShard, OperatorShard]] = []
         kind_numbers: Dict[Any, int] = {}
-        kind_of: Dict[PartPlace, int] = {}
+        kind_of: Dict[OutputShard, int] = {}
         for place, part in part_of.items():
             shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
             key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...parallel.ops.graph import Entry, Operator, geometry_of
 from ...parallel.ops.registry import indices
-from ...parallel.ops.rule import OperatorPart, with_range
+from ...parallel.ops.rule import OperatorShard, with_range
 from ...parallel.sharding.box import Box
 from ...parallel.sharding.layout import owners
-from ...parallel.sharding.split import PartPlace, Split
+from ...parallel.sharding.split import OutputShard, Split
 from ..cluster.machine_model import Machine
 from .dataflow import SCRIPT, Dataflow
 from .memo import Memo
@@ -23,7 +23,7 @@ from .weight_tasks import WeightTasks
 
 #: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
 #: the same for shards that read and make boxes of the same shapes.  The last argument is what its rule says of it.
-PartTime = Callable[[Operator, PartPlace, OperatorPart], Tuple[float, float]]
+PartTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
 
 #: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
 #: half.

@@ -17,7 +17,7 @@ from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.input_shards import Shares
-from mxhybrid.parallel.runtime.rank_program import TOKEN, Parts, Program
+from mxhybrid.parallel.runtime.rank_program import TOKEN, NetworkShards, Program
 from mxhybrid.parallel.sharding.box import full, slices_in
 from mxhybrid.parallel.sharding.split import Split
 
@@ -53,9 +53,9 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     """This rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
-    parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
+    shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})
     shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
-    program = Program(parts, RANK, shares.inputs, shares.outputs, collectives(training),
+    program = Program(shards, RANK, shares.inputs, shares.outputs, collectives(training),
                       lambda exchange, flows: RedistributionOperator(exchange, transport, flows, fail), first,
                       shares.flows)
     arrays = {}
@@ -69,7 +69,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
             continue
         else:
             whole, box = (data[name], shares.box(name)) if name in data else (
-                weights[name], parts.weights.boxes(name)[RANK])
+                weights[name], shards.weights.boxes(name)[RANK])
             values = np.ascontiguousarray(whole[slices_in(box, full(whole.shape))])
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
         if name not in graph.auxiliary and (name in shares.flows or name not in data):
@@ -84,7 +84,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
     outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in shares.outputs[head]])
                for head, one in zip(graph.heads, found)]
-    gradients = {name: (shares.box(name) if name in data else parts.weights.boxes(name)[RANK], array.grad.asnumpy())
+    gradients = {name: (shares.box(name) if name in data else shards.weights.boxes(name)[RANK], array.grad.asnumpy())
                  for name, array in arrays.items()
                  if name != TOKEN and name not in program.averages and array.grad is not None}
     program.forget()

@@ -28,8 +28,8 @@ def test_addends_make_the_whole(make, shape, values, kind):
     whole = mx.nd.array(np.random.RandomState(1).normal(size=shape), dtype=values, ctx=mx.cpu())
     indices = mx.nd.array(INDICES, dtype=kind, ctx=mx.cpu())
     found = 0
-    for place in Split((1,) * len(graph.shape(one)), (0, 1), 2).places(graph.shape(one)).values():
-        part = rule_of(one).part(graph, one, place)
+    for place in Split((1,) * len(graph.shape(one)), (0, 1), 2).shards(graph.shape(one)).values():
+        part = rule_of(one).shard(graph, one, place)
         arrays = {name: whole[tuple(slice(*held) for held in box)] if name == 'values' else indices
                   for name, box in zip((graph.operators[source].name for source, _ in one.inputs), part.inputs)}
         attrs = {**one.attrs, **{key: str(value) for key, value in part.attrs.items()}}

@@ -8,7 +8,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import grid
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.layout_table import layout_table
-from mxhybrid.parallel.runtime.rank_program import Parts
+from mxhybrid.parallel.runtime.rank_program import NetworkShards
 from mxhybrid.planner.profiling.local_program import local_program
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.timer import ProgramTimer
@@ -44,9 +44,9 @@ def shared(ranks=2):
     net = Shared()
     net.initialize()
     network = traced(net, [(2, 3, 12, 5), (2, 3, 7, 4)])
-    parts = Parts(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
+    shards = NetworkShards(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
     shares = Shares(network.graph, network.axes, network.dimensions, ranks, 0, set())
-    return network, parts, local_program(parts, 0, shares.inputs, shares.outputs, collectives())
+    return network, shards, local_program(shards, 0, shares.inputs, shares.outputs, collectives())
 
 
 def test_what_an_operator_is_given_bears_its_number():
@@ -64,9 +64,9 @@ def test_the_table_has_bytes_of_each_call():
     class Exchange:
         def __init__(self, operator, sent):
             self.operator, self.label, self.bytes = operator, 'net_conv0_fwd', (sent, 0)
-    network, parts, _ = shared()
+    network, shards, _ = shared()
     numbers = [one.number for one in network.graph.computing if one.op == 'Convolution']
-    table = layout_table('a plan', network.graph, network.dimensions, parts,
+    table = layout_table('a plan', network.graph, network.dimensions, shards,
                          [Exchange(number, 1000 * at) for at, number in enumerate(numbers, 1)], 2, {})
     lines = {line.split()[0]: line.split()[-2:] for line in table.split('\n') if 'conv0' in line}
     assert lines == {'conv0_fwd': ['1.0', 'kB'], 'conv0_fwd#2': ['2.0', 'kB']}
@@ -77,7 +77,7 @@ def test_an_operator_that_reads_both_is_timed_with_two_inputs():
     net.initialize()
     network = traced(net, [(4, 5), (4, 5)])
     (one,) = [one for one in network.graph.computing if one.op == 'elemwise_sub']
-    parts = Parts(network.graph, grid(batch=1).settle(network.graph, network.dimensions, 1).splits)
-    program = ProfileKeys(network.graph, collectives()).program(one, parts.places[one.number][0])
+    shards = NetworkShards(network.graph, grid(batch=1).settle(network.graph, network.dimensions, 1).splits)
+    program = ProfileKeys(network.graph, collectives()).program(one, shards.output_shards[one.number][0])
     assert len(program.inputs) == 2 and set(program.inputs) == set(program.symbol.list_inputs())
     mx.nd.waitall()

@@ -7,7 +7,7 @@ from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.runtime.input_shards import Shares
-from mxhybrid.parallel.runtime.rank_program import COMPILED, Parts, Program
+from mxhybrid.parallel.runtime.rank_program import COMPILED, NetworkShards, Program
 from mxhybrid.parallel.sharding.split import whole_on
 
 BUILDERS = {
@@ -24,9 +24,9 @@ def test_second_steps(name):
     x, w = (mx.sym.var(name, shape=shape, dtype='float64') for name in ('data', 'w'))
     graph = Graph(mx.sym.Group([build(mx.sym, x, w), mx.sym.sin(x)]), {'data': shape},
                   {'data': 'float64', 'w': 'float64'})
-    parts = Parts(graph, {one.number: whole_on(2, [0]) for one in graph.computing})
+    shards = NetworkShards(graph, {one.number: whole_on(2, [0]) for one in graph.computing})
     shares = Shares(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 1, 0, {'data'})
-    program = Program(parts, 0, shares.inputs, shares.outputs, collectives(), None, 0, shares.flows)
+    program = Program(shards, 0, shares.inputs, shares.outputs, collectives(), None, 0, shares.flows)
     names = program.symbol.list_inputs()
     compiled = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index('data')]),
                                                           ('param_indices', [names.index('w')])])

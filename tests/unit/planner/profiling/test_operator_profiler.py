@@ -15,8 +15,8 @@ from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.runtime.input_shards import Shares
-from mxhybrid.parallel.runtime.rank_program import Parts
-from mxhybrid.parallel.sharding.split import PartPlace
+from mxhybrid.parallel.runtime.rank_program import NetworkShards
+from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling import profile_cache, timer, timing_batch
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes, benchmark_result
 from mxhybrid.planner.profiling.local_program import index_limits, local_program
@@ -97,11 +97,11 @@ def place(graph, one, **cut):
     box = [(0, count) for count in graph.shape(one)]
     for key, value in cut.items():
         box[int(key[1:])] = value
-    return PartPlace(tuple(box))
+    return OutputShard(tuple(box))
 
 
 def local_of(network, plan, ranks, rank=0):
-    parts = Parts(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
+    parts = NetworkShards(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
     shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
     return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
 
@@ -115,9 +115,10 @@ def test_parts_that_differ_in_their_position_are_one(images):
     assert keys.key(second, low) == keys.key(third, low)
     whole = [place(graph, one) for one in (first, second)]
     assert keys.key(first, whole[0]) != keys.key(second, whole[1])
-    assert keys.key(second, PartPlace(whole[1].box, 0, 2)) != keys.key(second, PartPlace(whole[1].box, 1, 2))  # a bias
+    # a bias
+    assert keys.key(second, OutputShard(whole[1].box, 0, 2)) != keys.key(second, OutputShard(whole[1].box, 1, 2))
     (pick,) = operators(images, 'pick')
-    assert keys.key(pick, PartPlace(((0, 4), (0, 1)), 0, 4)) == keys.key(pick, PartPlace(((4, 8), (0, 1)), 2, 4))
+    assert keys.key(pick, OutputShard(((0, 4), (0, 1)), 0, 4)) == keys.key(pick, OutputShard(((4, 8), (0, 1)), 2, 4))
     with_gradient = ProfileKeys(graph, collectives(), flows={'data0'})
     assert keys.key(first, whole[0]) != with_gradient.key(first, whole[0])
     assert keys.key(second, whole[1]) == with_gradient.key(second, whole[1])
@@ -309,7 +310,7 @@ def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
     scale = profiles.scale(parts, 0, shares.inputs, shares.outputs)
-    total = sum(profiles.shard_seconds(images.graph, one, parts.places[one.number][0]).total
+    total = sum(profiles.shard_seconds(images.graph, one, parts.output_shards[one.number][0]).total
                 for one in images.graph.computing)
     assert scale == pytest.approx(profiles.program_seconds(parts, 0, shares.inputs, shares.outputs).total / total)
 
@@ -335,7 +336,7 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     pairs = [(one, place(graph, one, **cut)) for one in operators(images, 'Convolution')
              for cut in ({}, {'d0': (0, 1), 'd2': (0, 1)})]
-    sizes = {profiles.keys(graph).key(one, of): work_of(graph, one, rule_of(one).part(graph, one, of)).bytes
+    sizes = {profiles.keys(graph).key(one, of): work_of(graph, one, rule_of(one).shard(graph, one, of)).bytes
              for one, of in pairs}
     bound = sorted(sizes.values())[len(sizes) // 2] - 1
     small = {key for key, size in sizes.items() if size <= bound}
@@ -374,7 +375,7 @@ def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monk
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     one = operators(images, 'Convolution')[1]
     whole = place(graph, one)
-    work = work_of(graph, one, rule_of(one).part(graph, one, whole))
+    work = work_of(graph, one, rule_of(one).shard(graph, one, whole))
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', work.bytes / 2)
     assert profiles.measure(graph, [(one, whole)]) == profiles.measured == 0
     assert profiles.measure(graph, [(one, whole)], needed={(one.number, whole)}) == profiles.measured == 1
@@ -388,7 +389,7 @@ def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
     """Halves of a batch whose statistics are its own have no joint ones."""
     graph, keys, (one,) = images.graph, ProfileKeys(images.graph, collectives()), operators(images, 'BatchNorm')
     whole = place(graph, one, **cut)
-    size = work_of(graph, one, rule_of(one).part(graph, one, whole)).bytes
+    size = work_of(graph, one, rule_of(one).shard(graph, one, whole)).bytes
     for share in (1, 2, 4):
         piece = scaled_shard(graph, one, whole, 1.1 * size / share)
         samples, *rest = (high - low for low, high in piece.place.box)
@@ -417,7 +418,7 @@ def test_what_others_exchange_is_left_out():
     graph, keys = network.graph, ProfileKeys(network.graph, collectives())
     (dense,), (norm,) = operators(network, 'FullyConnected'), operators(network, 'BatchNorm')
     begun = time.process_time()
-    program = keys.program(dense, PartPlace(place(graph, dense).box, 0, 512))
+    program = keys.program(dense, OutputShard(place(graph, dense).box, 0, 512))
     assert {value.shape for value in program.inputs.values()} >= {(512, 1)}
     program = keys.program(norm, place(graph, norm, d0=(0, 1)))
     assert time.process_time() - begun < 5
@@ -443,7 +444,7 @@ def test_estimates_are_scaled_to_their_neighbours():
 def test_work_is_counted(images, words):
     def work(network, op, number=0):
         one = operators(network, op)[number]
-        return work_of(network.graph, one, rule_of(one).part(network.graph, one, place(network.graph, one)))
+        return work_of(network.graph, one, rule_of(one).shard(network.graph, one, place(network.graph, one)))
     assert work(images, 'Convolution', 1) == Work(2 * 8 * 8 * 64 * 8 * 9, 4 * (2 * 8 * 8 * 64 + 8 * 8 * 9 + 8))
     assert work(images, 'FullyConnected').flop == 2 * 8 * 12 * 512
     assert work(words, 'RNN').flop == 2 * 7 * 4 * (4 * 5 * (6 + 5) + 8 * 5)

@@ -8,7 +8,7 @@ import pytest
 from mxhybrid import InputError, parallel
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.runtime.rank_program import Parts
+from mxhybrid.parallel.runtime.rank_program import NetworkShards
 from mxhybrid.planner.reports.plan_diagram import DiagramEdge, DiagramNode, as_dot, as_svg, plan_diagram, write_diagram
 
 SVG = '{http://www.w3.org/2000/svg}'
@@ -26,7 +26,7 @@ def network():
     dimensions = Dimensions(graph, {'data': 0})
 
     def settled(plan):
-        return Parts(graph, plan.settle(graph, dimensions, 4).splits), dimensions
+        return NetworkShards(graph, plan.settle(graph, dimensions, 4).splits), dimensions
     return settled
 
 

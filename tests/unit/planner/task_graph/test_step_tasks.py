@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import Shares
-from mxhybrid.parallel.runtime.rank_program import Parts, Program
+from mxhybrid.parallel.runtime.rank_program import NetworkShards, Program
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
@@ -146,7 +146,7 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
     graph, model = planned.graph, planned.model
     shares = Shares(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
-    program = Program(Parts(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], UnusedExchange, 0)
+    program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], UnusedExchange, 0)
     expected = sorted(exchange.bytes for exchange in program.redistributions)
     predicted = []
     operators = {number: model.operator(number, split) for number, split in splits.items()}
@@ -169,7 +169,7 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
 def test_weights_are_sharded_as_in_split_networks(planned, space, data):
     problem = PlanEvaluator(planned.model, space)
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
-    weights = Parts(planned.graph, splits).weights
+    weights = NetworkShards(planned.graph, splits).weights
     for name, readers in planned.model.dataflow.readers.items():
         operators = [planned.model.operator(reader.number, splits[reader.number]) for reader in readers]
         assert planned.model.weights.shards(name, operators).boxes.by_rank == weights.boxes(name)
@@ -216,7 +216,7 @@ def test_one_rank_computes_operators_one_after_the_other():
     graph = alone.graph
     splits = alone.splits(data_parallel())
     computed = sum(sum(Times().shard_seconds(graph, operator, place)) for operator in graph.computing
-                   for place in splits[operator.number].places(graph.shape(operator)).values())
+                   for place in splits[operator.number].shards(graph.shape(operator)).values())
     cost = alone.cluster.costs['step']
     sizes = [int(np.prod(shape)) * 4 for name, shape in graph.parameters.items() if name not in graph.auxiliary]
     expected = computed + cost.seconds(len(sizes), 0) + cost.seconds(len(sizes), sum(sizes))
