@@ -17,7 +17,7 @@ from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import from_json
 from ..parallel.plans.strategies import data_parallel
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
-from ..parallel.runtime.input_shards import Shares
+from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
 from ..parallel.runtime.parallel_block import Parallel, split_network
 from ..parallel.sharding.box import shape_of
@@ -180,10 +180,11 @@ class _Automatic:
         """
         net, graph = _Copy(self._network, self._net), self._network.graph
         net.hybridize(static_alloc=True, static_shape=True)
-        shares = Shares(graph, self._network.axes, self._network.dimensions, self._workers.size, self._workers.rank,
+        input_shards = InputShards(graph, self._network.axes, self._network.dimensions, self._workers.size,
+                                   self._workers.rank,
                         set())
         types = _input_types(graph)
-        return net, [(shape_of(shares.box(name)), types[name]) for name in self._network.axes]
+        return net, [(shape_of(input_shards.box(name)), types[name]) for name in self._network.axes]
 
     def _step_seconds(self, net: Any, shapes: Sequence[Tuple[Tuple[int, ...], Any]]) -> float:
         """Return the seconds of a step of a network, on the slowest worker, with data of zeros."""

@@ -21,7 +21,7 @@ from ..parallel.plans.plan_json import as_plan
 from ..parallel.plans.store_plan import StorePlan
 from ..parallel.plans.strategies import Explicit, data_parallel, grid, one_weird_trick
 from ..parallel.rules.batch_norm import with_own_statistics
-from ..parallel.runtime.input_shards import Shares
+from ..parallel.runtime.input_shards import InputShards
 from ..parallel.sharding.split import OutputShard, Split
 from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
 from .analytic.layer_sizes import sizes_of
@@ -121,7 +121,7 @@ class Planner:
         _check('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
-        self._shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
+        self._shares = InputShards(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
         self._states, frozen = states, frozen_parameters(net)
         dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen

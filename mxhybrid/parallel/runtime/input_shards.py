@@ -9,7 +9,7 @@ from ..sharding.box import Box, full, split_range
 from ..sharding.sample_axis import SampleAxis
 
 
-class Shares:
+class InputShards:
     """What each rank gives and gets of data and outputs.
 
     Attributes
@@ -25,8 +25,8 @@ class Shares:
     """
 
     def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,
-                 flows: Any):
-        self._graph, self._rank, self.flows = graph, rank, flows
+                 gradient_inputs: Any):
+        self._graph, self._rank, self.gradient_inputs = graph, rank, gradient_inputs
         counts = {graph.data[name][axis] for name, axis in axes.items() if axis is not None}
         if len(counts) != 1:
             raise InputError('parallelize: inputs have %s samples: give the shapes of one joint batch'

@@ -39,7 +39,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
                     key=lambda line: int(line.value[0]))
     return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
                             Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
-                            Line('input_grad', '', bool(network.shares.flows))])
+                            Line('input_grad', '', bool(network.input_shards.gradient_inputs))])
 
 
 def _split(network: SplitNetwork, one: Operator) -> Dict[str, Any]:

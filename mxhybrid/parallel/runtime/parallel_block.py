@@ -54,13 +54,13 @@ class Parallel(gluon.Block):
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
         self._workers, self._network, self._held, self._files = workers, network, held, files
-        self._graph, self._shards, self._shares = network.graph, network.shards, network.shares
+        self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
         #: Whether a call was recorded.
         self._trained = False
         types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
-        self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
+        self._given = [(shape_of(self._input_shards.box(name)), types[name]) for name in network.names]
         joint = network.joint_statistics and any(rule_of(one).has_statistics for one in self._graph.computing)
         make = functools.partial(_program, workers, network, held)
         self._programs = {training: make(training, first + _EIGHTH * (not training))
@@ -77,7 +77,7 @@ class Parallel(gluon.Block):
         """Which samples of the joint batch this worker gives and gets.  Where there are fewer of them than workers,
         several have the same one; then one of them gives the gradient.
         """
-        return self._shares.samples
+        return self._input_shards.samples
 
     @property
     def given(self) -> List[Tuple[Tuple[int, ...], Any]]:
@@ -167,7 +167,7 @@ class Parallel(gluon.Block):
         for name, array in zip(self._network.names, args):
             # What was computed is looked at once, for that may be much.
             wanted = array.grad is not None or not self._trained and wants_gradient(array)
-            if wanted and name not in self._shares.flows:
+            if wanted and name not in self._input_shards.gradient_inputs:
                 raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
                                  'this network: give parallelize input_grad=True, or %s.detach() to the network'
                                  % (name, name))
@@ -302,9 +302,10 @@ class _Others:
 
 def _program(workers: WorkerGroup, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
     frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
-    shares = network.shares
-    return Program(network.shards, workers.rank, shares.inputs, shares.outputs,
-                   collectives(training, network.joint_statistics), workers.make_node, first, shares.flows, frozen)
+    input_shards = network.input_shards
+    return Program(network.shards, workers.rank, input_shards.inputs, input_shards.outputs,
+                   collectives(training, network.joint_statistics), workers.make_node, first,
+                   input_shards.gradient_inputs, frozen)
 
 
 def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, Program], first: int, training: bool,

@@ -102,7 +102,7 @@ class Program:
         Makes nodes of exchanges.
     first : int
         Number of the first exchange.
-    flows : set of str
+    gradient_inputs : set of str
         Data through which gradients go back.
     frozen : set of str
         Parameters that have no gradients.
@@ -123,7 +123,7 @@ class Program:
 
     def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                  outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Collective], make_node: MakeNode,
-                 first: int, flows: Any = (), frozen: Any = ()):
+                 first: int, gradient_inputs: Any = (), frozen: Any = ()):
         self.shards, self.graph, self.rank = shards, shards.graph, rank
         self._composed, self._make_node, self._number = composed, make_node, first
         self._token = mx.sym.var(TOKEN, dtype='float32')
@@ -155,7 +155,7 @@ class Program:
                         self._learning.add(one.number)
                 self._pass_on(one)
             elif one.op == 'null':
-                self._data(one, inputs[one.number, 0], one.name in flows)
+                self._data(one, inputs[one.number, 0], one.name in gradient_inputs)
             else:
                 self._operator(one)
         heads = [self._with_own_gradient(entry, self._head(entry, outputs[entry])) for entry in self.graph.heads]
@@ -216,12 +216,12 @@ class Program:
 
     # -- data and operators ----------------------------------------------------------------------------------------
 
-    def _data(self, one: Operator, boxes: Dict[int, Box], flows: bool) -> None:
+    def _data(self, one: Operator, boxes: Dict[int, Box], has_gradient: bool) -> None:
         entry = one.number, 0
         self._layouts[entry] = Layout(self.graph.shape(one), boxes)
         given = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
-        self._local[entry] = given if flows else mx.sym.BlockGrad(given)
-        if flows:
+        self._local[entry] = given if has_gradient else mx.sym.BlockGrad(given)
+        if has_gradient:
             self._flowing.add(one.number)
             self._learning.add(one.number)
 

@@ -9,7 +9,7 @@ from ..ops.registry import rule_of
 from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
 from ..redistribution.worker_group import WorkerGroup
-from .input_shards import Shares
+from .input_shards import InputShards
 from .rank_program import NetworkShards
 
 
@@ -23,7 +23,7 @@ class SplitNetwork(NamedTuple):
     notes: Dict[int, str]
     #: How rows of tables travel, by name.
     tables: Mapping[str, TablePlan]
-    shares: Shares
+    input_shards: InputShards
     #: Whether statistics are those of the joint batch.
     joint_statistics: bool
 
@@ -49,9 +49,9 @@ def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: s
     if batch_norm == 'local':
         _check_local(graph, dimensions, shards)
     _check_averages(graph, shards)
-    flows = set(network.axes) if input_grad else set()
-    shares = Shares(graph, network.axes, dimensions, workers.size, workers.rank, flows)
-    return SplitNetwork(network, plan, shards, settled.notes, settled.tables, shares, batch_norm == 'joint')
+    gradient_inputs = set(network.axes) if input_grad else set()
+    input_shards = InputShards(graph, network.axes, dimensions, workers.size, workers.rank, gradient_inputs)
+    return SplitNetwork(network, plan, shards, settled.notes, settled.tables, input_shards, batch_norm == 'joint')
 
 
 def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
@@ -67,7 +67,8 @@ def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> Split
         if shape != network.graph.parameters[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
-    made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
+    made = split_by(found, network.plan.for_graph(network.graph, found.graph),
+                    bool(network.input_shards.gradient_inputs),
                    'joint' if network.joint_statistics else 'local', workers)
     lacking = made.shards.weights.adopt(network.shards.weights)
     if lacking:

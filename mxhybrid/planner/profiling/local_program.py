@@ -90,7 +90,7 @@ class _OneRank(Program):
 
 
 def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                  outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], flows: Any = (),
+                  outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], gradient_inputs: Any = (),
                   frozen: Any = ()) -> LocalProgram:
     """Return a rank's program without its exchanges; the parameters are those of
     :class:`mxhybrid.parallel.runtime.rank_program.Program`.
@@ -102,7 +102,7 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
         node = _LocalNode(exchange, differentiable, 'mxhybrid_received%d' % len(nodes))
         nodes[node.name] = node
         return node
-    program = _OneRank(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
+    program = _OneRank(parts, rank, inputs, outputs, composed, make_node, 0, gradient_inputs, frozen)
     # The token is an input that is passed through, and so is what an exchange brings for the network's outputs.
     symbol = mx.sym.Group([output for output in program.symbol if output.list_outputs() != output.list_inputs()])
     limits = index_limits(graph)
@@ -117,7 +117,8 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
                                                 index_limit=limits.get(node.exchange.operator, 0))
         elif name in graph.data:
             entry = numbers[name], 0
-            program_inputs[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
+            program_inputs[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry],
+                                                name in gradient_inputs,
                                                 index_limit=limits.get(entry[0], 0))
         elif name in program.averages:
             average = program.averages[name]
@@ -151,7 +152,7 @@ def index_limits(graph: Graph) -> Dict[int, int]:
     return limits
 
 
-def operators_with_gradients(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:
+def operators_with_gradients(graph: Graph, gradient_inputs: Any = (), frozen: Any = ()) -> Set[int]:
     """Return the numbers of operators, data and weights that receive gradients."""
     with_gradients: Set[int] = set()
     for operator in graph.operators:
@@ -159,7 +160,7 @@ def operators_with_gradients(graph: Graph, flows: Any = (), frozen: Any = ()) ->
         if operator.op == 'null':
             is_trained = graph.is_parameter(operator.number) and operator.name not in graph.auxiliary and \
                 operator.name not in frozen
-            if operator.name in flows or is_trained:
+            if operator.name in gradient_inputs or is_trained:
                 with_gradients.add(operator.number)
         elif any(source in with_gradients for position, (source, _) in enumerate(operator.inputs)
                  if position != index_position):

@@ -87,7 +87,8 @@ class OperatorProfiler:
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
-    def shard_seconds(self, graph: Graph, operator: Operator, place: OutputShard, flows: Any = (), frozen: Any = (),
+    def shard_seconds(self, graph: Graph, operator: Operator, place: OutputShard, gradient_inputs: Any = (),
+                      frozen: Any = (),
                       measure: bool = True, needed: bool = False, part: Optional[OperatorShard] = None) -> PassSeconds:
         """Return the time of a shard of an operator.
 
@@ -98,7 +99,7 @@ class OperatorProfiler:
             One of ``graph.computing``.
         place : OutputShard
             The box of its first output that the shard computes.
-        flows, frozen : set of str, optional
+        gradient_inputs, frozen : set of str, optional
             Inputs of the graph that receive gradients, and parameters that receive none.
         measure : bool, optional
             Measure the shard if its time is not known, unless it is too large or this object only estimates.
@@ -112,7 +113,7 @@ class OperatorProfiler:
         PassSeconds
             Forward and backward, in seconds of a core.
         """
-        keys, part = self.keys(graph, flows, frozen), part or rule_of(operator).shard(graph, operator, place)
+        keys, part = self.keys(graph, gradient_inputs, frozen), part or rule_of(operator).shard(graph, operator, place)
         only_estimate, work = not (self._measures and measure), work_of(graph, operator, part)
         if only_estimate and not self._current_estimator().has(operator.op, work):
             # Its time is not known, whatever its key is.
@@ -149,14 +150,15 @@ class OperatorProfiler:
             logger.warning('profiles: %s cannot be timed on this machine, its time is estimated from other operators: '
                            '%s: %s', text, type(error).__name__, _last_line(error))
 
-    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, OutputShard]], flows: Any = (), frozen: Any = (),
+    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, OutputShard]], gradient_inputs: Any = (),
+                frozen: Any = (),
                 needed: Container[Tuple[int, OutputShard]] = ()) -> int:
         """Measure the shards whose times are not known yet, write them, and return the number of new ones.
 
         A terminal shows a progress bar.  Shards that are too large are estimated, except for those in `needed`, which
         has pairs of an operator's number and a place.
         """
-        keys = self.keys(graph, flows, frozen)
+        keys = self.keys(graph, gradient_inputs, frozen)
         missing = {key: (operator, place, (operator.number, place) in needed)
                    for operator, place in shards for key in [keys.key(operator, place)]
                    if key not in self._known['parts'] and key not in self._untimed}
@@ -168,14 +170,14 @@ class OperatorProfiler:
                            'times are estimated from smaller ones', len(too_large), size_text(MAX_BYTES))
         for operator, place, is_needed in tqdm(missing.values(), desc='operators', unit=' shards',
                                                disable=None if missing else True):
-            self.shard_seconds(graph, operator, place, flows, frozen, needed=is_needed)
+            self.shard_seconds(graph, operator, place, gradient_inputs, frozen, needed=is_needed)
         self.save()
         return len(missing)
 
-    def keys(self, graph: Graph, flows: Any = (), frozen: Any = ()) -> ProfileKeys:
+    def keys(self, graph: Graph, gradient_inputs: Any = (), frozen: Any = ()) -> ProfileKeys:
         """Return the keys of the shards of a graph."""
         known = self._keys.setdefault(graph, {})
-        names: Tuple[Any, Any] = frozenset(flows), frozenset(frozen)
+        names: Tuple[Any, Any] = frozenset(gradient_inputs), frozenset(frozen)
         if names not in known:
             known[names] = ProfileKeys(graph, self._composed, *names)
         return known[names]
@@ -194,11 +196,12 @@ class OperatorProfiler:
     # -- programs --------------------------------------------------------------------------------------------------
 
     def program_seconds(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                        outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PassSeconds:
+                        outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (),
+                        frozen: Any = ()) -> PassSeconds:
         """Return the time of a rank's whole program without its exchanges; the parameters are those of
         :class:`mxhybrid.parallel.runtime.rank_program.Program`.
         """
-        program = local_program(parts, rank, inputs, outputs, self._composed, flows, frozen)
+        program = local_program(parts, rank, inputs, outputs, self._composed, gradient_inputs, frozen)
         key = _digest(program)
         seconds = self._known['programs'].get(key)
         if seconds is None:
@@ -208,12 +211,12 @@ class OperatorProfiler:
         return PassSeconds(*seconds)
 
     def scale(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-              outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> float:
+              outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (), frozen: Any = ()) -> float:
         """Return the ratio of the time of a rank's program to the sum of its shards' times."""
-        whole = self.program_seconds(parts, rank, inputs, outputs, flows, frozen).total
+        whole = self.program_seconds(parts, rank, inputs, outputs, gradient_inputs, frozen).total
         places = parts.output_shards
         return whole / sum(
-            self.shard_seconds(parts.graph, operator, places[operator.number][rank], flows, frozen).total
+            self.shard_seconds(parts.graph, operator, places[operator.number][rank], gradient_inputs, frozen).total
             for operator in parts.graph.computing if rank in places[operator.number])
 
     def kernel_times(self) -> KernelTimes:

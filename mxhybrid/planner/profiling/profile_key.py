@@ -37,13 +37,13 @@ class ProfileKeys:
     graph : Graph
     composed : dict
         As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
-    flows, frozen : set of str
+    gradient_inputs, frozen : set of str
         Inputs that receive gradients, and parameters that receive none.
     """
 
-    def __init__(self, graph: Graph, composed: Mapping[str, Any], flows: Any = (), frozen: Any = ()):
+    def __init__(self, graph: Graph, composed: Mapping[str, Any], gradient_inputs: Any = (), frozen: Any = ()):
         self._graph, self._composed = graph, dict(composed)
-        self._with_gradients = operators_with_gradients(graph, flows, frozen)
+        self._with_gradients = operators_with_gradients(graph, gradient_inputs, frozen)
         self._blocked = blocked_operators(graph)
         self._fixed: Dict[int, Any] = {}
         #: The number of gradients that come back to each output; several of them are summed.

@@ -125,9 +125,10 @@ def single_operator_program(graph: Graph, operator: Operator, place: OutputShard
             inputs[entry] = {rank: box for rank, rank_boxes in boxes.items() for box in [rank_boxes[position]]
                              if box is not None}
     outputs = {entry: [parts.layout(alone, entry[1]).boxes] for entry in network.graph.heads}
-    flows = {name for name, entry in network.sources.items()
+    gradient_inputs = {name for name, entry in network.sources.items()
              if entry[0] in with_gradients and entry != _index_input(operator)}
-    program = local_program(parts, 0, inputs, outputs, composed, flows, set(network.sources) - flows)
+    program = local_program(parts, 0, inputs, outputs, composed, gradient_inputs,
+                            set(network.sources) - gradient_inputs)
     return program._replace(inputs={
         name: value._replace(is_blocked=name in network.sources and network.sources[name][0] in blocked
                              and can_be_blocked(value.shape, value.dtype)) for name, value in program.inputs.items()})

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import indices, is_elementwise
-from ...parallel.runtime.input_shards import Shares
+from ...parallel.runtime.input_shards import InputShards
 
 #: The number of the script as a reader: it gives the data and takes the outputs of the network.
 SCRIPT = -1
@@ -59,7 +59,7 @@ class Dataflow:
         By kind and object of a block of tasks: its number within a step.
     """
 
-    def __init__(self, graph: Graph, dimensions: Dimensions, shares: Shares, frozen: Iterable[str] = ()):
+    def __init__(self, graph: Graph, dimensions: Dimensions, shares: InputShards, frozen: Iterable[str] = ()):
         self.graph, self.dimensions, self.shares = graph, dimensions, shares
         self.parameters = graph.parameters
         self.computing = [operator.number for operator in graph.computing]
@@ -101,7 +101,7 @@ class Dataflow:
                     if operator.name not in frozen and operator.name not in graph.auxiliary:
                         self.learning.add(operator.number)
                         trained.add(operator.name)
-                elif operator.name in self.shares.flows:
+                elif operator.name in self.shares.gradient_inputs:
                     self.flowing.add(operator.number)
                     self.learning.add(operator.number)
                 continue

@@ -16,7 +16,7 @@ from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
-from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.rank_program import TOKEN, NetworkShards, Program
 from mxhybrid.parallel.sharding.box import full, slices_in
 from mxhybrid.parallel.sharding.split import Split
@@ -54,10 +54,10 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
     shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})
-    shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
-    program = Program(shards, RANK, shares.inputs, shares.outputs, collectives(training),
+    input_shards = InputShards(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
+    program = Program(shards, RANK, input_shards.inputs, input_shards.outputs, collectives(training),
                       lambda exchange, flows: RedistributionOperator(exchange, transport, flows, fail), first,
-                      shares.flows)
+                      input_shards.gradient_inputs)
     arrays = {}
     for name in program.symbol.list_inputs():
         if name in program.averages:
@@ -68,11 +68,11 @@ def compute(transport, text, data, weights, splits, training, axes, first):
             arrays[name] = mx.nd.array(program.constants[name], dtype=program.constants[name].dtype)
             continue
         else:
-            whole, box = (data[name], shares.box(name)) if name in data else (
+            whole, box = (data[name], input_shards.box(name)) if name in data else (
                 weights[name], shards.weights.boxes(name)[RANK])
             values = np.ascontiguousarray(whole[slices_in(box, full(whole.shape))])
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
-        if name not in graph.auxiliary and (name in shares.flows or name not in data):
+        if name not in graph.auxiliary and (name in input_shards.gradient_inputs or name not in data):
             arrays[name].attach_grad()
     for name, parameter in program.averages.items():
         arrays[name] = mx.nd.zeros_like(arrays[parameter])
@@ -82,9 +82,10 @@ def compute(transport, text, data, weights, splits, training, axes, first):
         found = operator(*[arrays[name] for name in program.symbol.list_inputs()])
     found = (list(found) if isinstance(found, (list, tuple)) else [found])[program.leading:][:program.outputs]
     mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
-    outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in shares.outputs[head]])
+    outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in input_shards.outputs[head]])
                for head, one in zip(graph.heads, found)]
-    gradients = {name: (shares.box(name) if name in data else shards.weights.boxes(name)[RANK], array.grad.asnumpy())
+    gradients = {name: (input_shards.box(name) if name in data else shards.weights.boxes(name)[RANK],
+                        array.grad.asnumpy())
                  for name, array in arrays.items()
                  if name != TOKEN and name not in program.averages and array.grad is not None}
     program.forget()

@@ -5,7 +5,7 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.sharding.box import full, slices_in
 
 from ....helpers.sampled_networks import CALLS, CASES, WHOLE, expected, inputs_of, listed
@@ -31,10 +31,10 @@ def test_each_worker_gets_its_samples_or_all(name, axes):
         mx.nd.array(array, dtype=case.dtype) for array in values]))]
     for ranks in (2, 3):
         for rank in range(ranks):
-            shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
-            wanted = expected(case, axes, values, shares.samples)
+            input_shards = InputShards(network.graph, network.axes, network.dimensions, ranks, rank, set())
+            wanted = expected(case, axes, values, input_shards.samples)
             for entry, kind, array, mine in zip(network.graph.heads, case.outputs[axes], whole, wanted):
-                boxes = [boxes[rank] for boxes in shares.outputs[entry]]
+                boxes = [boxes[rank] for boxes in input_shards.outputs[entry]]
                 assert (boxes == [full(array.shape)]) == (kind == WHOLE)
                 pieces = [array[slices_in(box, full(array.shape))] for box in boxes]
                 along = next((at for at in range(array.ndim) if len(boxes) > 1 and boxes[0][at] != boxes[1][at]), 0)

@@ -6,7 +6,7 @@ from mxnet.gluon import nn
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import grid
-from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.layout_table import layout_table
 from mxhybrid.parallel.runtime.rank_program import NetworkShards
 from mxhybrid.planner.profiling.local_program import local_program
@@ -45,8 +45,8 @@ def shared(ranks=2):
     net.initialize()
     network = traced(net, [(2, 3, 12, 5), (2, 3, 7, 4)])
     shards = NetworkShards(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
-    shares = Shares(network.graph, network.axes, network.dimensions, ranks, 0, set())
-    return network, shards, local_program(shards, 0, shares.inputs, shares.outputs, collectives())
+    input_shards = InputShards(network.graph, network.axes, network.dimensions, ranks, 0, set())
+    return network, shards, local_program(shards, 0, input_shards.inputs, input_shards.outputs, collectives())
 
 
 def test_what_an_operator_is_given_bears_its_number():

@@ -6,7 +6,7 @@ import pytest
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
-from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.rank_program import COMPILED, NetworkShards, Program
 from mxhybrid.parallel.sharding.split import whole_on
 
@@ -25,8 +25,9 @@ def test_second_steps(name):
     graph = Graph(mx.sym.Group([build(mx.sym, x, w), mx.sym.sin(x)]), {'data': shape},
                   {'data': 'float64', 'w': 'float64'})
     shards = NetworkShards(graph, {one.number: whole_on(2, [0]) for one in graph.computing})
-    shares = Shares(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 1, 0, {'data'})
-    program = Program(shards, 0, shares.inputs, shares.outputs, collectives(), None, 0, shares.flows)
+    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 1, 0, {'data'})
+    program = Program(shards, 0, input_shards.inputs, input_shards.outputs, collectives(), None, 0,
+                      input_shards.gradient_inputs)
     names = program.symbol.list_inputs()
     compiled = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index('data')]),
                                                           ('param_indices', [names.index('w')])])

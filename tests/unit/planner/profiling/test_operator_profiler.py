@@ -14,7 +14,7 @@ from mxhybrid import InputError, parallel
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.rank_program import NetworkShards
 from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling import profile_cache, timer, timing_batch
@@ -102,7 +102,7 @@ def place(graph, one, **cut):
 
 def local_of(network, plan, ranks, rank=0):
     parts = NetworkShards(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
-    shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
+    shares = InputShards(network.graph, network.axes, network.dimensions, ranks, rank, set())
     return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
 
 
@@ -119,7 +119,7 @@ def test_parts_that_differ_in_their_position_are_one(images):
     assert keys.key(second, OutputShard(whole[1].box, 0, 2)) != keys.key(second, OutputShard(whole[1].box, 1, 2))
     (pick,) = operators(images, 'pick')
     assert keys.key(pick, OutputShard(((0, 4), (0, 1)), 0, 4)) == keys.key(pick, OutputShard(((4, 8), (0, 1)), 2, 4))
-    with_gradient = ProfileKeys(graph, collectives(), flows={'data0'})
+    with_gradient = ProfileKeys(graph, collectives(), gradient_inputs={'data0'})
     assert keys.key(first, whole[0]) != with_gradient.key(first, whole[0])
     assert keys.key(second, whole[1]) == with_gradient.key(second, whole[1])
 
@@ -281,7 +281,7 @@ def test_a_part_that_computes_more_takes_longer():
     for units in (8, 1024):
         network = graph_of(nn.Dense(units, in_units=units), (256, units))
         (one,) = operators(network, 'FullyConnected')
-        keys = ProfileKeys(network.graph, collectives(), flows={'data'})
+        keys = ProfileKeys(network.graph, collectives(), gradient_inputs={'data'})
         seconds.append(time_shard(keys.program(one, place(network.graph, one))))
     assert 0 <= call_overhead().forward < seconds[1].forward
     assert seconds[0].forward < seconds[1].forward and seconds[0].backward < seconds[1].backward

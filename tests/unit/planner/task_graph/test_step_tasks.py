@@ -9,7 +9,7 @@ from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
-from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.rank_program import NetworkShards, Program
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
@@ -145,7 +145,7 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
     problem = PlanEvaluator(planned.model, space)
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
     graph, model = planned.graph, planned.model
-    shares = Shares(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
+    shares = InputShards(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
     program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], UnusedExchange, 0)
     expected = sorted(exchange.bytes for exchange in program.redistributions)
     predicted = []
