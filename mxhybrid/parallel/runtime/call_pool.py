@@ -18,7 +18,7 @@ from .rank_program import COMPILED, TOKEN, Program
 _WATCHED = 16
 
 
-class _Runner:
+class _ProgramRunner:
     """A program as MXNet runs it, and the call of it that waits for its backward pass."""
 
     def __init__(self, program: Program, params: Any):
@@ -53,7 +53,7 @@ class _Runner:
                 autograd.mark_variables([self._next[name]], [average], 'write')
 
 
-class Calls:
+class CallPool:
     """Of one network.
 
     Parameters
@@ -69,7 +69,7 @@ class Calls:
 
     def __init__(self, programs: Dict[bool, Program], another: Callable[[bool, int], Program], params: Any):
         self._programs, self._another, self._params = programs, another, params
-        self._runners: Dict[bool, List[_Runner]] = {}
+        self._runners: Dict[bool, List[_ProgramRunner]] = {}
         self._count = 0
         #: Arrays that are there once all exchanges that were begun are made.
         self._after: List[Any] = []
@@ -112,13 +112,13 @@ class Calls:
                 self._given_up = (self._given_up + [one.token])[-_WATCHED:]
                 one.token, one.waiting = _new_token(), 0
 
-    def _free_runner(self, training: bool, recorded: bool) -> _Runner:
+    def _free_runner(self, training: bool, recorded: bool) -> _ProgramRunner:
         runners = self._runners.setdefault(training, [])
         if not runners:
-            runners.append(_Runner(self._programs[training], self._params))
+            runners.append(_ProgramRunner(self._programs[training], self._params))
         found = [one for one in runners if not (recorded and one.waiting)]
         if not found:
-            runners.append(_Runner(self._another(training, len(runners)), self._params))
+            runners.append(_ProgramRunner(self._another(training, len(runners)), self._params))
         return (found or runners[-1:])[0]
 
     def forget(self) -> None:

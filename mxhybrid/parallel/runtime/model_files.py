@@ -15,7 +15,7 @@ from ...native import trainers
 from ...native.arrays import host_view
 from ...native.params_file import ParamsReader, ParamsWriter, StoredArray
 from ..redistribution.worker_group import WorkerGroup
-from .sharded_parameters import Held
+from .sharded_parameters import ShardedParameters
 
 logger = get_logger(__name__)
 
@@ -30,7 +30,7 @@ class ModelFiles:
     Parameters
     ----------
     workers : WorkerGroup
-    held : Held
+    params : ShardedParameters
     places : dict of str to str
         Names of parameters by their places in the network, as files of gluon have them.
     symbol : mxnet.symbol.Symbol
@@ -39,9 +39,10 @@ class ModelFiles:
         What names of its parameters begin with, which files of old leave out.
     """
 
-    def __init__(self, workers: WorkerGroup, held: Held, places: Dict[str, str], symbol: Any, prefix: str):
-        self._workers, self._held, self._symbol, self._prefix = workers, held, symbol, prefix
-        self.places = {place: name for place, name in places.items() if name in held.params}
+    def __init__(self, workers: WorkerGroup, params: ShardedParameters, places: Dict[str, str], symbol: Any,
+                 prefix: str):
+        self._workers, self._params, self._symbol, self._prefix = workers, params, symbol, prefix
+        self.places = {place: name for place, name in places.items() if name in params.params}
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -59,22 +60,22 @@ class ModelFiles:
         path, used = os.fspath(path), self._symbol
         self._on_worker_0('export', lambda: write_atomically(
             '%s-symbol.json' % path, used.tojson(remove_amp_cast=remove_amp_cast).encode()))
-        params = self._held.params
+        params = self._params.params
         names = {'arg:' + name: name for name in used.list_arguments() if name in params}
         names.update({'aux:' + name: name for name in used.list_auxiliary_states() if name in params})
         self._write('export', '%s-%04d.params' % (path, epoch), names)
 
     def _write(self, what: str, filename: str, names: Dict[str, str]) -> None:
         """Write parameters under other names."""
-        gathered = {there: self._gather(name) for there, name in names.items() if name in self._held.shards}
+        gathered = {there: self._gather(name) for there, name in names.items() if name in self._params.shards}
 
         def write() -> None:
             with written_aside(filename) as handle:
                 writer = ParamsWriter(handle, len(names))
                 for there, name in names.items():
-                    param = self._held.params[name]
+                    param = self._params.params[name]
                     if there in gathered:
-                        writer.add(there, self._held.shards[name].whole_shape, param.dtype, gathered[there])
+                        writer.add(there, self._params.shards[name].whole_shape, param.dtype, gathered[there])
                     else:
                         writer.add_array(there, trainers.whole_values(param))
                 writer.end()
@@ -86,7 +87,7 @@ class ModelFiles:
         self._on_worker_0(what, write, finish)
 
     def _gather(self, name: str) -> Iterator[np.ndarray]:
-        shard, param = self._held.shards[name], self._held.params[name]
+        shard, param = self._params.shards[name], self._params.params[name]
         return shard.gather(param.data() if shard.holds else None, shard.whole_shape, param.dtype)
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -104,11 +105,11 @@ class ModelFiles:
                 self._check(name, reader.arrays[there], cast_dtype, dtype_source)
             return [[names.index(name), there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
                     for name, there in found.items()]
-        names = list(self._held.params)  # which may be others on other workers, in the same order
+        names = list(self._params.params)  # which may be others on other workers, in the same order
         try:
             for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
                 name = names[number]
-                param, shard = self._held.params[name], self._held.shards.get(name)
+                param, shard = self._params.params[name], self._params.shards.get(name)
                 if shard is not None:
                     shard.scatter(source.rows(there), param.data() if shard.holds else None, shard.whole_shape,
                                  param.dtype)
@@ -127,7 +128,7 @@ class ModelFiles:
         """Names in the file by those of parameters."""
         known, places = self.places, {there: there for there in stored}
         if not any('.' in there for there in stored):  # by their own names, as of old and of networks of one layer
-            known = {name[len(self._prefix):]: name for name in self._held.params if name.startswith(self._prefix)}
+            known = {name[len(self._prefix):]: name for name in self._params.params if name.startswith(self._prefix)}
             places = {there: there[4:] if there[:4] in ('arg:', 'aux:') else there for there in stored}
         found = {known[place]: there for there, place in places.items() if place in known}
         missing = [place for place, name in known.items() if name not in found]
@@ -144,7 +145,7 @@ class ModelFiles:
 
     def _check(self, name: str, stored: StoredArray, cast_dtype: bool, dtype_source: str) -> None:
         """Refuse an array that the parameter cannot take."""
-        shard, param = self._held.shards.get(name), self._held.params[name]
+        shard, param = self._params.shards.get(name), self._params.params[name]
         shape = param.shape if shard is None else shard.whole_shape
         if shape is not None and (len(shape) != len(stored.shape) or any(
                 length not in (0, -1, found) for length, found in zip(shape, stored.shape))):

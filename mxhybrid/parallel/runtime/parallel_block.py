@@ -24,14 +24,14 @@ from ..plans.plan_json import as_plan, save
 from ..plans.strategies import Explicit
 from ..redistribution.worker_group import WorkerGroup, worker_group_of
 from ..sharding.box import shape_of
-from .call_pool import Calls
+from .call_pool import CallPool
 from .joint_work import joint_operators, joint_warning
 from .layout_table import layout_table
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
 from .rank_program import Program
-from .sharded_parameters import Held, hold
-from .split_network import SplitNetwork, split_again, split_by
+from .sharded_parameters import ShardedParameters, shard_parameters
+from .split_network import SplitNetwork, apply_plan, reshape
 
 logger = get_logger(__name__)
 
@@ -50,10 +50,11 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, workers: WorkerGroup, network: SplitNetwork, held: Held, files: ModelFiles, first: int,
+    def __init__(self, workers: WorkerGroup, network: SplitNetwork, params: ShardedParameters, files: ModelFiles,
+                 first: int,
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
-        self._workers, self._network, self._held, self._files = workers, network, held, files
+        self._workers, self._network, self._params, self._files = workers, network, params, files
         self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
@@ -62,14 +63,14 @@ class Parallel(gluon.Block):
         types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
         self._given = [(shape_of(self._input_shards.box(name)), types[name]) for name in network.names]
         joint = network.joint_statistics and any(rule_of(one).has_statistics for one in self._graph.computing)
-        make = functools.partial(_program, workers, network, held)
+        make = functools.partial(_program, workers, network, params)
         self._programs = {training: make(training, first + _EIGHTH * (not training))
                           for training in ([True, False] if joint else [True])}
         another = functools.partial(another_program, make, self._programs, first)
-        self._calls = Calls(self._programs, another, held.params)
-        self.params.update(_as_dict(held.params))
+        self._calls = CallPool(self._programs, another, params.params)
+        self.params.update(_as_dict(params.params))
         if root is None:
-            for param in held.params.values():
+            for param in params.params.values():
                 set_exchanges(param, self._exchanges_line())
 
     @property
@@ -113,12 +114,12 @@ class Parallel(gluon.Block):
                 return self
             if shapes in self._others.by_shapes:
                 return self._others.by_shapes[shapes]
-            made = split_again(self._network, data, self._workers)
+            made = reshape(self._network, data, self._workers)
         except InputError as error:
             self._workers.agree('for_data', None, str(error))
             raise
-        self._workers.agree('for_data', outline_of_split('for_data', made, self._held.params))
-        found = self._others.by_shapes[shapes] = Parallel(self._workers, made, self._held, self._files,
+        self._workers.agree('for_data', outline_of_split('for_data', made, self._params.params))
+        found = self._others.by_shapes[shapes] = Parallel(self._workers, made, self._params, self._files,
                                                           self._workers.reserve_numbers(_NUMBERS), self)
         return found
 
@@ -171,7 +172,7 @@ class Parallel(gluon.Block):
                 raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
                                  'this network: give parallelize input_grad=True, or %s.detach() to the network'
                                  % (name, name))
-        trainer = next((trainers.trainer_of(param) for param in self._held.params.values()), None)
+        trainer = next((trainers.trainer_of(param) for param in self._params.params.values()), None)
         self._trained = True
         if self._workers.size > 1 and trainer is not None and hooks_of(trainer) is None:
             raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
@@ -274,7 +275,7 @@ class Parallel(gluon.Block):
 
     def _collect_params_with_prefix(self, prefix: str = '') -> Dict[str, Any]:
         """As of the network, also where that is part of another Block."""
-        return {'%s.%s' % (prefix, place) if prefix else place: self._held.params[name]
+        return {'%s.%s' % (prefix, place) if prefix else place: self._params.params[name]
                 for place, name in self._files.places.items()}
 
     def cast(self, dtype: Any) -> None:
@@ -285,7 +286,7 @@ class Parallel(gluon.Block):
         InputError
             Types are planned.
         """
-        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._held.params.values()):
+        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._params.params.values()):
             raise InputError('cast: types of a network that is split are planned: cast it to %s before parallelize'
                              % np.dtype(dtype))
 
@@ -300,8 +301,9 @@ class _Others:
         self.by_shapes: Dict[Any, Parallel] = {}
 
 
-def _program(workers: WorkerGroup, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
-    frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
+def _program(workers: WorkerGroup, network: SplitNetwork, params: ShardedParameters, training: bool,
+             first: int) -> Program:
+    frozen = {name for name, param in params.params.items() if agreed(param)[0] == 'null'}
     input_shards = network.input_shards
     return Program(network.shards, workers.rank, input_shards.inputs, input_shards.outputs,
                    collectives(training, network.joint_statistics), workers.make_node, first,
@@ -340,7 +342,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     try:
         if given is None:
             raise InputError(problem)
-        made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, workers)
+        made = apply_plan(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, workers)
     except InputError as error:
         problem = str(error)
         workers.agree('parallelize', None, problem)
@@ -348,15 +350,15 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     seed = workers.agree('parallelize', outline_of_split('parallelize', made, net.collect_params()))
     first = workers.reserve_numbers(_NUMBERS)
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
-    held = hold(net, made.shards, workers, first + _NUMBERS // 2)
+    params = shard_parameters(net, made.shards, workers, first + _NUMBERS // 2)
     for name, table in made.tables.items():
-        set_table_hint(held.params[name], table)
+        set_table_hint(params.params[name], table)
     if any(one.draws for one in made.graph.computing):
         mx.random.seed((seed + workers.rank) % 2 ** 31)  # or all parts would drop the same
     elif drawn:
         mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others
     places = {place: param.name for place, param in trainers.params_by_place(net).items()}
-    found = Parallel(workers, made, held, ModelFiles(workers, held, places, made.traced.symbol, net.prefix), first)
+    found = Parallel(workers, made, params, ModelFiles(workers, params, places, made.traced.symbol, net.prefix), first)
     if workers.rank == 0 and tell:
         logger.info('%s', found.report())
         _warn_once(joint_warning(made.graph, joint_operators(made.graph, made.traced.dimensions, made.shards.splits,

@@ -20,7 +20,7 @@ from .rank_program import NetworkShards
 SLAB_BYTES = 8 << 20
 
 
-class WeightBox:
+class ShardedWeight:
     """A box of a weight, or a placeholder for one of which this worker holds nothing.
 
     Exchanges of gradients have the two numbers from `number` on, those of whole values new ones each time.
@@ -144,14 +144,14 @@ class _GroupSum:
         self._buffer.copyto(array)
 
 
-class Held:
+class ShardedParameters:
     """All parameters, by name."""
 
-    def __init__(self, params: Dict[str, Any], shards: Dict[str, WeightBox]):
+    def __init__(self, params: Dict[str, Any], shards: Dict[str, ShardedWeight]):
         self.params, self.shards = params, shards
 
 
-def hold(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> Held:
+def shard_parameters(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> ShardedParameters:
     """Cut a network's weights: what every worker holds whole stays as it is, everything else becomes parts, with worker
     0's values (collective).
 
@@ -160,7 +160,7 @@ def hold(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> H
     """
     shapes, weights = shards.weights.shapes, shards.weights
     params: Dict[str, Any] = {}
-    found: Dict[str, WeightBox] = {}
+    found: Dict[str, ShardedWeight] = {}
     drawn = np.random.get_state()
     for number, (name, param) in enumerate(net.collect_params().items()):
         if name in shapes and trainers.awaits_shape(param):
@@ -178,15 +178,16 @@ def hold(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> H
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        shard = found[name] = WeightBox(workers, shapes[name], param.grad_req, weights.boxes(name), first + 2 * number)
+        shard = found[name] = ShardedWeight(workers, shapes[name], param.grad_req, weights.boxes(name),
+                                            first + 2 * number)
         params[name] = _own(name, param, shard, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(drawn)
     clip_by_whole_norms(workers, [params[name] for name in found])
-    return Held(params, found)
+    return ShardedParameters(params, found)
 
 
-def _own(name: str, param: Any, shard: WeightBox, first: bool) -> Any:
+def _own(name: str, param: Any, shard: ShardedWeight, first: bool) -> Any:
     """The parameter of what this worker holds, with values of the whole that the `first` worker has; the whole one
     loses its values.
     """

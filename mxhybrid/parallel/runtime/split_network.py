@@ -38,7 +38,7 @@ class SplitNetwork(NamedTuple):
         return list(self.traced.axes)
 
 
-def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str,
+def apply_plan(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str,
              workers: WorkerGroup) -> SplitNetwork:
     """A network, split by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if batch_norm not in ('joint', 'local'):
@@ -54,7 +54,7 @@ def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: s
     return SplitNetwork(network, plan, shards, settled.notes, settled.tables, input_shards, batch_norm == 'joint')
 
 
-def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
+def reshape(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
     """The same network for joint batches of another shape, with the weights that workers hold.
 
     Raises
@@ -67,7 +67,7 @@ def split_again(network: SplitNetwork, data: Any, workers: WorkerGroup) -> Split
         if shape != network.graph.parameters[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
-    made = split_by(found, network.plan.for_graph(network.graph, found.graph),
+    made = apply_plan(found, network.plan.for_graph(network.graph, found.graph),
                     bool(network.input_shards.gradient_inputs),
                    'joint' if network.joint_statistics else 'local', workers)
     lacking = made.shards.weights.adopt(network.shards.weights)
@@ -82,15 +82,15 @@ def _check_averages(graph: Graph, shards: NetworkShards) -> None:
     for one in graph.computing:
         for at in rule_of(one).averages(one)[:1]:
             name = graph.operators[one.inputs[at][0]].name
-            held = shards.weights.boxes(name)
+            held_boxes = shards.weights.boxes(name)
             for rank in shards.output_shards[one.number]:
                 box = shards.shard(one, rank).inputs[at]
-                if box is not None and box != held[rank]:
+                if box is not None and box != held_boxes[rank]:
                     raise InputError('parallelize: worker %d computes channels %d to %d of %s, but holds channels %d '
                                      'to %d of %s for other calls of the layer: split the channels of all its calls '
                                      'alike'
-                                     % (rank, box[0][0], box[0][1] - 1, graph.label(one), held[rank][0][0],
-                                        held[rank][0][1] - 1, name))
+                                     % (rank, box[0][0], box[0][1] - 1, graph.label(one), held_boxes[rank][0][0],
+                                        held_boxes[rank][0][1] - 1, name))
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:

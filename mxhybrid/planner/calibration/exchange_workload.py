@@ -9,7 +9,7 @@ from ...parallel.redistribution.redistribution import Redistribution
 from ...parallel.redistribution.redistribution_operator import RedistributionOperator
 from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.rank_program import COMPILED
-from ...parallel.runtime.sharded_parameters import WeightBox
+from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
 
@@ -122,8 +122,8 @@ class GroupSums:
     def __init__(self, workers: WorkerGroup, groups: List[List[int]], count: int):
         boxes: Dict[int, Box] = {rank: ((number * count, (number + 1) * count),)
                                  for number, group in enumerate(groups) for rank in group}
-        weight_box = WeightBox(workers, (count * len(groups),), 'write', boxes, workers.reserve_numbers(_NUMBERS))
-        self._weight_box: Optional[WeightBox] = weight_box if weight_box.holds else None
+        weight_box = ShardedWeight(workers, (count * len(groups),), 'write', boxes, workers.reserve_numbers(_NUMBERS))
+        self._weight_box: Optional[ShardedWeight] = weight_box if weight_box.holds else None
         self._gradient = mx.nd.zeros(count, ctx=mx.cpu())
 
     def make(self) -> None:

@@ -10,7 +10,7 @@ from ...kvstore.weight_shards import set_shard
 from ...parallel.plans.strategies import data_parallel
 from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.parallel_block import split_network
-from ...parallel.runtime.sharded_parameters import WeightBox
+from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
 from ..task_graph.weight_tasks import BUCKET_BYTES
 
@@ -56,7 +56,7 @@ class TrainerSteps:
                 boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
                                          for rank in range(workers.size)}
                 set_shard(param,
-                          WeightBox(workers, (workers.size * weights.values,), 'write', boxes,
+                          ShardedWeight(workers, (workers.size * weights.values,), 'write', boxes,
                                     workers.reserve_numbers(2)))
         self._evicting: Any = None
         if weights.size >= COLD_BYTES:

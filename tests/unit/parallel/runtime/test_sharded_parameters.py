@@ -7,7 +7,7 @@ import mxhybrid
 from mxhybrid import InputError
 from mxhybrid.kvstore.weight_shards import refuse_shards, set_shard, shard_of
 from mxhybrid.parallel.runtime import sharded_parameters
-from mxhybrid.parallel.runtime.sharded_parameters import WeightBox
+from mxhybrid.parallel.runtime.sharded_parameters import ShardedWeight
 
 ROWS = {0: ((0, 2), (0, 6)), 1: ((2, 4), (0, 6))}
 BLOCKS = {0: ((0, 2), (0, 3)), 1: ((0, 2), (3, 6)), 2: ((2, 4), (0, 3)), 3: ((2, 4), (3, 6))}
@@ -38,7 +38,7 @@ class Alone:
 
 
 def part(boxes, shape=(4, 6), rank=0):
-    return WeightBox(Alone(rank), shape, 'write', boxes, 0)
+    return ShardedWeight(Alone(rank), shape, 'write', boxes, 0)
 
 
 @pytest.mark.parametrize('boxes, shape, whole', [
