@@ -187,7 +187,7 @@ class Planner:
         if isinstance(plan, Explicit) and plan.cluster not in (None, self.cluster.digest()):
             raise InputError('plan: it was found for another cluster, with digest %s, not %s: search again, or give '
                              'the cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
-        return plan.settle(self.graph, self._dimensions, self.cluster.ranks).splits
+        return plan.resolve(self.graph, self._dimensions, self.cluster.ranks).splits
 
     def tables(self, plan: Plan) -> Dict[str, TablePlan]:
         """Return what a plan says of tables, by the names of their parameters; InputError if a table does not exist."""

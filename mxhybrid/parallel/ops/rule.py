@@ -86,7 +86,7 @@ class Rule:
         """Into how many ranges what it sums over can be cut at most."""
         return 1
 
-    def following(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+    def propagate(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
         """Degrees and addends with which each part reads what its rank has, of what is split in `degrees`; None where
         there are none.
         """

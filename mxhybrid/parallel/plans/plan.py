@@ -14,7 +14,7 @@ from .store_plan import StorePlan
 ON_ALL = 'its gradient is row_sparse, for which it has to be on all workers'
 
 
-class Wish(NamedTuple):
+class SplitRequest(NamedTuple):
     """What a plan wants of an operator: degrees by name of the dimension, addends, and who has its parts."""
 
     degrees: Mapping[str, int]
@@ -24,7 +24,7 @@ class Wish(NamedTuple):
     strict: bool = False
 
 
-class Settled(NamedTuple):
+class ResolvedPlan(NamedTuple):
     """A plan for a network and a number of ranks."""
 
     splits: Dict[int, Split]
@@ -35,7 +35,7 @@ class Settled(NamedTuple):
 
 
 class Plan:
-    """How operators are split.  This one is pure data parallelism; others say more by :meth:`wish`."""
+    """How operators are split.  This one is pure data parallelism; others say more by :meth:`request`."""
 
     name = 'data parallel'
     #: How rows of tables travel, and what sums dense weights.
@@ -49,7 +49,7 @@ class Plan:
         found.store = store
         return found
 
-    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
+    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
         """What is wanted of an operator; None where it follows what it reads, or has its samples split."""
         return None
 
@@ -60,32 +60,32 @@ class Plan:
         """The plan by which a network is split in the same way as `former`, the same with data of other shapes."""
         return self
 
-    def follows(self, one: Operator) -> bool:
+    def follows_producer(self, one: Operator) -> bool:
         """Whether an operator without a wish is split as what it reads; else by samples."""
         return False
 
-    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
+    def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """The split of each operator."""
         self.check(ranks)
         splits: Dict[int, Split] = {}
         notes: Dict[int, str] = {}
         for one in graph.computing:
-            wish = self.wish(graph, dimensions, one, ranks)
-            if wish is not None:
-                split, note = _fit(graph, dimensions, one, wish, ranks)
+            request = self.request(graph, dimensions, one, ranks)
+            if request is not None:
+                split, note = _fit(graph, dimensions, one, request, ranks)
             else:
                 split, note = self.default_split(graph, dimensions, one, ranks, splits)
             splits[one.number] = split
             if note:
                 notes[one.number] = note
-        return self._with_tables(Settled(splits, notes), graph)
+        return self._with_tables(ResolvedPlan(splits, notes), graph)
 
-    def _with_tables(self, settled: Settled, graph: Graph) -> Settled:
+    def _with_tables(self, resolved: ResolvedPlan, graph: Graph) -> ResolvedPlan:
         tables = self.store.by_name(graph)
         left_out = self.store.left_out(graph) if self.lists_all or tables else []
         notes = dict.fromkeys(left_out, 'a table of which the plan says nothing: it goes as settings say, or is '
                                         'measured while training')
-        return Settled(settled.splits, {**settled.notes, **notes}, tables)
+        return ResolvedPlan(resolved.splits, {**resolved.notes, **notes}, tables)
 
     def default_split(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int, splits: Dict[int, Split]
                       ) -> Tuple[Split, str]:
@@ -93,11 +93,11 @@ class Plan:
         samples = dimensions.samples((one.number, 0))
         shape, limits = graph.shape(one), rule_of(one).limits(graph, one)
         candidates = []
-        if self.follows(one):
+        if self.follows_producer(one):
             producer = next((splits[source] for source, _ in one.inputs if source in splits
                              and len(splits[source].degrees) == len(shape)), None)
             if producer is not None and producer.addends == producer.copies == 1:
-                followed = rule_of(one).following(graph, one, producer.degrees)
+                followed = rule_of(one).propagate(graph, one, producer.degrees)
                 if followed is not None:
                     candidates.append(Split(followed[0], producer.ranks, followed[1]))
         if samples is not None and limits[samples] > 1:
@@ -127,16 +127,16 @@ def spread(count: int, ranks: int) -> List[int]:
     return [-(-at * ranks // count) for at in range(count)]
 
 
-def _fit(graph: Graph, dimensions: Dimensions, one: Operator, wish: Wish, ranks: int) -> Tuple[Split, str]:
+def _fit(graph: Graph, dimensions: Dimensions, one: Operator, request: SplitRequest, ranks: int) -> Tuple[Split, str]:
     """The split that comes nearest to a wish; InputError where the wish is strict."""
     names, rule = dimensions.names(one), rule_of(one)
     limits, problems = rule.limits(graph, one), []
-    for name in wish.degrees:
+    for name in request.degrees:
         if name not in names:
             problems.append('%s has no %s, but %s' % (graph.label(one), name, ', '.join(names)))
     degrees = []
     for name, limit in zip(names, limits):
-        degree = int(wish.degrees.get(name, 1))
+        degree = int(request.degrees.get(name, 1))
         if degree < 1:
             raise InputError('plan: %s is to be split %s=%r: give a whole number of at least 1'
                              % (graph.label(one), name, degree))
@@ -144,19 +144,19 @@ def _fit(graph: Graph, dimensions: Dimensions, one: Operator, wish: Wish, ranks:
             problems.append('%s can be cut in %d, not %d' % (name, limit, degree))
         degrees.append(min(degree, limit))
     most = rule.addends(graph, one)
-    if wish.addends > most:
-        problems.append('it sums over %d, not %d, that can be cut' % (most, wish.addends))
-    addends = min(wish.addends, most)
+    if request.addends > most:
+        problems.append('it sums over %d, not %d, that can be cut' % (most, request.addends))
+    addends = min(request.addends, most)
     count = addends
     for degree in degrees:
         count *= degree
-    if wish.ranks is None:
+    if request.ranks is None:
         if count > ranks:
             problems.append('it has %d parts, but there are %d ranks' % (count, ranks))
             degrees, addends, count = [1] * len(degrees), 1, 1
         chosen = spread(count, ranks)
     else:
-        chosen = [int(rank) for rank in wish.ranks]
+        chosen = [int(rank) for rank in request.ranks]
         wrong = [rank for rank in chosen if not 0 <= rank < ranks]
         if wrong or len(set(chosen)) != len(chosen):
             raise InputError('plan: %s is on ranks %s: give different ones of 0 to %d'
@@ -170,7 +170,7 @@ def _fit(graph: Graph, dimensions: Dimensions, one: Operator, wish: Wish, ranks:
     lacks_ranks = graph.has_table(one) and len(chosen) < ranks
     if lacks_ranks:
         problems.append(ON_ALL)
-    if problems and wish.strict:
+    if problems and request.strict:
         raise InputError('plan: %s (%s of shape %s) cannot be split so: %s'
                          % (graph.label(one), one.op, graph.shape(one), '; '.join(problems)))
     found = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen, addends)

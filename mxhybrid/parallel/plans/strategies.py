@@ -8,7 +8,7 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split
-from .plan import ON_ALL, Plan, Settled, Wish
+from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
 from .store_plan import StorePlan
 
 #: Names in a message.
@@ -46,23 +46,23 @@ class Grid(Plan):
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
                              % (self.name, self.ranks, ranks, ranks))
 
-    def follows(self, one: Operator) -> bool:
-        """As :meth:`Plan.follows`."""
+    def follows_producer(self, one: Operator) -> bool:
+        """As :meth:`Plan.follows_producer`."""
         return True
 
-    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
-        """As :meth:`Plan.wish`."""
+    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+        """As :meth:`Plan.request`."""
         kind = rule_of(one).layer_kind
         if kind == 'dense':
             model = ranks // self.batch
-            return Wish({'samples': self.batch, 'channels': model})
+            return SplitRequest({'samples': self.batch, 'channels': model})
         if kind == 'convolution' and self.domain:
             names = [name for name in dimensions.names(one) if name not in ('samples', 'channels')]
             degrees = dict(zip(names, self.domain))
             degrees['samples'] = self.batch
             if self.model > 1:
                 degrees['channels'] = self.model
-            return Wish(degrees)
+            return SplitRequest(degrees)
         return None
 
     def _layers_as_json(self) -> Dict[str, Any]:
@@ -74,13 +74,13 @@ class OneWeirdTrick(Plan):
 
     name = 'one weird trick'
 
-    def follows(self, one: Operator) -> bool:
-        """As :meth:`Plan.follows`."""
+    def follows_producer(self, one: Operator) -> bool:
+        """As :meth:`Plan.follows_producer`."""
         return True
 
-    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
-        """As :meth:`Plan.wish`."""
-        return Wish({'channels': ranks}) if rule_of(one).layer_kind == 'dense' else None
+    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+        """As :meth:`Plan.request`."""
+        return SplitRequest({'channels': ranks}) if rule_of(one).layer_kind == 'dense' else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'one_weird_trick'}
@@ -104,25 +104,25 @@ class Layers(Plan):
                 elif not isinstance(one, int) or isinstance(one, bool) or one < 1:
                     raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, one))
 
-    def follows(self, one: Operator) -> bool:
-        """As :meth:`Plan.follows`."""
+    def follows_producer(self, one: Operator) -> bool:
+        """As :meth:`Plan.follows_producer`."""
         return True
 
-    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
-        """As :meth:`Plan.settle`; InputError for a pattern that fits nothing."""
+    def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
+        """As :meth:`Plan.resolve`; InputError for a pattern that fits nothing."""
         for pattern in self._by_pattern:
             if not any(_fits(graph, one, pattern) for one in graph.computing):
                 labels = [graph.label(one) for one in graph.computing]
                 raise InputError('plan: %r fits no operator: give the name of one, or a pattern; there are %s%s' % (
                     pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
-        return super().settle(graph, dimensions, ranks)
+        return super().resolve(graph, dimensions, ranks)
 
-    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
-        """As :meth:`Plan.wish`."""
+    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+        """As :meth:`Plan.request`."""
         for pattern, value in self._by_pattern.items():
             if _fits(graph, one, pattern):
                 degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
-                return Wish(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
+                return SplitRequest(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
 
     def _layers_as_json(self) -> Dict[str, Any]:
@@ -157,8 +157,8 @@ class Explicit(Plan):
         self.splits, self.model, self.workers, self.cluster = dict(splits), model, workers, cluster
         self.store = store
 
-    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
-        """As :meth:`Plan.settle`."""
+    def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
+        """As :meth:`Plan.resolve`."""
         if ranks != self.workers:
             raise InputError('plan: it is for %d workers, but the job has %d: make another one' % (self.workers, ranks))
         if graph.digest() != self.model:
@@ -174,7 +174,7 @@ class Explicit(Plan):
         unknown = sorted(set(self.splits) - {graph.label(one) for one in graph.computing})
         if unknown:
             raise InputError('plan: %s is no operator of the network: take it out' % unknown[0])
-        return self._with_tables(Settled(found, {}), graph)
+        return self._with_tables(ResolvedPlan(found, {}), graph)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
         """As :meth:`Plan.for_graph`."""

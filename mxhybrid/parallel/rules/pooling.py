@@ -44,12 +44,12 @@ class Pooling(Rule):
         """Rows of images."""
         return graph.inputs(one)[0][2] if self._adds(graph, one) else 1
 
-    def following(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """As :meth:`Rule.following`; sums of the parts of images are addends."""
+    def propagate(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """As :meth:`Rule.propagate`; sums of the parts of images are addends."""
         own, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
         if addends > 1 and addends <= self.addends(graph, one) and self._within(graph, one, own):
             return own, addends
-        return super().following(graph, one, degrees)
+        return super().propagate(graph, one, degrees)
 
     def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""

@@ -44,14 +44,14 @@ def apply_plan(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm:
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     graph, dimensions = network.graph, network.dimensions
-    settled = plan.settle(graph, dimensions, workers.size)
-    shards = NetworkShards(graph, settled.splits)
+    resolved = plan.resolve(graph, dimensions, workers.size)
+    shards = NetworkShards(graph, resolved.splits)
     if batch_norm == 'local':
         _check_local(graph, dimensions, shards)
     _check_averages(graph, shards)
     gradient_inputs = set(network.axes) if input_grad else set()
     input_shards = InputShards(graph, network.axes, dimensions, workers.size, workers.rank, gradient_inputs)
-    return SplitNetwork(network, plan, shards, settled.notes, settled.tables, input_shards, batch_norm == 'joint')
+    return SplitNetwork(network, plan, shards, resolved.notes, resolved.tables, input_shards, batch_norm == 'joint')
 
 
 def reshape(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:

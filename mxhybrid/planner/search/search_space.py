@@ -151,7 +151,7 @@ class SearchSpace:
         graph, rule, shape = self._graph, rule_of(operator), self._graph.shape(operator)
         if producer.copies > 1 or producer.addends > 1:
             return None
-        followed = rule.following(graph, operator, producer.degrees) if len(producer.degrees) == len(shape) else None
+        followed = rule.propagate(graph, operator, producer.degrees) if len(producer.degrees) == len(shape) else None
         if followed is not None:
             return Split(followed[0], producer.ranks, followed[1])
         if rule.sums_last_dimension and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, operator):

@@ -89,10 +89,10 @@ class Splits(mxhybrid.parallel.Plan):
     def __init__(self, splits):
         self.splits = splits
 
-    def settle(self, graph, dimensions, ranks):
+    def resolve(self, graph, dimensions, ranks):
         """Return the splits, as :meth:`mxhybrid.parallel.Plan.settle`."""
         from mxhybrid.parallel.sharding.split import Split
-        settled = super().settle(graph, dimensions, ranks)
+        settled = super().resolve(graph, dimensions, ranks)
         for one in graph.computing:
             if graph.label(one) in self.splits:
                 degrees, ranks, addends, copies = self.splits[graph.label(one)]

@@ -93,13 +93,13 @@ def test_numbers_are_drawn_once():
         low = F.mean(x, axis=1)
         return F.broadcast_add(F.sample_uniform(low, low + 1, shape=6), F.random.normal_like(x))
     network = network_of(drawing)
-    splits = data_parallel().settle(network.graph, network.dimensions, 4).splits
+    splits = data_parallel().resolve(network.graph, network.dimensions, 4).splits
     found = {one.op: splits[one.number] for one in network.graph.computing}
     assert found['_random_normal_like'].degrees == (4, 1)
     assert found['_sample_uniform'].ranks == (0,) and found['_sample_uniform'].copies == 1
     with pytest.raises(InputError, match='cannot be split'):
         Explicit({network.graph.label(one): whole_on(len(network.graph.shape(one)), (0, 1))
-                  for one in network.graph.computing}, network.graph.digest(), 4).settle(
+                  for one in network.graph.computing}, network.graph.digest(), 4).resolve(
             network.graph, network.dimensions, 4)
 
 
@@ -134,18 +134,18 @@ def test_calls_of_one_layer_have_labels_of_their_own(twice):
 
 def test_calls_of_one_layer_may_be_split_otherwise(twice, tmp_path):
     graph, path = twice.graph, str(tmp_path / 'plan.json')
-    splits = data_parallel().settle(graph, twice.dimensions, 2).splits
+    splits = data_parallel().resolve(graph, twice.dimensions, 2).splits
     splits[graph.computing[1].number] = Split((1, 2), (0, 1))
     save(path, Explicit({graph.label(graph.operators[number]): split for number, split in splits.items()},
                         graph.digest(), 2))
-    assert load(path).settle(graph, twice.dimensions, 2).splits == splits
+    assert load(path).resolve(graph, twice.dimensions, 2).splits == splits
     more = dict(load(path).splits, dense7_fwd=Split((1, 2), (0, 1)))
     with pytest.raises(InputError, match='dense7_fwd is no operator of the network: take it out'):
-        Explicit(more, graph.digest(), 2).settle(graph, twice.dimensions, 2)
+        Explicit(more, graph.digest(), 2).resolve(graph, twice.dimensions, 2)
 
 
 def test_a_pattern_is_for_all_calls_of_a_layer(twice):
-    found = layers({'dense0_fwd': {'channels': 2}, 'dense1_fwd#2': {'channels': 4}}).settle(
+    found = layers({'dense0_fwd': {'channels': 2}, 'dense1_fwd#2': {'channels': 4}}).resolve(
         twice.graph, twice.dimensions, 4).splits
     assert [found[one.number].degrees for one in twice.graph.computing if one.op == 'FullyConnected'] == [
         (1, 2), (1, 2), (4, 1), (1, 4)]
@@ -159,7 +159,7 @@ def test_a_grid_has_whole_factors():
 
 def test_a_pattern_that_fits_nothing_is_named(twice):
     with pytest.raises(InputError, match=r"plan: 'conv\*' fits no operator: .*; there are dense0_fwd, dense0_fwd#2, "):
-        layers({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).settle(twice.graph, twice.dimensions, 2)
+        layers({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).resolve(twice.graph, twice.dimensions, 2)
 
 
 class Nameless(mx.gluon.HybridBlock):
@@ -180,11 +180,11 @@ def test_a_network_without_a_prefix_has_the_same_names_each_time(tmp_path):
     names = [first.graph.label(one) for one in first.graph.computing]
     assert [name for name in names if 'dense' not in name] == ['relu0', 'relu1', 'tanh0']
     save(path, Explicit({first.graph.label(first.graph.operators[number]): split for number, split in
-                         data_parallel().settle(first.graph, first.dimensions, 2).splits.items()},
+                         data_parallel().resolve(first.graph, first.dimensions, 2).splits.items()},
                         first.graph.digest(), 2))
     again = traced(net, (4, 8))
     assert [again.graph.label(one) for one in again.graph.computing] == names
-    assert load(path).settle(again.graph, again.dimensions, 2).splits
+    assert load(path).resolve(again.graph, again.dimensions, 2).splits
 
 
 @pytest.mark.parametrize('axis, expected', [
@@ -229,5 +229,5 @@ def test_a_loss_has_no_copies(name):
     """Each would give all of its gradient."""
     network = network_of(LOSSES[name])
     loss, = [one for one in network.graph.computing if one.op == name]
-    split = data_parallel().settle(network.graph, network.dimensions, 2).splits[loss.number]
+    split = data_parallel().resolve(network.graph, network.dimensions, 2).splits[loss.number]
     assert split.copies == 1 and rule_of(loss).alone

@@ -30,7 +30,7 @@ def net():
 
 
 def settled(net, plan):
-    return plan.settle(net.graph, net.dimensions, 2)
+    return plan.resolve(net.graph, net.dimensions, 2)
 
 
 def explicit(net, store=STORE):

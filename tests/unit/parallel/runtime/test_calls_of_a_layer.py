@@ -44,7 +44,8 @@ def shared(ranks=2):
     net = Shared()
     net.initialize()
     network = traced(net, [(2, 3, 12, 5), (2, 3, 7, 4)])
-    shards = NetworkShards(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
+    shards = NetworkShards(network.graph,
+                           grid(domain=(ranks,)).resolve(network.graph, network.dimensions, ranks).splits)
     input_shards = InputShards(network.graph, network.axes, network.dimensions, ranks, 0, set())
     return network, shards, local_program(shards, 0, input_shards.inputs, input_shards.outputs, collectives())
 
@@ -77,7 +78,7 @@ def test_an_operator_that_reads_both_is_timed_with_two_inputs():
     net.initialize()
     network = traced(net, [(4, 5), (4, 5)])
     (one,) = [one for one in network.graph.computing if one.op == 'elemwise_sub']
-    shards = NetworkShards(network.graph, grid(batch=1).settle(network.graph, network.dimensions, 1).splits)
+    shards = NetworkShards(network.graph, grid(batch=1).resolve(network.graph, network.dimensions, 1).splits)
     program = ProfileKeys(network.graph, collectives()).program(one, shards.output_shards[one.number][0])
     assert len(program.inputs) == 2 and set(program.inputs) == set(program.symbol.list_inputs())
     mx.nd.waitall()

@@ -12,7 +12,7 @@ RANKS = 4
 def told(make, plan=None, shape=(8, 6, 6)):
     """What is said of operators, of outputs, and in a warning."""
     network = traced(nn.HybridLambda(make), shape)
-    splits = (plan(network.graph) if plan else data_parallel()).settle(network.graph, network.dimensions, RANKS).splits
+    splits = (plan(network.graph) if plan else data_parallel()).resolve(network.graph, network.dimensions, RANKS).splits
     found = joint_operators(network.graph, network.dimensions, splits, RANKS)
     return ({network.graph.label(network.graph.operators[number]): text for number, text in found.items()},
             whole_outputs(network.graph, network.dimensions), joint_warning(network.graph, found, RANKS))

@@ -55,7 +55,7 @@ def test_an_outline_that_is_longer():
 
 def test_a_plan_of_worker_0_is_for_the_same_network_with_other_names():
     (theirs, _), (own, _) = network(), network()
-    splits = data_parallel().settle(theirs.graph, theirs.dimensions, 2).splits
+    splits = data_parallel().resolve(theirs.graph, theirs.dimensions, 2).splits
     plan = Explicit({theirs.graph.label(theirs.graph.operators[number]): split for number, split in splits.items()},
                     theirs.graph.digest(), 2)
     labels = [theirs.graph.label(one) for one in theirs.graph.operators]

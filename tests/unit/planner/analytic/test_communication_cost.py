@@ -130,12 +130,12 @@ def test_a_plan_to_start_from():
     graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, net.prefix)
     layers, dimensions = sizes_of(graph, 64), Dimensions(graph, {'data': 0})
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
-    settled = costs.split_plan(layers, plan).settle(graph, dimensions, 8)
+    settled = costs.split_plan(layers, plan).resolve(graph, dimensions, 8)
     degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
     assert [degrees[layer.name] for layer in layers] == [(2, 1, 4, 1)] + [(8, 1, 1, 1)] * 4 + [(2, 4)] * 3
     assert settled.notes == {} and degrees['pool0_fwd'] == (2, 1, 4, 1)
     best = costs.best_choices(layers, 64, 8, PAPER_NETWORK)
-    assert 'model' in best.choices and costs.split_plan(layers, best).settle(graph, dimensions, 8).notes == {}
+    assert 'model' in best.choices and costs.split_plan(layers, best).resolve(graph, dimensions, 8).notes == {}
 
 
 def test_calls_of_a_layer_have_choices_of_their_own():
@@ -144,7 +144,7 @@ def test_calls_of_a_layer_have_choices_of_their_own():
     layers = sizes_of(graph, 16)
     assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
-    settled = costs.split_plan(layers, plan).settle(graph, Dimensions(graph, {'data': 0}), 8)
+    settled = costs.split_plan(layers, plan).resolve(graph, Dimensions(graph, {'data': 0}), 8)
     degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
     assert degrees['dense0_fwd'] == (8, 1) and degrees['dense0_fwd#2'] == (2, 4)
 

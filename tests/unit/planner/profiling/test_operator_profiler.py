@@ -101,7 +101,7 @@ def place(graph, one, **cut):
 
 
 def local_of(network, plan, ranks, rank=0):
-    parts = NetworkShards(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
+    parts = NetworkShards(network.graph, plan.resolve(network.graph, network.dimensions, ranks).splits)
     shares = InputShards(network.graph, network.axes, network.dimensions, ranks, rank, set())
     return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
 

@@ -26,7 +26,7 @@ def network():
     dimensions = Dimensions(graph, {'data': 0})
 
     def settled(plan):
-        return NetworkShards(graph, plan.settle(graph, dimensions, 4).splits), dimensions
+        return NetworkShards(graph, plan.resolve(graph, dimensions, 4).splits), dimensions
     return settled
 
 
