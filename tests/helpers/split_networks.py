@@ -144,7 +144,7 @@ def drawn_splits(draw, graph, ranks):
                 degrees[dimension] = draw(st.integers(1, min(left, limits[dimension])))
                 left //= degrees[dimension]
         count = int(np.prod(degrees)) * addends
-        if addends == 1 and not rule.alone and ranks // count > 1:
+        if addends == 1 and not rule.not_replicable and ranks // count > 1:
             copies = draw(st.integers(1, ranks // count))
         chosen = draw(st.permutations(range(ranks)))[:count * copies]
         found[one.number] = Split(degrees, chosen, addends, copies)

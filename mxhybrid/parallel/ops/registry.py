@@ -52,7 +52,7 @@ def has_rule(one: Operator) -> bool:
 def is_elementwise(one: Operator) -> bool:
     """Tell whether each element that an operator makes comes of one of its only input."""
     rule = rule_of(one)
-    return rule.is_elementwise and not rule.alone and len(one.inputs) == 1
+    return rule.is_elementwise and not rule.not_replicable and len(one.inputs) == 1
 
 
 def indices(one: Operator) -> Optional[int]:

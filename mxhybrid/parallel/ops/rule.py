@@ -35,7 +35,7 @@ class Rule:
     """How operators of a kind are split.  The base class has what holds for operators that cannot be split at all."""
 
     #: Whether a part must have no copies: they would draw other numbers, or keep averages that others do not.
-    alone = False
+    not_replicable = False
     #: ``'convolution'`` or ``'dense'`` for the layers that grids and cost formulas know; ``''`` for all others.
     layer_kind = ''
     #: Whether the planner's search chooses the split; other operators follow what they read.
@@ -156,7 +156,7 @@ class Rule:
 class OnOneRank(Rule):
     """An operator without a rule that one rank computes for all: it draws numbers, or makes a loss."""
 
-    alone = True
+    not_replicable = True
 
 
 class Collective(Protocol):
@@ -167,7 +167,7 @@ class Collective(Protocol):
         """Tell whether ranks need each other, the operator being split so."""
 
     @staticmethod
-    def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+    def layouts(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return what each rank tells, what it is told, and the type of that."""
 
     @staticmethod

@@ -105,7 +105,7 @@ class Plan:
             candidates.append(Split([degree if at == samples else 1 for at in range(len(shape))],
                                     spread(degree, ranks)))
         if not candidates:
-            return whole_on(len(shape), (0,) if rule_of(one).alone else range(ranks)), ''
+            return whole_on(len(shape), (0,) if rule_of(one).not_replicable else range(ranks)), ''
         found = max(candidates, key=lambda split: len(split.ranks))
         if graph.has_table(one) and len(found.ranks) < ranks:
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + ON_ALL

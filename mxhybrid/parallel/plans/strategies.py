@@ -187,7 +187,8 @@ class Explicit(Plan):
         rule = rule_of(one)
         limits = rule.limits(graph, one)
         if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
-                or split.addends > rule.addends(graph, one) or split.copies > 1 and (rule.alone or split.addends > 1)
+                or split.addends > rule.addends(graph,
+                                                one) or split.copies > 1 and (rule.not_replicable or split.addends > 1)
                 or not all(0 <= rank < ranks for rank in split.ranks)):
             raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
                              % (graph.label(one), split, limits, rule.addends(graph, one), ranks - 1))

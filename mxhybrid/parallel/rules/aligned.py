@@ -64,7 +64,7 @@ class WholeLast(WholeAlong):
 
 
 @register('L2Normalization', 'SoftmaxActivation')
-class Normalised(WholeAlong):
+class Normalized(WholeAlong):
     """L2Normalization and SoftmaxActivation, by their mode."""
 
     def whole(self, graph: Graph, one: Operator) -> Sequence[int]:

@@ -33,7 +33,7 @@ class JointBatchNorm:
         return shards > 1 and not one.get('use_global_stats', False) and _OWN_STATISTICS not in one.attrs
 
     @staticmethod
-    def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
+    def layouts(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
         """What each rank tells, what it is told, and the type of that."""
         shape = graph.shape(one)
         axis = axis_of(one, len(shape), 1)
@@ -53,7 +53,7 @@ class JointBatchNorm:
         axis = axis_of(one, len(shape), 1)
         others = tuple(at for at in range(len(shape)) if at != axis)
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[one.number].items()}
-        have, wanted, dtype = cls.told(graph, one, boxes)
+        have, wanted, dtype = cls.layouts(graph, one, boxes)
         groups = groups_of(boxes, others)
         source = one.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
@@ -188,7 +188,7 @@ def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
 class BatchNorm(Rule):
     """Channels; everything else, too, where statistics are summed (:class:`JointBatchNorm`)."""
 
-    alone = True
+    not_replicable = True
     adds_weight_gradients = keeps_blocked = has_statistics = True
     collective = JointBatchNorm
 

@@ -11,7 +11,7 @@ from ..sharding.split import OutputShard
 @register('BilinearSampler', 'SpatialTransformer', 'Correlation')
 @register('LRN', 'InstanceNorm', 'GroupNorm', 'Pad', 'Crop', 'im2col', 'col2im', 'depth_to_space', 'space_to_depth',
           'GridGenerator', '_contrib_AdaptiveAvgPooling2D', '_contrib_BilinearResize2D', inputs_with_samples=1)
-class SamplesOnly(Rule):
+class BatchOnly(Rule):
     """Dimension 0 of all outputs and of the inputs that have samples: of all, or of as many as are given; others, as
     weights, are whole.
     """
@@ -35,7 +35,7 @@ class SamplesOnly(Rule):
 
 
 @register('UpSampling')
-class UpSampling(SamplesOnly):
+class UpSampling(BatchOnly):
     """Images that are made larger, several of them side by side; one of them where a weight does it."""
 
     def _with_samples(self, one: Operator) -> int:

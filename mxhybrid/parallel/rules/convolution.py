@@ -7,7 +7,7 @@ from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
 from ..sharding.box import Box, full, shape_of
 from ..sharding.split import OutputShard
-from .batch_only import SamplesOnly
+from .batch_only import BatchOnly
 from .dense import with_bias
 from .windows import is_channels_first, window
 
@@ -76,7 +76,7 @@ class Convolution(Rule):
 
 
 @register('Deconvolution', inputs_with_samples=1)
-class Deconvolution(SamplesOnly):
+class Deconvolution(BatchOnly):
     """Samples."""
 
     is_searched = splits_weight = adds_weight_gradients = makes_images = True

@@ -62,7 +62,7 @@ class Where(Pointwise):
 
 
 @register('amp_multicast')
-class Multicast(Rule):
+class TypePromotion(Rule):
     """Several inputs, brought to one type: where they have one shape, too, all dimensions."""
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:

@@ -6,7 +6,7 @@ from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OnOneRank
 from ..sharding.sample_axis import SampleAxis
-from .batch_only import SamplesOnly
+from .batch_only import BatchOnly
 from .elementwise import Pointwise
 
 #: Operators without a rule whose gradient does not depend on that of their output alone: they make a loss of their own,
@@ -16,10 +16,10 @@ register('Softmax', 'IdentityAttachKLSparseReg', 'Custom', is_loss=True)(OnOneRa
 
 @register('SoftmaxOutput', 'SVMOutput', labels_are_classes=True)
 @register('LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput')
-class Loss(SamplesOnly):
+class Loss(BatchOnly):
     """Losses of samples, which one rank computes if they are divided by the size of the batch."""
 
-    alone = is_loss = True
+    not_replicable = is_loss = True
     index_input = 1
     labels_are_classes = False
 
@@ -47,7 +47,7 @@ class LossOfElements(Pointwise):
     batch.
     """
 
-    alone = is_loss = True
+    not_replicable = is_loss = True
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All, or none."""

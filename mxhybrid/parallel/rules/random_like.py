@@ -11,10 +11,10 @@ _DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binom
 
 @register('Dropout', keeps_blocked=True)
 @register(*['_random_%s_like' % name for name in _DISTRIBUTIONS])
-class Drawn(Pointwise):
+class RandomLike(Pointwise):
     """The same for what is drawn, but for dimensions along which all elements share a draw, `axes` of Dropout."""
 
-    alone = True
+    not_replicable = True
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """As said."""

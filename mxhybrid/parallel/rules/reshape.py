@@ -124,7 +124,7 @@ def _product(shape: Sequence[int], dimensions: range) -> int:
 
 
 @register('_contrib_arange_like')
-class Nothing(Rule):
+class ArangeLike(Rule):
     """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
 
     def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:

@@ -56,7 +56,7 @@ class Sequences(Aligned):
 
 
 @register('CTCLoss')
-class TemporalLoss(Aligned):
+class CTCLoss(Aligned):
     """CTCLoss: data of (times, samples, letters), and labels and lengths of samples."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:

@@ -32,7 +32,7 @@ class SplitSoftmax:
         return split.degrees[cls._axis(one, len(split.degrees))] > 1
 
     @classmethod
-    def told(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+    def layouts(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return what each rank tells, what it is told, and the type of that."""
         shape = graph.shape(one)
         axis = cls._axis(one, len(shape))
@@ -53,7 +53,7 @@ class SplitSoftmax:
         graph: Graph = program.graph
         axis = cls._axis(one, len(graph.shape(one)))
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[one.number].items()}
-        have, wanted, dtype = cls.told(graph, one, boxes)
+        have, wanted, dtype = cls.layouts(graph, one, boxes)
         mine = data = None
         if program.rank in boxes:
             data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]

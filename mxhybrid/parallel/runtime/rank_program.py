@@ -96,7 +96,7 @@ class Program:
         What each rank is given of data.
     outputs : dict of Entry to list of dict of int to Box
         What each rank is to have of the network's outputs: boxes that are put behind each other.
-    composed : dict of str to Collective
+    collectives : dict of str to Collective
         What builds operators that ranks compute together, by their names.
     make_node : callable
         Makes nodes of exchanges.
@@ -122,10 +122,10 @@ class Program:
     """
 
     def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                 outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Collective], make_node: MakeNode,
+                 outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Collective], make_node: MakeNode,
                  first: int, gradient_inputs: Any = (), frozen: Any = ()):
         self.shards, self.graph, self.rank = shards, shards.graph, rank
-        self._composed, self._make_node, self._number = composed, make_node, first
+        self._collectives, self._make_node, self._number = collectives, make_node, first
         self._token = mx.sym.var(TOKEN, dtype='float32')
         self.uses_token = False
         self._layouts: Dict[Entry, Layout] = {}
@@ -255,7 +255,7 @@ class Program:
                 shared.append(self._readers[entry] > 1)
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.shards.layout(one, output)
-        collective = self._composed.get(one.op)
+        collective = self._collectives.get(one.op)
         is_joint = collective is not None and collective.applies(self.graph, one, self.shards.splits[one.number])
         if is_joint or self.rank in shards and shards[self.rank].build is not None:
             # It may read an input several times, of which others would have to know.

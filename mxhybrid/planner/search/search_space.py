@@ -77,7 +77,7 @@ class SearchSpace:
                     if len(ranks) < self._ranks and self._graph.has_table(operator):
                         continue  # all ranks have to sum its rows
                     yield Split(degrees[:-1], ranks, degrees[-1])
-        if not rule.alone:
+        if not rule.not_replicable:
             yield whole_on(dimensions, range(self._ranks))
 
     def table_candidates(self, name: str) -> Sequence[TablePlan]:

@@ -99,7 +99,7 @@ class OperatorShards:
         self.inner: Optional[InnerRedistribution] = None
         collective = rule.collective
         if collective is not None and collective.applies(graph, operator, split):
-            held, needed, dtype = collective.told(graph, operator, dict(enumerate(place.box for place in places)))
+            held, needed, dtype = collective.layouts(graph, operator, dict(enumerate(place.box for place in places)))
             positions = range(len(places))
             self.inner = InnerRedistribution(box_array([held.boxes[position] for position in positions]),
                                              box_array([needed[position] for position in positions]),

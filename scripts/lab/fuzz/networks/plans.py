@@ -98,7 +98,7 @@ def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
             addends = random.randint(2, most)
         degrees = _degrees(random, rule.limits(graph, one), workers // addends)
         count = addends * int(np.prod(degrees))
-        if addends == 1 and not rule.alone and workers // count > 1:
+        if addends == 1 and not rule.not_replicable and workers // count > 1:
             copies = random.randint(1, workers // count)
             count *= copies
         if graph.has_table(one) and count < workers:

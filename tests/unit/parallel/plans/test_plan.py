@@ -107,7 +107,7 @@ def test_slopes_that_are_drawn_have_no_copies():
     found = {}
     for kind in ('rrelu', 'leaky'):
         network = network_of(lambda F, x, kind=kind: F.LeakyReLU(x, act_type=kind))
-        found[kind], = (rule_of(one).alone for one in network.graph.computing)
+        found[kind], = (rule_of(one).not_replicable for one in network.graph.computing)
     assert found == {'rrelu': True, 'leaky': False}
 
 
@@ -230,4 +230,4 @@ def test_a_loss_has_no_copies(name):
     network = network_of(LOSSES[name])
     loss, = [one for one in network.graph.computing if one.op == name]
     split = data_parallel().resolve(network.graph, network.dimensions, 2).splits[loss.number]
-    assert split.copies == 1 and rule_of(loss).alone
+    assert split.copies == 1 and rule_of(loss).not_replicable
