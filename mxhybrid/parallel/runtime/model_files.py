@@ -42,7 +42,7 @@ class ModelFiles:
     def __init__(self, workers: WorkerGroup, params: ShardedParameters, places: Dict[str, str], symbol: Any,
                  prefix: str):
         self._workers, self._params, self._symbol, self._prefix = workers, params, symbol, prefix
-        self.places = {place: name for place, name in places.items() if name in params.params}
+        self.places = {place: name for place, name in places.items() if name in params.by_name}
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class ModelFiles:
         path, used = os.fspath(path), self._symbol
         self._on_worker_0('export', lambda: write_atomically(
             '%s-symbol.json' % path, used.tojson(remove_amp_cast=remove_amp_cast).encode()))
-        params = self._params.params
+        params = self._params.by_name
         names = {'arg:' + name: name for name in used.list_arguments() if name in params}
         names.update({'aux:' + name: name for name in used.list_auxiliary_states() if name in params})
         self._write('export', '%s-%04d.params' % (path, epoch), names)
@@ -73,7 +73,7 @@ class ModelFiles:
             with written_aside(filename) as handle:
                 writer = ParamsWriter(handle, len(names))
                 for there, name in names.items():
-                    param = self._params.params[name]
+                    param = self._params.by_name[name]
                     if there in gathered:
                         writer.add(there, self._params.shards[name].whole_shape, param.dtype, gathered[there])
                     else:
@@ -87,7 +87,7 @@ class ModelFiles:
         self._on_worker_0(what, write, finish)
 
     def _gather(self, name: str) -> Iterator[np.ndarray]:
-        shard, param = self._params.shards[name], self._params.params[name]
+        shard, param = self._params.shards[name], self._params.by_name[name]
         return shard.gather(param.data() if shard.holds else None, shard.whole_shape, param.dtype)
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -105,11 +105,11 @@ class ModelFiles:
                 self._check(name, reader.arrays[there], cast_dtype, dtype_source)
             return [[names.index(name), there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
                     for name, there in found.items()]
-        names = list(self._params.params)  # which may be others on other workers, in the same order
+        names = list(self._params.by_name)  # which may be others on other workers, in the same order
         try:
             for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
                 name = names[number]
-                param, shard = self._params.params[name], self._params.shards.get(name)
+                param, shard = self._params.by_name[name], self._params.shards.get(name)
                 if shard is not None:
                     shard.scatter(source.rows(there), param.data() if shard.holds else None, shard.whole_shape,
                                  param.dtype)
@@ -128,7 +128,7 @@ class ModelFiles:
         """Names in the file by those of parameters."""
         known, places = self.places, {there: there for there in stored}
         if not any('.' in there for there in stored):  # by their own names, as of old and of networks of one layer
-            known = {name[len(self._prefix):]: name for name in self._params.params if name.startswith(self._prefix)}
+            known = {name[len(self._prefix):]: name for name in self._params.by_name if name.startswith(self._prefix)}
             places = {there: there[4:] if there[:4] in ('arg:', 'aux:') else there for there in stored}
         found = {known[place]: there for there, place in places.items() if place in known}
         missing = [place for place, name in known.items() if name not in found]
@@ -145,7 +145,7 @@ class ModelFiles:
 
     def _check(self, name: str, stored: StoredArray, cast_dtype: bool, dtype_source: str) -> None:
         """Refuse an array that the parameter cannot take."""
-        shard, param = self._params.shards.get(name), self._params.params[name]
+        shard, param = self._params.shards.get(name), self._params.by_name[name]
         shape = param.shape if shard is None else shard.whole_shape
         if shape is not None and (len(shape) != len(stored.shape) or any(
                 length not in (0, -1, found) for length, found in zip(shape, stored.shape))):

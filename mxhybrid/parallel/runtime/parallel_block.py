@@ -67,10 +67,10 @@ class Parallel(gluon.Block):
         self._programs = {training: make(training, first + _EIGHTH * (not training))
                           for training in ([True, False] if joint else [True])}
         another = functools.partial(another_program, make, self._programs, first)
-        self._calls = CallPool(self._programs, another, params.params)
-        self.params.update(_as_dict(params.params))
+        self._calls = CallPool(self._programs, another, params.by_name)
+        self.params.update(_as_dict(params.by_name))
         if root is None:
-            for param in params.params.values():
+            for param in params.by_name.values():
                 set_exchanges(param, self._exchanges_line())
 
     @property
@@ -118,7 +118,7 @@ class Parallel(gluon.Block):
         except InputError as error:
             self._workers.agree('for_data', None, str(error))
             raise
-        self._workers.agree('for_data', outline_of_split('for_data', made, self._params.params))
+        self._workers.agree('for_data', outline_of_split('for_data', made, self._params.by_name))
         found = self._others.by_shapes[shapes] = Parallel(self._workers, made, self._params, self._files,
                                                           self._workers.reserve_numbers(_NUMBERS), self)
         return found
@@ -172,7 +172,7 @@ class Parallel(gluon.Block):
                 raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
                                  'this network: give parallelize input_grad=True, or %s.detach() to the network'
                                  % (name, name))
-        trainer = next((trainers.trainer_of(param) for param in self._params.params.values()), None)
+        trainer = next((trainers.trainer_of(param) for param in self._params.by_name.values()), None)
         self._trained = True
         if self._workers.size > 1 and trainer is not None and hooks_of(trainer) is None:
             raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
@@ -275,7 +275,7 @@ class Parallel(gluon.Block):
 
     def _collect_params_with_prefix(self, prefix: str = '') -> Dict[str, Any]:
         """As of the network, also where that is part of another Block."""
-        return {'%s.%s' % (prefix, place) if prefix else place: self._params.params[name]
+        return {'%s.%s' % (prefix, place) if prefix else place: self._params.by_name[name]
                 for place, name in self._files.places.items()}
 
     def cast(self, dtype: Any) -> None:
@@ -286,7 +286,7 @@ class Parallel(gluon.Block):
         InputError
             Types are planned.
         """
-        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._params.params.values()):
+        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._params.by_name.values()):
             raise InputError('cast: types of a network that is split are planned: cast it to %s before parallelize'
                              % np.dtype(dtype))
 
@@ -303,7 +303,7 @@ class _Others:
 
 def _program(workers: WorkerGroup, network: SplitNetwork, params: ShardedParameters, training: bool,
              first: int) -> Program:
-    frozen = {name for name, param in params.params.items() if agreed(param)[0] == 'null'}
+    frozen = {name for name, param in params.by_name.items() if agreed(param)[0] == 'null'}
     input_shards = network.input_shards
     return Program(network.shards, workers.rank, input_shards.inputs, input_shards.outputs,
                    collectives(training, network.joint_statistics), workers.make_node, first,
@@ -352,7 +352,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     params = shard_parameters(net, made.shards, workers, first + _NUMBERS // 2)
     for name, table in made.tables.items():
-        set_table_hint(params.params[name], table)
+        set_table_hint(params.by_name[name], table)
     if any(one.draws for one in made.graph.computing):
         mx.random.seed((seed + workers.rank) % 2 ** 31)  # or all parts would drop the same
     elif drawn:

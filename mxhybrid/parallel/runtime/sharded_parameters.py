@@ -147,8 +147,8 @@ class _GroupSum:
 class ShardedParameters:
     """All parameters, by name."""
 
-    def __init__(self, params: Dict[str, Any], shards: Dict[str, ShardedWeight]):
-        self.params, self.shards = params, shards
+    def __init__(self, by_name: Dict[str, Any], shards: Dict[str, ShardedWeight]):
+        self.by_name, self.shards = by_name, shards
 
 
 def shard_parameters(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> ShardedParameters:
