@@ -24,39 +24,39 @@ class Dimensions:
         #: Operators that have lost the samples, by the outputs that lack them since.
         self._losers: Dict[Entry, Operator] = {}
         self._image: Dict[int, bool] = {}
-        for one in graph.operators:
-            if one.number in graph.fixed:
+        for operator in graph.operators:
+            if operator.number in graph.fixed:
                 continue
-            if one.op == 'null':
-                axis = samples[one.name]
+            if operator.op == 'null':
+                axis = samples[operator.name]
                 # Of a single sample each worker has all.
-                many = axis is not None and graph.data[one.name][axis] > 1
-                self._samples[one.number, 0] = SampleAxis(int(axis)) if many and axis is not None else None
+                many = axis is not None and graph.data[operator.name][axis] > 1
+                self._samples[operator.number, 0] = SampleAxis(int(axis)) if many and axis is not None else None
             else:
-                self._trace(one)
+                self._trace(operator)
 
-    def _trace(self, one: Operator) -> None:
-        known = [self._samples.get(entry) for entry in one.inputs]
-        unknown: List[Optional[SampleAxis]] = [None] * one.outputs
-        found = rule_of(one).samples(self.graph, one, known) if any(known) else unknown
-        loser = self._who_lost(one) if None in found else None
-        for output in range(one.outputs):
-            self._samples[one.number, output] = found[output]
+    def _trace(self, operator: Operator) -> None:
+        known = [self._samples.get(entry) for entry in operator.inputs]
+        unknown: List[Optional[SampleAxis]] = [None] * operator.outputs
+        found = rule_of(operator).samples(self.graph, operator, known) if any(known) else unknown
+        loser = self._who_lost(operator) if None in found else None
+        for output in range(operator.outputs):
+            self._samples[operator.number, output] = found[output]
             if found[output] is None and loser is not None:
-                self._losers[one.number, output] = loser
-        producer = self.graph.operators[one.inputs[0][0]]
-        self._image[one.number] = rule_of(one).makes_images or (
-            self._image.get(producer.number, False) and not rule_of(one).moves_dimensions
-            and len(self.graph.shape(one)) == len(self.graph.inputs(one)[0]))
+                self._losers[operator.number, output] = loser
+        producer = self.graph.operators[operator.inputs[0][0]]
+        self._image[operator.number] = rule_of(operator).makes_images or (
+            self._image.get(producer.number, False) and not rule_of(operator).moves_dimensions
+            and len(self.graph.shape(operator)) == len(self.graph.inputs(operator)[0]))
 
-    def _who_lost(self, one: Operator) -> Optional[Operator]:
-        """Return the operator that has lost the samples which `one` does not have; None where it reads nothing that had
-        any.
+    def _who_lost(self, operator: Operator) -> Optional[Operator]:
+        """Return the operator that has lost the samples which `operator` does not have; None where it reads nothing
+        that had any.
         """
-        shard = rule_of(one).shard(self.graph, one, OutputShard(full(self.graph.shape(one))))
-        read = [entry for entry, box in zip(one.inputs, shard.inputs) if box is not None]
+        shard = rule_of(operator).shard(self.graph, operator, OutputShard(full(self.graph.shape(operator))))
+        read = [entry for entry, box in zip(operator.inputs, shard.inputs) if box is not None]
         former = next((self._losers[entry] for entry in read if entry in self._losers), None)
-        return former or (one if any(self._samples.get(entry) for entry in read) else None)
+        return former or (operator if any(self._samples.get(entry) for entry in read) else None)
 
     def samples(self, entry: Entry) -> Optional[int]:
         """Return the dimension of an output that has the samples; None if none has, or it is not known."""
@@ -71,12 +71,12 @@ class Dimensions:
         """The operator that has lost the samples of an output; None where they are known, or there never were any."""
         return self._losers.get(entry)
 
-    def names(self, one: Operator) -> Tuple[str, ...]:
+    def names(self, operator: Operator) -> Tuple[str, ...]:
         """What the dimensions of the first output are called."""
-        count = len(self.graph.shape(one))
-        if self._image[one.number] and count - 2 in _IMAGE and self.samples((one.number, 0)) in (0, None):
+        count = len(self.graph.shape(operator))
+        if self._image[operator.number] and count - 2 in _IMAGE and self.samples((operator.number, 0)) in (0, None):
             return ('samples', 'channels') + _IMAGE[count - 2]
-        samples = self.samples((one.number, 0))
+        samples = self.samples((operator.number, 0))
         names = ['dimension%d' % at for at in range(count)]
         if count > 1 or count and samples is None:
             names[-1] = 'channels'

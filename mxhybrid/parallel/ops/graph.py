@@ -85,30 +85,30 @@ class Graph:
         #: Operators that compute from parameters and constants only.
         self.fixed = set()
         #: Operators through which a gradient may flow, to a parameter or to data.
-        for one in self.operators:
-            if one.op == 'null':
-                if one.name not in self.data:
-                    self.fixed.add(one.number)
-            elif one.draws and not one.inputs:
+        for operator in self.operators:
+            if operator.op == 'null':
+                if operator.name not in self.data:
+                    self.fixed.add(operator.number)
+            elif operator.draws and not operator.inputs:
                 raise InputError('parallelize: %s (%s) draws numbers of its own on each worker: draw as many as an '
                                  'array has, as F.random.uniform_like(x) does, or give them as an input'
-                                 % (one.name, one.op))
-            elif all(source in self.fixed for source, _ in one.inputs):
-                self.fixed.add(one.number)
+                                 % (operator.name, operator.op))
+            elif all(source in self.fixed for source, _ in operator.inputs):
+                self.fixed.add(operator.number)
 
     def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
         """The graph of the same symbol with other shapes of its inputs."""
-        types = {one.name: self.dtypes[one.number, 0] for one in self.operators if one.op == 'null'}
+        types = {operator.name: self.dtypes[operator.number, 0] for operator in self.operators if operator.op == 'null'}
         return Graph(symbol, data, types, self._prefix)
 
     def _refuse_scalars(self) -> None:
         """Raise InputError where an operator gives an array of shape (), which MXNet takes for an unknown shape."""
         for (number, _), shape in self.shapes.items():
-            one = self.operators[number]
-            if shape == () and one.op != 'null' and not mx.util.is_np_shape():
+            operator = self.operators[number]
+            if shape == () and operator.op != 'null' and not mx.util.is_np_shape():
                 raise InputError('parallelize: %s (%s) gives an array of shape (), which MXNet 1.9.1 takes for one of '
                                  'an unknown shape: leave it out of the network, or call mx.npx.set_np() before the '
-                                 'network is made' % (one.name, one.op))
+                                 'network is made' % (operator.name, operator.op))
 
     def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
         inner = symbol.get_internals()
@@ -125,85 +125,90 @@ class Graph:
         # It lists the outputs that can be used, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
         owners = [inner[place].name for place in range(len(shapes))]
         at = 0
-        for name, those in itertools.groupby(self.operators, lambda one: one.name):
+        for name, those in itertools.groupby(self.operators, lambda operator: operator.name):
             # A Block that is called on what it has made, gives two operators of one name behind each other.
             same = list(those)
             each, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, owners[at:])), len(same))
-            if rest or not each or len({one.op for one in same}) > 1:
+            if rest or not each or len({operator.op for operator in same}) > 1:
                 raise InputError('parallelize: two operators of the network are called %s: give each a name' % name)
-            for one in same:
-                one.outputs = each
+            for operator in same:
+                operator.outputs = each
                 for output in range(each):
-                    self.shapes[one.number, output] = tuple(shapes[at])
-                    self.dtypes[one.number, output] = np.dtype(types[at])
+                    self.shapes[operator.number, output] = tuple(shapes[at])
+                    self.dtypes[operator.number, output] = np.dtype(types[at])
                     at += 1
-        for one in self.operators:
+        for operator in self.operators:
             # Which MXNet itself finds out when it is computed.
-            if one.op.lower() == 'reshape' and math.prod(self.inputs(one)[0]) != math.prod(self.shape(one)):
+            if operator.op.lower() == 'reshape' and \
+                    math.prod(self.inputs(operator)[0]) != math.prod(self.shape(operator)):
                 raise InputError('parallelize: the network does not take data of shapes %s: %s makes %s of %s'
-                                 % (self.data, one.name, self.shape(one), self.inputs(one)[0]))
+                                 % (self.data, operator.name, self.shape(operator), self.inputs(operator)[0]))
 
-    def shape(self, one: Operator, output: int = 0) -> Tuple[int, ...]:
+    def shape(self, operator: Operator, output: int = 0) -> Tuple[int, ...]:
         """Whole shape of an output."""
-        return self.shapes[one.number, output]
+        return self.shapes[operator.number, output]
 
-    def inputs(self, one: Operator) -> List[Tuple[int, ...]]:
+    def inputs(self, operator: Operator) -> List[Tuple[int, ...]]:
         """Whole shapes of what an operator takes."""
-        return [self.shapes[entry] for entry in one.inputs]
+        return [self.shapes[entry] for entry in operator.inputs]
 
     def is_parameter(self, number: int) -> bool:
         """Whether that is a parameter or an auxiliary state of the network."""
-        one = self.operators[number]
-        return one.op == 'null' and one.name not in self.data
+        operator = self.operators[number]
+        return operator.op == 'null' and operator.name not in self.data
 
     @property
     def parameters(self) -> Dict[str, Tuple[int, ...]]:
         """Whole shapes of parameters and auxiliary states, by name."""
-        return {one.name: self.shape(one) for one in self.operators if self.is_parameter(one.number)}
+        return {operator.name: self.shape(operator)
+                for operator in self.operators if self.is_parameter(operator.number)}
 
     @property
     def tables(self) -> List[int]:
         """Numbers of parameters with row_sparse gradients."""
-        return sorted({one.inputs[1][0] for one in self.computing
-                       if self.has_table(one) and self.is_parameter(one.inputs[1][0])})
+        return sorted({operator.inputs[1][0] for operator in self.computing
+                       if self.has_table(operator) and self.is_parameter(operator.inputs[1][0])})
 
-    def has_table(self, one: Operator) -> bool:
+    def has_table(self, operator: Operator) -> bool:
         """Whether an operator reads a weight whose gradient is row_sparse."""
-        return one.op == 'Embedding' and bool(one.get('sparse_grad', False))
+        return operator.op == 'Embedding' and bool(operator.get('sparse_grad', False))
 
     @property
     def computing(self) -> List[Operator]:
         """Operators that compute from data."""
-        return [one for one in self.operators if one.op != 'null' and one.number not in self.fixed]
+        return [operator for operator in self.operators if operator.op != 'null' and operator.number not in self.fixed]
 
-    def label(self, one: Operator) -> str:
+    def label(self, operator: Operator) -> str:
         """An operator's name in plans: without the network's own; the second of a name has #2 behind it, as where a
         Block is called twice.
         """
-        return self._labels[one.number]
+        return self._labels[operator.number]
 
-    def short_name(self, one: Operator) -> str:
+    def short_name(self, operator: Operator) -> str:
         """An operator's name, which others may have, without the network's own."""
-        return one.name[len(self._prefix):] if one.name.startswith(self._prefix) else one.name
+        return operator.name[len(self._prefix):] if operator.name.startswith(self._prefix) else operator.name
 
     def _unique_labels(self) -> List[str]:
         seen: Dict[str, int] = {}
         found = []
-        for one in self.operators:
-            name = self.short_name(one)
+        for operator in self.operators:
+            name = self.short_name(operator)
             seen[name] = seen.get(name, 0) + 1
             found.append(name if seen[name] == 1 else '%s#%d' % (name, seen[name]))
         return found
 
     def digest(self) -> str:
         """Tells networks apart: operators, attributes, shapes and how they hang together."""
-        told = [(one.op, self.label(one), sorted(item for item in one.attrs.items() if not item[0].startswith('__')),
-                 one.inputs, [self.shape(one, output) for output in range(one.outputs)]) for one in self.operators]
+        told = [(operator.op, self.label(operator),
+                 sorted(item for item in operator.attrs.items() if not item[0].startswith('__')),
+                 operator.inputs,
+                 [self.shape(operator, output) for output in range(operator.outputs)]) for operator in self.operators]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def geometry_of(graph: Graph, one: Operator) -> Any:
+def geometry_of(graph: Graph, operator: Operator) -> Any:
     """What operators have in common whose parts are the same."""
-    return (one.op, tuple(sorted(item for item in one.attrs.items() if not item[0].startswith('__'))),
-            tuple((graph.shapes[entry], graph.dtypes[entry]) for entry in one.inputs),
-            tuple((graph.shape(one, output), graph.dtypes[one.number, output]) for output in range(one.outputs)))
+    return (operator.op, tuple(sorted(item for item in operator.attrs.items() if not item[0].startswith('__'))),
+            tuple((graph.shapes[entry], graph.dtypes[entry]) for entry in operator.inputs),
+            tuple((graph.shape(operator, output), graph.dtypes[operator.number, output])
+                  for output in range(operator.outputs)))

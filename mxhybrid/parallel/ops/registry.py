@@ -31,34 +31,34 @@ def register(*names: str, **traits: Any) -> Callable[[_Class], _Class]:
     return add
 
 
-def rule_of(one: Operator) -> Rule:
+def rule_of(operator: Operator) -> Rule:
     """Return the rule of an operator; one without a rule is computed whole."""
-    rule = _RULES.get(one.op)
-    if rule is None or not rule.covers(one):
-        return _ON_ONE_RANK if one.draws else _WHOLE
+    rule = _RULES.get(operator.op)
+    if rule is None or not rule.covers(operator):
+        return _ON_ONE_RANK if operator.draws else _WHOLE
     return rule
 
 
-def is_loss(one: Operator) -> bool:
+def is_loss(operator: Operator) -> bool:
     """Return whether an operator gives the gradient of a loss, whatever gradient comes back to it."""
-    return rule_of(one).is_loss
+    return rule_of(operator).is_loss
 
 
-def has_rule(one: Operator) -> bool:
+def has_rule(operator: Operator) -> bool:
     """Tell whether an operator has a rule of its own."""
-    return one.op in _RULES and not isinstance(_RULES[one.op], OnOneRank)
+    return operator.op in _RULES and not isinstance(_RULES[operator.op], OnOneRank)
 
 
-def is_elementwise(one: Operator) -> bool:
+def is_elementwise(operator: Operator) -> bool:
     """Tell whether each element that an operator makes comes of one of its only input."""
-    rule = rule_of(one)
-    return rule.is_elementwise and not rule.not_replicable and len(one.inputs) == 1
+    rule = rule_of(operator)
+    return rule.is_elementwise and not rule.not_replicable and len(operator.inputs) == 1
 
 
-def indices(one: Operator) -> Optional[int]:
+def indices(operator: Operator) -> Optional[int]:
     """Return which input of an operator has indices, lengths or labels, through which no gradient flows."""
-    found = rule_of(one).index_input
-    return found if found is not None and found < len(one.inputs) else None
+    found = rule_of(operator).index_input
+    return found if found is not None and found < len(operator.inputs) else None
 
 
 def collectives(training: bool = True, joint_statistics: bool = True) -> Dict[str, Collective]:

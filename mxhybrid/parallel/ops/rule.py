@@ -65,74 +65,75 @@ class Rule:
     #: Builds the operator where ranks compute together what one of them alone cannot, see :class:`Collective`.
     collective: Optional['Collective'] = None
 
-    def covers(self, one: Operator) -> bool:
+    def covers(self, operator: Operator) -> bool:
         """Tell whether the rule holds for an operator, whatever its attributes are."""
         return True
 
-    def grains(self, graph: Graph, one: Operator) -> List[int]:
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Of what each dimension of the first output is cut in multiples."""
-        return [1] * len(graph.shape(one))
+        return [1] * len(graph.shape(operator))
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Which dimensions of the first output can be cut."""
-        return [False] * len(graph.shape(one))
+        return [False] * len(graph.shape(operator))
 
-    def limits(self, graph: Graph, one: Operator) -> List[int]:
+    def limits(self, graph: Graph, operator: Operator) -> List[int]:
         """The highest degree of each dimension of the first output."""
         return [max(1, count // grain) if can else 1 for count, grain, can in
-                zip(graph.shape(one), self.grains(graph, one), self.splittable(graph, one))]
+                zip(graph.shape(operator), self.grains(graph, operator), self.splittable(graph, operator))]
 
-    def addends(self, graph: Graph, one: Operator) -> int:
+    def addends(self, graph: Graph, operator: Operator) -> int:
         """Into how many ranges what it sums over can be cut at most."""
         return 1
 
-    def propagate(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+    def propagate(self, graph: Graph, operator: Operator,
+                  degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
         """Degrees and addends with which each part reads what its rank has, of what is split in `degrees`; None where
         there are none.
         """
-        return (degrees, 1) if self._within(graph, one, degrees) else None
+        return (degrees, 1) if self._within(graph, operator, degrees) else None
 
-    def _within(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> bool:
-        return all(degree <= limit for degree, limit in zip(degrees, self.limits(graph, one)))
+    def _within(self, graph: Graph, operator: Operator, degrees: Tuple[int, ...]) -> bool:
+        return all(degree <= limit for degree, limit in zip(degrees, self.limits(graph, operator)))
 
-    def shard(self, graph: Graph, one: Operator, place: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, place: OutputShard) -> OperatorShard:
         """The part that makes a box of the first output."""
-        return OperatorShard([full(shape) for shape in graph.inputs(one)],
-                    [full(graph.shape(one, output)) for output in range(one.outputs)])
+        return OperatorShard([full(shape) for shape in graph.inputs(operator)],
+                    [full(graph.shape(operator, output)) for output in range(operator.outputs)])
 
-    def averages(self, one: Operator) -> Sequence[int]:
+    def averages(self, operator: Operator) -> Sequence[int]:
         """Return which inputs are running averages that each call updates."""
         return ()
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number that indices, or lengths, are below; None for labels that may be any numbers."""
         return None
 
-    def flop(self, one: Operator, shard: OperatorShard) -> float:
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return the floating-point operations of the forward pass of a part."""
-        return float(self.elements_moved(one, shard))
+        return float(self.elements_moved(operator, shard))
 
-    def elements_moved(self, one: Operator, shard: OperatorShard) -> int:
+    def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
         """Return the number of elements that the forward pass of a part reads and writes."""
-        return elements_of(shard.outputs[:one.outputs]) + elements_of(shard.inputs)
+        return elements_of(shard.outputs[:operator.outputs]) + elements_of(shard.inputs)
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """Return where each output has the samples, of where each input has them; None where that is not known.
 
         By default they are along the one dimension of which any range is made of the same range of the samples of every
         input that has them.  Equal lengths say nothing: samples and times may be equally many.
         """
-        unknown: List[Optional[SampleAxis]] = [None] * one.outputs
+        unknown: List[Optional[SampleAxis]] = [None] * operator.outputs
         having = {at: axis for at, axis in enumerate(known) if axis is not None}
         if len({axis[1:] for axis in having.values()}) != 1:
             return unknown
-        found, shapes = [], graph.inputs(one)
-        for dimension, can in enumerate(self.splittable(graph, one)):
-            probes = self._probes(graph, one, dimension) if can else []
+        found, shapes = [], graph.inputs(operator)
+        for dimension, can in enumerate(self.splittable(graph, operator)):
+            probes = self._probes(graph, operator, dimension) if can else []
             if not probes:
                 continue
-            moved = [at for at, axis in having.items() if shapes[at][axis.axis] == graph.shape(one)[dimension]
+            moved = [at for at, axis in having.items() if shapes[at][axis.axis] == graph.shape(operator)[dimension]
                      and all(_range_of(shard.inputs[at], axis.axis) == probe for probe, shard in probes)]
             if moved:
                 found.append((moved, probes))
@@ -140,16 +141,16 @@ class Rule:
             return unknown  # of no dimension, or of several: then each element is of several samples
         runs = next(iter(having.values()))
         axes = [_axis_of_output([(probe, shard.outputs[output]) for probe, shard in found[0][1]])
-                for output in range(one.outputs)]
+                for output in range(operator.outputs)]
         return [None if axis is None else runs._replace(axis=axis) for axis in axes]
 
-    def _probes(self, graph: Graph, one: Operator, dimension: int) -> List[Tuple[Range, 'OperatorShard']]:
+    def _probes(self, graph: Graph, operator: Operator, dimension: int) -> List[Tuple[Range, 'OperatorShard']]:
         """The first and the last range of a dimension of the first output, and the parts that make them."""
-        shape = graph.shape(one)
-        grain, count = self.grains(graph, one)[dimension], shape[dimension]
+        shape = graph.shape(operator)
+        grain, count = self.grains(graph, operator)[dimension], shape[dimension]
         if count < 2 * grain:
             return []
-        return [(cut, self.shard(graph, one, OutputShard(with_range(full(shape), dimension, cut))))
+        return [(cut, self.shard(graph, operator, OutputShard(with_range(full(shape), dimension, cut))))
                 for cut in ((0, grain), (count // grain * grain - grain, count))]
 
 
@@ -163,19 +164,19 @@ class Collective(Protocol):
     """An operator that several ranks compute together: each tells the others what it has computed of its part."""
 
     @staticmethod
-    def applies(graph: Graph, one: Operator, split: Split) -> bool:
+    def applies(graph: Graph, operator: Operator, split: Split) -> bool:
         """Tell whether ranks need each other, the operator being split so."""
 
     @staticmethod
-    def layouts(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+    def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return what each rank tells, what it is told, and the type of that."""
 
     @staticmethod
-    def build(program: Any, one: Operator, given: List[Any]) -> Any:
+    def build(program: Any, operator: Operator, given: List[Any]) -> Any:
         """Return the symbol of this rank's part; None if it has none."""
 
     @staticmethod
-    def build_alone(program: Any, one: Operator, given: List[Any]) -> Any:
+    def build_alone(program: Any, operator: Operator, given: List[Any]) -> Any:
         """Return the symbol of a part that needs no other rank; None where it is the operator as it is."""
 
 
@@ -184,9 +185,9 @@ def elements_of(boxes: Sequence[Optional[Box]]) -> int:
     return sum(size_of(box) for box in boxes if box is not None)
 
 
-def axis_length(graph: Graph, one: Operator, default: int) -> int:
+def axis_length(graph: Graph, operator: Operator, default: int) -> int:
     """Return the length of the first input along the operator's axis."""
-    return graph.inputs(one)[0][int(one.get('axis', default))]
+    return graph.inputs(operator)[0][int(operator.get('axis', default))]
 
 
 def _range_of(box: Optional[Box], axis: int) -> Optional[Range]:
@@ -206,9 +207,9 @@ def as_tuple(value: Any, count: int, default: int) -> Tuple[int, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (int(value),) * count
 
 
-def axis_of(one: Operator, dimensions: int, default: int, name: str = 'axis') -> int:
+def axis_of(operator: Operator, dimensions: int, default: int, name: str = 'axis') -> int:
     """An axis, counted from 0."""
-    return int(one.get(name, default)) % dimensions
+    return int(operator.get(name, default)) % dimensions
 
 
 def summed(count: int, place: OutputShard) -> Range:
@@ -221,8 +222,8 @@ def with_range(box: Box, dimension: int, value: Range) -> Box:
     return box[:dimension] + (value,) + box[dimension + 1:]
 
 
-def shape_only(graph: Graph, one: Operator, first: int = 1) -> List[Optional[Box]]:
+def shape_only(graph: Graph, operator: Operator, first: int = 1) -> List[Optional[Box]]:
     """Return what parts read of an operator's inputs, from one on, of which the shapes alone count: nothing, but all of
     a weight, so that somebody holds it.
     """
-    return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in one.inputs[first:]]
+    return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in operator.inputs[first:]]

@@ -49,7 +49,7 @@ class Plan:
         found.store = store
         return found
 
-    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+    def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         """What is wanted of an operator; None where it follows what it reads, or has its samples split."""
         return None
 
@@ -60,7 +60,7 @@ class Plan:
         """The plan by which a network is split in the same way as `former`, the same with data of other shapes."""
         return self
 
-    def follows_producer(self, one: Operator) -> bool:
+    def follows_producer(self, operator: Operator) -> bool:
         """Whether an operator without a wish is split as what it reads; else by samples."""
         return False
 
@@ -69,15 +69,15 @@ class Plan:
         self.check(ranks)
         splits: Dict[int, Split] = {}
         notes: Dict[int, str] = {}
-        for one in graph.computing:
-            request = self.request(graph, dimensions, one, ranks)
+        for operator in graph.computing:
+            request = self.request(graph, dimensions, operator, ranks)
             if request is not None:
-                split, note = _fit(graph, dimensions, one, request, ranks)
+                split, note = _fit(graph, dimensions, operator, request, ranks)
             else:
-                split, note = self.default_split(graph, dimensions, one, ranks, splits)
-            splits[one.number] = split
+                split, note = self.default_split(graph, dimensions, operator, ranks, splits)
+            splits[operator.number] = split
             if note:
-                notes[one.number] = note
+                notes[operator.number] = note
         return self._with_tables(ResolvedPlan(splits, notes), graph)
 
     def _with_tables(self, resolved: ResolvedPlan, graph: Graph) -> ResolvedPlan:
@@ -87,17 +87,18 @@ class Plan:
                                         'measured while training')
         return ResolvedPlan(resolved.splits, {**resolved.notes, **notes}, tables)
 
-    def default_split(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int, splits: Dict[int, Split]
+    def default_split(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int,
+                      splits: Dict[int, Split]
                       ) -> Tuple[Split, str]:
         """The split of an operator without a wish, of those of what it reads; and what there is to say of it."""
-        samples = dimensions.samples((one.number, 0))
-        shape, limits = graph.shape(one), rule_of(one).limits(graph, one)
+        samples = dimensions.samples((operator.number, 0))
+        shape, limits = graph.shape(operator), rule_of(operator).limits(graph, operator)
         candidates = []
-        if self.follows_producer(one):
-            producer = next((splits[source] for source, _ in one.inputs if source in splits
+        if self.follows_producer(operator):
+            producer = next((splits[source] for source, _ in operator.inputs if source in splits
                              and len(splits[source].degrees) == len(shape)), None)
             if producer is not None and producer.addends == producer.copies == 1:
-                followed = rule_of(one).propagate(graph, one, producer.degrees)
+                followed = rule_of(operator).propagate(graph, operator, producer.degrees)
                 if followed is not None:
                     candidates.append(Split(followed[0], producer.ranks, followed[1]))
         if samples is not None and limits[samples] > 1:
@@ -105,9 +106,9 @@ class Plan:
             candidates.append(Split([degree if at == samples else 1 for at in range(len(shape))],
                                     spread(degree, ranks)))
         if not candidates:
-            return whole_on(len(shape), (0,) if rule_of(one).not_replicable else range(ranks)), ''
+            return whole_on(len(shape), (0,) if rule_of(operator).not_replicable else range(ranks)), ''
         found = max(candidates, key=lambda split: len(split.ranks))
-        if graph.has_table(one) and len(found.ranks) < ranks:
+        if graph.has_table(operator) and len(found.ranks) < ranks:
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + ON_ALL
         return found, ''
 
@@ -127,23 +128,24 @@ def spread(count: int, ranks: int) -> List[int]:
     return [-(-at * ranks // count) for at in range(count)]
 
 
-def _fit(graph: Graph, dimensions: Dimensions, one: Operator, request: SplitRequest, ranks: int) -> Tuple[Split, str]:
+def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: SplitRequest, ranks: int) -> Tuple[Split,
+                                                                                                               str]:
     """The split that comes nearest to a wish; InputError where the wish is strict."""
-    names, rule = dimensions.names(one), rule_of(one)
-    limits, problems = rule.limits(graph, one), []
+    names, rule = dimensions.names(operator), rule_of(operator)
+    limits, problems = rule.limits(graph, operator), []
     for name in request.degrees:
         if name not in names:
-            problems.append('%s has no %s, but %s' % (graph.label(one), name, ', '.join(names)))
+            problems.append('%s has no %s, but %s' % (graph.label(operator), name, ', '.join(names)))
     degrees = []
     for name, limit in zip(names, limits):
         degree = int(request.degrees.get(name, 1))
         if degree < 1:
             raise InputError('plan: %s is to be split %s=%r: give a whole number of at least 1'
-                             % (graph.label(one), name, degree))
+                             % (graph.label(operator), name, degree))
         if degree > limit:
             problems.append('%s can be cut in %d, not %d' % (name, limit, degree))
         degrees.append(min(degree, limit))
-    most = rule.addends(graph, one)
+    most = rule.addends(graph, operator)
     if request.addends > most:
         problems.append('it sums over %d, not %d, that can be cut' % (most, request.addends))
     addends = min(request.addends, most)
@@ -160,18 +162,18 @@ def _fit(graph: Graph, dimensions: Dimensions, one: Operator, request: SplitRequ
         wrong = [rank for rank in chosen if not 0 <= rank < ranks]
         if wrong or len(set(chosen)) != len(chosen):
             raise InputError('plan: %s is on ranks %s: give different ones of 0 to %d'
-                             % (graph.label(one), chosen, ranks - 1))
+                             % (graph.label(operator), chosen, ranks - 1))
         if len(chosen) < count:
             problems.append('it has %d parts, but %d ranks' % (count, len(chosen)))
             degrees, addends, count = [1] * len(degrees), 1, 1
         elif len(chosen) > count:
             problems.append('it has %d parts for %d ranks' % (count, len(chosen)))
         chosen = chosen[:count]
-    lacks_ranks = graph.has_table(one) and len(chosen) < ranks
+    lacks_ranks = graph.has_table(operator) and len(chosen) < ranks
     if lacks_ranks:
         problems.append(ON_ALL)
     if problems and request.strict:
         raise InputError('plan: %s (%s of shape %s) cannot be split so: %s'
-                         % (graph.label(one), one.op, graph.shape(one), '; '.join(problems)))
+                         % (graph.label(operator), operator.op, graph.shape(operator), '; '.join(problems)))
     found = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen, addends)
     return found, '; '.join(problems)

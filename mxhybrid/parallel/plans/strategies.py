@@ -18,7 +18,7 @@ _SHOWN = 10
 def _are_whole(values: Any) -> bool:
     """Whether it is a sequence of whole numbers."""
     return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
-        isinstance(one, int) and not isinstance(one, bool) for one in values)
+        isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 class Grid(Plan):
@@ -46,18 +46,18 @@ class Grid(Plan):
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
                              % (self.name, self.ranks, ranks, ranks))
 
-    def follows_producer(self, one: Operator) -> bool:
+    def follows_producer(self, operator: Operator) -> bool:
         """As :meth:`Plan.follows_producer`."""
         return True
 
-    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+    def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         """As :meth:`Plan.request`."""
-        kind = rule_of(one).layer_kind
+        kind = rule_of(operator).layer_kind
         if kind == 'dense':
             model = ranks // self.batch
             return SplitRequest({'samples': self.batch, 'channels': model})
         if kind == 'convolution' and self.domain:
-            names = [name for name in dimensions.names(one) if name not in ('samples', 'channels')]
+            names = [name for name in dimensions.names(operator) if name not in ('samples', 'channels')]
             degrees = dict(zip(names, self.domain))
             degrees['samples'] = self.batch
             if self.model > 1:
@@ -74,13 +74,13 @@ class OneWeirdTrick(Plan):
 
     name = 'one weird trick'
 
-    def follows_producer(self, one: Operator) -> bool:
+    def follows_producer(self, operator: Operator) -> bool:
         """As :meth:`Plan.follows_producer`."""
         return True
 
-    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+    def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         """As :meth:`Plan.request`."""
-        return SplitRequest({'channels': ranks}) if rule_of(one).layer_kind == 'dense' else None
+        return SplitRequest({'channels': ranks}) if rule_of(operator).layer_kind == 'dense' else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'one_weird_trick'}
@@ -97,30 +97,30 @@ class Layers(Plan):
                                  % (pattern, value))
         self._by_pattern = {pattern: dict(value) for pattern, value in by_pattern.items()}
         for pattern, value in self._by_pattern.items():
-            for key, one in value.items():
+            for key, count in value.items():
                 if key == 'ranks':
-                    if not _are_whole(one):
-                        raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, one))
-                elif not isinstance(one, int) or isinstance(one, bool) or one < 1:
-                    raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, one))
+                    if not _are_whole(count):
+                        raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, count))
+                elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                    raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, count))
 
-    def follows_producer(self, one: Operator) -> bool:
+    def follows_producer(self, operator: Operator) -> bool:
         """As :meth:`Plan.follows_producer`."""
         return True
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """As :meth:`Plan.resolve`; InputError for a pattern that fits nothing."""
         for pattern in self._by_pattern:
-            if not any(_fits(graph, one, pattern) for one in graph.computing):
-                labels = [graph.label(one) for one in graph.computing]
+            if not any(_fits(graph, operator, pattern) for operator in graph.computing):
+                labels = [graph.label(operator) for operator in graph.computing]
                 raise InputError('plan: %r fits no operator: give the name of one, or a pattern; there are %s%s' % (
                     pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
         return super().resolve(graph, dimensions, ranks)
 
-    def request(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[SplitRequest]:
+    def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         """As :meth:`Plan.request`."""
         for pattern, value in self._by_pattern.items():
-            if _fits(graph, one, pattern):
+            if _fits(graph, operator, pattern):
                 degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
                 return SplitRequest(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
@@ -129,8 +129,8 @@ class Layers(Plan):
         return {'plan': 'layers', 'layers': self._by_pattern}
 
 
-def _fits(graph: Graph, one: Operator, pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(one), graph.short_name(one)))
+def _fits(graph: Graph, operator: Operator, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(operator), graph.short_name(operator)))
 
 
 class Explicit(Plan):
@@ -165,13 +165,13 @@ class Explicit(Plan):
             raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make '
                              'another one' % (self.model, graph.digest()))
         found = {}
-        for one in graph.computing:
-            split = self.splits.get(graph.label(one))
+        for operator in graph.computing:
+            split = self.splits.get(graph.label(operator))
             if split is None:
-                raise InputError('plan: it says nothing of %s: add that, or make another one' % graph.label(one))
-            self._check(graph, one, split, ranks)
-            found[one.number] = split
-        unknown = sorted(set(self.splits) - {graph.label(one) for one in graph.computing})
+                raise InputError('plan: it says nothing of %s: add that, or make another one' % graph.label(operator))
+            self._check(graph, operator, split, ranks)
+            found[operator.number] = split
+        unknown = sorted(set(self.splits) - {graph.label(operator) for operator in graph.computing})
         if unknown:
             raise InputError('plan: %s is no operator of the network: take it out' % unknown[0])
         return self._with_tables(ResolvedPlan(found, {}), graph)
@@ -183,17 +183,18 @@ class Explicit(Plan):
         return found
 
     @staticmethod
-    def _check(graph: Graph, one: Operator, split: Split, ranks: int) -> None:
-        rule = rule_of(one)
-        limits = rule.limits(graph, one)
+    def _check(graph: Graph, operator: Operator, split: Split, ranks: int) -> None:
+        rule = rule_of(operator)
+        limits = rule.limits(graph, operator)
         if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
                 or split.addends > rule.addends(graph,
-                                                one) or split.copies > 1 and (rule.not_replicable or split.addends > 1)
+                                                operator) or split.copies > 1 and (rule.not_replicable
+                                                                                   or split.addends > 1)
                 or not all(0 <= rank < ranks for rank in split.ranks)):
             raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
-                             % (graph.label(one), split, limits, rule.addends(graph, one), ranks - 1))
-        if graph.has_table(one) and len(split.ranks) < ranks:
-            raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(one), split, ON_ALL))
+                             % (graph.label(operator), split, limits, rule.addends(graph, operator), ranks - 1))
+        if graph.has_table(operator) and len(split.ranks) < ranks:
+            raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(operator), split, ON_ALL))
 
     def _layers_as_json(self) -> Dict[str, Any]:
         operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
@@ -230,7 +231,7 @@ def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
     """
     if not _are_whole(domain):
         raise InputError('grid: domain=%r: give a list of whole numbers of at least 1' % (domain,))
-    for what, value in [('model', model), ('batch', batch)] + [('domain', one) for one in domain]:
+    for what, value in [('model', model), ('batch', batch)] + [('domain', count) for count in domain]:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError('grid: %s=%r: give whole numbers of at least 1' % (what, value))
     return Grid(model, batch, tuple(domain))

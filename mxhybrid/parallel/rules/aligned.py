@@ -14,21 +14,21 @@ Alignment = List[Optional[int]]
 class Aligned(Rule):
     """An operator that can be cut wherever an input is aligned with its first output."""
 
-    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return how each input is aligned with the first output."""
         raise NotImplementedError
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return the dimensions that an input is aligned with."""
-        cut = {at for alignment in self.aligned(graph, one) for at in alignment}
-        return [at in cut for at in range(len(graph.shape(one)))]
+        cut = {at for alignment in self.aligned(graph, operator) for at in alignment}
+        return [at in cut for at in range(len(graph.shape(operator)))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`; other outputs have the first one's dimensions."""
         boxes: List[Box] = [tuple((0, count) if at is None else output_shard.box[at]
                                   for at, count in zip(alignment, shape))
-                            for alignment, shape in zip(self.aligned(graph, one), graph.inputs(one))]
-        return OperatorShard(boxes, [output_shard.box] * one.outputs)
+                            for alignment, shape in zip(self.aligned(graph, operator), graph.inputs(operator))]
+        return OperatorShard(boxes, [output_shard.box] * operator.outputs)
 
 
 @register('softmin', 'sort', 'argsort', 'topk', default_axis=-1)
@@ -40,34 +40,34 @@ class WholeAlong(Aligned):
 
     default_axis: Optional[int] = None
 
-    def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
+    def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
         """Return the dimensions that stay whole: the axis, all where there is none."""
-        count = len(graph.inputs(one)[0])
-        axis = one.get('axis', self.default_axis)
-        if axis is None or one.attrs.get('axis') == 'None':
+        count = len(graph.inputs(operator)[0])
+        axis = operator.get('axis', self.default_axis)
+        if axis is None or operator.attrs.get('axis') == 'None':
             return range(count)
         return [int(at) % count for at in (axis if isinstance(axis, (tuple, list)) else (axis,))]
 
-    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
-        whole = self.whole(graph, one)
-        return [[None if at in whole else at for at in range(len(graph.inputs(one)[0]))]]
+        whole = self.whole(graph, operator)
+        return [[None if at in whole else at for at in range(len(graph.inputs(operator)[0]))]]
 
 
 @register('_contrib_div_sqrt_dim')
 class WholeLast(WholeAlong):
     """The last dimension is whole."""
 
-    def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
+    def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
         """Return them, see :meth:`WholeAlong.whole`."""
-        return [len(graph.inputs(one)[0]) - 1]
+        return [len(graph.inputs(operator)[0]) - 1]
 
 
 @register('L2Normalization', 'SoftmaxActivation')
 class Normalized(WholeAlong):
     """L2Normalization and SoftmaxActivation, by their mode."""
 
-    def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
+    def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
         """Return them, see :meth:`WholeAlong.whole`."""
-        count = len(graph.inputs(one)[0])
-        return {'channel': [1], 'spatial': range(2, count)}.get(one.get('mode', 'instance'), range(1, count))
+        count = len(graph.inputs(operator)[0])
+        return {'channel': [1], 'spatial': range(2, count)}.get(operator.get('mode', 'instance'), range(1, count))

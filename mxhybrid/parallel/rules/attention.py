@@ -19,12 +19,13 @@ class _Attention(Rule):
 
     between = False
 
-    def _heads(self, one: Operator) -> int:
-        return int(one.get('heads'))
+    def _heads(self, operator: Operator) -> int:
+        return int(operator.get('heads'))
 
-    def _of_sequence(self, graph: Graph, one: Operator, at: int, samples: Range, times: Optional[Range] = None) -> Box:
+    def _of_sequence(self, graph: Graph, operator: Operator, at: int, samples: Range,
+                     times: Optional[Range] = None) -> Box:
         """Return what is read of queries, keys or values."""
-        shape = graph.inputs(one)[at]
+        shape = graph.inputs(operator)[at]
         return (times or (0, shape[0]), samples, (0, shape[2]))
 
 
@@ -33,29 +34,30 @@ class _Attention(Rule):
 class Scores(_Attention):
     """Products of queries and keys."""
 
-    def grains(self, graph: Graph, one: Operator) -> List[int]:
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Heads of a sample stay together."""
-        return [self._heads(one), 1, 1]
+        return [self._heads(operator), 1, 1]
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return samples, and times of queries where these are a sequence of their own."""
         return [True, self.between, False]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
-        heads, (low, high) = self._heads(one), output_shard.box[0]
+        heads, (low, high) = self._heads(operator), output_shard.box[0]
         samples = low // heads, high // heads
-        first = self._of_sequence(graph, one, 0, samples, output_shard.box[1] if self.between else None)
-        return OperatorShard([first] + [self._of_sequence(graph, one, at, samples) for at in range(1, len(one.inputs))],
+        first = self._of_sequence(graph, operator, 0, samples, output_shard.box[1] if self.between else None)
+        return OperatorShard([first] + [self._of_sequence(graph, operator, at, samples)
+                                        for at in range(1, len(operator.inputs))],
                             [output_shard.box])
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """All heads of a sample lie behind each other."""
         if any(axis is not None and axis.axis != 1 for axis in known) or len({axis for axis in known if axis}) != 1:
             return [None]
         found = next(axis for axis in known if axis is not None)
-        return [SampleAxis(0, found.each * self._heads(one), found.rounds)]
+        return [SampleAxis(0, found.each * self._heads(operator), found.rounds)]
 
 
 @register('_contrib_interleaved_matmul_selfatt_valatt')
@@ -63,21 +65,21 @@ class Scores(_Attention):
 class Weighted(_Attention):
     """Products of attention and values."""
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return samples, and times of queries where these are a sequence of their own."""
         return [self.between, True, False]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
-        heads, attention = self._heads(one), graph.inputs(one)[1]
+        heads, attention = self._heads(operator), graph.inputs(operator)[1]
         times, samples = output_shard.box[0], output_shard.box[1]
-        return OperatorShard([self._of_sequence(graph, one, 0, samples),
+        return OperatorShard([self._of_sequence(graph, operator, 0, samples),
                              ((samples[0] * heads, samples[1] * heads), times, (0, attention[2]))], [output_shard.box])
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """Samples are where values have them, or attention, of which the heads of a sample are put side by side."""
-        heads, (values, attention) = self._heads(one), known
+        heads, (values, attention) = self._heads(operator), known
         found = set()
         if values is not None:
             found.add(values if values.axis == 1 else None)

@@ -18,25 +18,26 @@ class BatchOnly(Rule):
 
     inputs_with_samples: Optional[int] = None
 
-    def _with_samples(self, one: Operator) -> int:
+    def _with_samples(self, operator: Operator) -> int:
         """How many inputs have samples."""
-        return len(one.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
+        return len(operator.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """The first."""
-        return [dimension == 0 for dimension in range(len(graph.shape(one)))]
+        return [dimension == 0 for dimension in range(len(graph.shape(operator)))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        count = self._with_samples(one)
+        count = self._with_samples(operator)
         return OperatorShard([(output_shard.box[0],) + full(shape[1:]) if at < count else full(shape)
-                             for at, shape in enumerate(graph.inputs(one))],
-                    [(output_shard.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])
+                             for at, shape in enumerate(graph.inputs(operator))],
+                    [(output_shard.box[0],) + full(graph.shape(operator, output)[1:])
+                     for output in range(operator.outputs)])
 
 
 @register('UpSampling')
 class UpSampling(BatchOnly):
     """Images that are made larger, several of them side by side; one of them where a weight does it."""
 
-    def _with_samples(self, one: Operator) -> int:
-        return 1 if one.get('sample_type') == 'bilinear' else len(one.inputs)
+    def _with_samples(self, operator: Operator) -> int:
+        return 1 if operator.get('sample_type') == 'bilinear' else len(operator.inputs)

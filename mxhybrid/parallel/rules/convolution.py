@@ -26,36 +26,38 @@ class Convolution(Rule):
     is_searched = splits_weight = adds_weight_gradients = True
     makes_blocked = makes_images = True
 
-    def flop(self, one: Operator, shard: OperatorShard) -> float:
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each element of a filter, for each output."""
-        return 2.0 * elements_of(shard.outputs[:one.outputs]) * _filter_size(shard)
+        return 2.0 * elements_of(shard.outputs[:operator.outputs]) * _filter_size(shard)
 
-    def grains(self, graph: Graph, one: Operator) -> List[int]:
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Channels of a group stay together, as far as each part needs whole groups of input channels."""
-        shape = graph.shape(one)
-        groups = int(one.get('num_group', 1))
+        shape = graph.shape(operator)
+        groups = int(operator.get('num_group', 1))
         return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All of them where the layout is known."""
-        first = is_channels_first(one)
-        return [True] + [first] * (len(graph.shape(one)) - 1)
+        first = is_channels_first(operator)
+        return [True] + [first] * (len(graph.shape(operator)) - 1)
 
-    def addends(self, graph: Graph, one: Operator) -> int:
+    def addends(self, graph: Graph, operator: Operator) -> int:
         """Input channels, without groups."""
-        return graph.inputs(one)[0][1] if is_channels_first(one) and int(one.get('num_group', 1)) == 1 else 1
+        return graph.inputs(operator)[0][1] if is_channels_first(operator) and int(operator.get('num_group',
+                                                                                                1)) == 1 else 1
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        out, shape = output_shard.box, graph.shape(one)
-        data, weight = graph.inputs(one)[:2]
-        if not is_channels_first(one):
-            return OperatorShard([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
+        out, shape = output_shard.box, graph.shape(operator)
+        data, weight = graph.inputs(operator)[:2]
+        if not is_channels_first(operator):
+            return OperatorShard([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(operator)[1:]],
+                                 [out])
         count = len(data) - 2
-        kernel = as_tuple(one.get('kernel'), count, 1)
-        strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
-        dilates = as_tuple(one.get('dilate'), count, 1)
-        groups = int(one.get('num_group', 1))
+        kernel = as_tuple(operator.get('kernel'), count, 1)
+        strides, pads = as_tuple(operator.get('stride'), count, 1), as_tuple(operator.get('pad'), count, 0)
+        dilates = as_tuple(operator.get('dilate'), count, 1)
+        groups = int(operator.get('num_group', 1))
         per_group = shape[1] // groups
         channels = out[1]
         if groups == 1:
@@ -72,7 +74,7 @@ class Convolution(Rule):
         attrs = {'num_filter': channels[1] - channels[0], 'num_group': own_groups,
                  'pad': tuple(pad for _, pad in windows)}
         image: Box = (out[0], read) + tuple(one_range for one_range, _ in windows)
-        return with_bias(one, [image, weights], channels, output_shard, attrs)
+        return with_bias(operator, [image, weights], channels, output_shard, attrs)
 
 
 @register('Deconvolution', inputs_with_samples=1)
@@ -81,6 +83,6 @@ class Deconvolution(BatchOnly):
 
     is_searched = splits_weight = adds_weight_gradients = makes_images = True
 
-    def flop(self, one: Operator, shard: OperatorShard) -> float:
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each element of a filter, for each input."""
         return 2.0 * elements_of(shard.inputs[:1]) * _filter_size(shard)

@@ -15,30 +15,30 @@ class FullyConnected(Rule):
     layer_kind = 'dense'
     is_searched = splits_weight = adds_weight_gradients = True
 
-    def flop(self, one: Operator, shard: OperatorShard) -> float:
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each input, for each output."""
         weight = shard.inputs[1]
         assert weight is not None
-        return 2.0 * elements_of(shard.outputs[:one.outputs]) * shape_of(weight)[-1]
+        return 2.0 * elements_of(shard.outputs[:operator.outputs]) * shape_of(weight)[-1]
 
     @staticmethod
-    def _flattens(one: Operator) -> bool:
-        return bool(one.get('flatten', True))
+    def _flattens(operator: Operator) -> bool:
+        return bool(operator.get('flatten', True))
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def addends(self, graph: Graph, one: Operator) -> int:
+    def addends(self, graph: Graph, operator: Operator) -> int:
         """Inputs; those that come from one channel stay together."""
-        data = graph.inputs(one)[0]
-        return data[1] if self._flattens(one) else data[-1]
+        data = graph.inputs(operator)[0]
+        return data[1] if self._flattens(operator) else data[-1]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
         out = output_shard.box
-        data, weight = graph.inputs(one)[:2]
-        if self._flattens(one):
+        data, weight = graph.inputs(operator)[:2]
+        if self._flattens(operator):
             inner = weight[1] // data[1]
             read = summed(data[1], output_shard)
             image: Box = (out[0], read) + full(data[2:])
@@ -46,13 +46,14 @@ class FullyConnected(Rule):
         else:
             columns = summed(data[-1], output_shard)
             image = out[:-1] + (columns,)
-        return with_bias(one, [image, (out[-1], columns)], out[-1], output_shard,
+        return with_bias(operator, [image, (out[-1], columns)], out[-1], output_shard,
                          {'num_hidden': out[-1][1] - out[-1][0]})
 
 
-def with_bias(one: Operator, boxes: List[Any], channels: Range, output_shard: OutputShard, attrs: Any) -> OperatorShard:
+def with_bias(operator: Operator, boxes: List[Any], channels: Range, output_shard: OutputShard,
+              attrs: Any) -> OperatorShard:
     """One of several addends has the bias."""
-    if len(one.inputs) == 3:
+    if len(operator.inputs) == 3:
         boxes.append((channels,) if output_shard.addend == 0 else None)
         if output_shard.addend:
             attrs['no_bias'] = True

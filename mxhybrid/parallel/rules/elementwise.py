@@ -34,16 +34,16 @@ class Pointwise(Rule):
 
     is_elementwise = True
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        whole = graph.shape(one)
+        whole = graph.shape(operator)
         boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen for count, others, chosen in
                        zip(shape, whole[len(whole) - len(shape):], output_shard.box[len(whole) - len(shape):]))
-                 for shape in graph.inputs(one)]
+                 for shape in graph.inputs(operator)]
         return OperatorShard(boxes, [output_shard.box])
 
 
@@ -51,13 +51,13 @@ class Pointwise(Rule):
 class Where(Pointwise):
     """The same, by conditions of each element or of each of the first dimension."""
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        count = len(graph.inputs(one)[0])
+        count = len(graph.inputs(operator)[0])
         return OperatorShard([output_shard.box[:count], output_shard.box, output_shard.box], [output_shard.box])
 
 
@@ -65,38 +65,39 @@ class Where(Pointwise):
 class TypePromotion(Rule):
     """Several inputs, brought to one type: where they have one shape, too, all dimensions."""
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """As said."""
-        return [len(set(graph.inputs(one))) == 1] * len(graph.shape(one))
+        return [len(set(graph.inputs(operator))) == 1] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        if len(set(graph.inputs(one))) > 1:
-            return super().shard(graph, one, output_shard)
-        return OperatorShard([output_shard.box] * len(one.inputs), [output_shard.box] * one.outputs)
+        if len(set(graph.inputs(operator))) > 1:
+            return super().shard(graph, operator, output_shard)
+        return OperatorShard([output_shard.box] * len(operator.inputs), [output_shard.box] * operator.outputs)
 
 
 @register('LeakyReLU')
 class LeakyReLU(Pointwise):
     """Pointwise, with slopes by channel that may be learned."""
 
-    def covers(self, one: Operator) -> bool:
+    def covers(self, operator: Operator) -> bool:
         """Refuse slopes that are drawn, which the operator gives as an output, too."""
-        return not one.draws
+        return not operator.draws
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),) for shape in graph.inputs(one)[1:]]
+        slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),)
+                             for shape in graph.inputs(operator)[1:]]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             # MXNet's own may write the gradient of the data over that of the output before it has used that for the
             # slopes (leaky_relu-inl.h, backward of prelu).
             slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(output_shard.box) - 2))
-            return learned_slopes(inputs[0], slope, graph.dtypes[one.number, 0] == 'float64', name)
+            return learned_slopes(inputs[0], slope, graph.dtypes[operator.number, 0] == 'float64', name)
         return OperatorShard([output_shard.box, *slopes], [output_shard.box], build=build if slopes else None)
 
 

@@ -19,36 +19,36 @@ class Embedding(Rule):
     is_searched = splits_weight = adds_weight_gradients = True
     index_input = 0
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number of rows."""
-        return graph.inputs(one)[1][0]
+        return graph.inputs(operator)[1][0]
 
-    def flop(self, one: Operator, shard: OperatorShard) -> float:
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return the number of elements that are copied."""
-        return float(elements_of(shard.outputs[:one.outputs]))
+        return float(elements_of(shard.outputs[:operator.outputs]))
 
-    def elements_moved(self, one: Operator, shard: OperatorShard) -> int:
+    def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
         """Return the elements of the rows that are read, not those of the table, and of the outputs."""
-        return 2 * elements_of(shard.outputs[:one.outputs])
+        return 2 * elements_of(shard.outputs[:operator.outputs])
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All, but gradients that are row_sparse keep their rows whole."""
-        return [True] * (len(graph.shape(one)) - 1) + [not one.get('sparse_grad', False)]
+        return [True] * (len(graph.shape(operator)) - 1) + [not operator.get('sparse_grad', False)]
 
-    def addends(self, graph: Graph, one: Operator) -> int:
+    def addends(self, graph: Graph, operator: Operator) -> int:
         """Rows."""
-        return 1 if one.get('sparse_grad', False) else graph.inputs(one)[1][0]
+        return 1 if operator.get('sparse_grad', False) else graph.inputs(operator)[1][0]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        out, rows = output_shard.box, graph.inputs(one)[1][0]
+        out, rows = output_shard.box, graph.inputs(operator)[1][0]
         own = summed(rows, output_shard)
         attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
         if output_shard.addends == 1:
             return OperatorShard([out[:-1], (own, out[-1])], [out], attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            ids = shifted_indices(inputs[0], graph.dtypes[one.inputs[0]], own)
+            ids = shifted_indices(inputs[0], graph.dtypes[operator.inputs[0]], own)
             found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
             mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), found)
             return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
@@ -62,26 +62,26 @@ class Pick(Rule):
     index_input = 1
     sums_last_dimension = True
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number of elements that one is picked from."""
-        return axis_length(graph, one, -1)
+        return axis_length(graph, operator, -1)
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All but the axis."""
-        shape = graph.inputs(one)[0]
-        axis = axis_of(one, len(shape), -1)
-        return [not one.get('keepdims', False) or at != axis for at in range(len(graph.shape(one)))]
+        shape = graph.inputs(operator)[0]
+        axis = axis_of(operator, len(shape), -1)
+        return [not operator.get('keepdims', False) or at != axis for at in range(len(graph.shape(operator)))]
 
-    def addends(self, graph: Graph, one: Operator) -> int:
+    def addends(self, graph: Graph, operator: Operator) -> int:
         """What is picked from; MXNet clips indices beyond it, unless it wraps them."""
-        shape = graph.inputs(one)[0]
-        return 1 if one.get('mode', 'clip') != 'clip' else shape[axis_of(one, len(shape), -1)]
+        shape = graph.inputs(operator)[0]
+        return 1 if operator.get('mode', 'clip') != 'clip' else shape[axis_of(operator, len(shape), -1)]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        data, index = graph.inputs(one)
-        axis = axis_of(one, len(data), -1)
-        keeps = bool(one.get('keepdims', False))
+        data, index = graph.inputs(operator)
+        axis = axis_of(operator, len(data), -1)
+        keeps = bool(operator.get('keepdims', False))
         others = output_shard.box[:axis] + output_shard.box[axis + 1:] if keeps else output_shard.box
         own = summed(data[axis], output_shard)
         boxes: List[Optional[Box]] = [others[:axis] + (own,) + others[axis:],
@@ -90,7 +90,7 @@ class Pick(Rule):
             return OperatorShard(boxes, [output_shard.box])
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            shifted = shifted_indices(inputs[1], graph.dtypes[one.inputs[1]], own)
+            shifted = shifted_indices(inputs[1], graph.dtypes[operator.inputs[1]], own)
             found = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
             # Of the one or the other shape, whatever was given.
             mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), found)
@@ -104,16 +104,16 @@ class OneHot(Rule):
 
     index_input = 0
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number of classes."""
-        return int(one.get('depth'))
+        return int(operator.get('depth'))
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All but the new one."""
-        count = len(graph.shape(one))
+        count = len(graph.shape(operator))
         return [at < count - 1 for at in range(count)]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
         return OperatorShard([output_shard.box[:-1]], [output_shard.box])
 
@@ -124,14 +124,14 @@ class Take(Aligned):
 
     index_input = 1
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number of slices."""
-        return axis_length(graph, one, 0)
+        return axis_length(graph, operator, 0)
 
-    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
-        data, indices = (len(shape) for shape in graph.inputs(one))
-        axis = axis_of(one, data, 0)
+        data, indices = (len(shape) for shape in graph.inputs(operator))
+        axis = axis_of(operator, data, 0)
         return [[None if at == axis else at + (indices - 1) * (at > axis) for at in range(data)],
                 [axis + at for at in range(indices)]]
 
@@ -142,18 +142,18 @@ class BatchTake(Aligned):
 
     index_input = 1
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the length of a row."""
-        return axis_length(graph, one, 1)
+        return axis_length(graph, operator, 1)
 
-    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
-        data, indices = (len(shape) for shape in graph.inputs(one))
+        data, indices = (len(shape) for shape in graph.inputs(operator))
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part; an exchange behind it would ask for a gradient."""
-        found = super().shard(graph, one, output_shard)
+        found = super().shard(graph, operator, output_shard)
         found.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
         return found
 

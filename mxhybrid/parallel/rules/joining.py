@@ -14,26 +14,27 @@ from ..sharding.split import OutputShard
 class Concat(Rule):
     """All dimensions; a part leaves out inputs of which it has nothing."""
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        dimension = axis_of(one, len(output_shard.box), 1, 'dim')
+        dimension = axis_of(operator, len(output_shard.box), 1, 'dim')
         boxes: List[Optional[Box]] = []
         at, (low, high) = 0, output_shard.box[dimension]
-        for shape in graph.inputs(one):
+        for shape in graph.inputs(operator):
             start, end = max(low - at, 0), min(high - at, shape[dimension])
             boxes.append(with_range(output_shard.box, dimension, (start, end)) if start < end else None)
             at += shape[dimension]
         return OperatorShard(boxes, [output_shard.box], {'num_args': sum(box is not None for box in boxes)})
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+    def samples(self, graph: Graph, operator: Operator,
+                known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
         """Inputs that lie behind each other along their samples are rounds of them."""
-        first, dimension = known[0], axis_of(one, len(graph.shape(one)), 1, 'dim')
+        first, dimension = known[0], axis_of(operator, len(graph.shape(operator)), 1, 'dim')
         if not any(axis is not None and axis.axis == dimension for axis in known):
-            return super().samples(graph, one, known)
+            return super().samples(graph, operator, known)
         if first is None or any(axis is None or axis[:2] != first[:2] for axis in known):
             return [None]
         return [first._replace(rounds=sum(axis.rounds for axis in known if axis is not None))]
@@ -43,48 +44,49 @@ class Concat(Rule):
 class Stack(Rule):
     """All dimensions but the new one."""
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """As said."""
-        shape = graph.shape(one)
-        return [dimension != axis_of(one, len(shape), 0) for dimension in range(len(shape))]
+        shape = graph.shape(operator)
+        return [dimension != axis_of(operator, len(shape), 0) for dimension in range(len(shape))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        axis = axis_of(one, len(output_shard.box), 0)
+        axis = axis_of(operator, len(output_shard.box), 0)
         box = output_shard.box[:axis] + output_shard.box[axis + 1:]
-        return OperatorShard([box] * len(one.inputs), [output_shard.box])
+        return OperatorShard([box] * len(operator.inputs), [output_shard.box])
 
 
 @register('SliceChannel', 'split', '_split_v2')
 class SliceChannel(Rule):
     """All dimensions but the one that is sliced; slices may have different lengths, as those of ``split_v2``."""
 
-    def _axis(self, graph: Graph, one: Operator) -> int:
-        return axis_of(one, len(graph.inputs(one)[0]), 0 if one.op == '_split_v2' else 1)
+    def _axis(self, graph: Graph, operator: Operator) -> int:
+        return axis_of(operator, len(graph.inputs(operator)[0]), 0 if operator.op == '_split_v2' else 1)
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """As said."""
-        axis, squeezes = self._axis(graph, one), bool(one.get('squeeze_axis', False))
-        return [squeezes or dimension != axis for dimension in range(len(graph.shape(one)))]
+        axis, squeezes = self._axis(graph, operator), bool(operator.get('squeeze_axis', False))
+        return [squeezes or dimension != axis for dimension in range(len(graph.shape(operator)))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        axis, count = self._axis(graph, one), graph.inputs(one)[0]
-        if one.get('squeeze_axis', False):
+        axis, count = self._axis(graph, operator), graph.inputs(operator)[0]
+        if operator.get('squeeze_axis', False):
             box = output_shard.box[:axis] + ((0, count[axis]),) + output_shard.box[axis:]
-            return OperatorShard([box], [output_shard.box] * one.outputs)
+            return OperatorShard([box], [output_shard.box] * operator.outputs)
         return OperatorShard([with_range(output_shard.box, axis, (0, count[axis]))],
-                            [with_range(output_shard.box, axis, (0, graph.shape(one, output)[axis]))
-                             for output in range(one.outputs)])
+                            [with_range(output_shard.box, axis, (0, graph.shape(operator, output)[axis]))
+                             for output in range(operator.outputs)])
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+    def samples(self, graph: Graph, operator: Operator,
+                known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
         """Slices along the samples have whole rounds of them, or are of some of them only."""
-        axis, count, whole = self._axis(graph, one), graph.inputs(one)[0], known[0]
-        if whole is None or whole.axis != axis or one.get('squeeze_axis', False):
-            return super().samples(graph, one, known)
+        axis, count, whole = self._axis(graph, operator), graph.inputs(operator)[0], known[0]
+        if whole is None or whole.axis != axis or operator.get('squeeze_axis', False):
+            return super().samples(graph, operator, known)
         found, low = [], 0
-        for output in range(one.outputs):
-            high = low + graph.shape(one, output)[axis]
+        for output in range(operator.outputs):
+            high = low + graph.shape(operator, output)[axis]
             found.append(after_slice(whole, axis, count[axis], low, high))
             low = high
         return found

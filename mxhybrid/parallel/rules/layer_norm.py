@@ -14,13 +14,13 @@ class LayerNorm(Rule):
 
     adds_weight_gradients = True
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All but the axis."""
-        shape = graph.shape(one)
-        return [dimension != axis_of(one, len(shape), -1) for dimension in range(len(shape))]
+        shape = graph.shape(operator)
+        return [dimension != axis_of(operator, len(shape), -1) for dimension in range(len(shape))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        statistics = with_range(output_shard.box, axis_of(one, len(output_shard.box), -1), (0, 1))
-        return OperatorShard([output_shard.box] + [full(shape) for shape in graph.inputs(one)[1:]],
-                            [output_shard.box] + [statistics] * (one.outputs - 1))
+        statistics = with_range(output_shard.box, axis_of(operator, len(output_shard.box), -1), (0, 1))
+        return OperatorShard([output_shard.box] + [full(shape) for shape in graph.inputs(operator)[1:]],
+                            [output_shard.box] + [statistics] * (operator.outputs - 1))

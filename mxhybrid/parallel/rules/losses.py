@@ -23,18 +23,18 @@ class Loss(BatchOnly):
     index_input = 1
     labels_are_classes = False
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number of classes."""
-        shape = graph.inputs(one)[0]
-        last = len(shape) == 1 or one.get('preserve_shape', False)
+        shape = graph.inputs(operator)[0]
+        last = len(shape) == 1 or operator.get('preserve_shape', False)
         return shape[-1 if last else 1] if self.labels_are_classes else None
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """The first, if at all."""
-        whole = one.get('normalization', 'null') != 'null'
-        return [dimension == 0 and not whole for dimension in range(len(graph.shape(one)))]
+        whole = operator.get('normalization', 'null') != 'null'
+        return [dimension == 0 and not whole for dimension in range(len(graph.shape(operator)))]
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """Samples are where the inputs have them, in the first dimension, also of what one rank computes for all."""
         found = {axis for axis in known if axis is not None}
@@ -49,11 +49,11 @@ class LossOfElements(Pointwise):
 
     not_replicable = is_loss = True
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All, or none."""
-        return [one.get('normalization', 'null') == 'null'] * len(graph.shape(one))
+        return [operator.get('normalization', 'null') == 'null'] * len(graph.shape(operator))
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """Samples are where the input has them, also of what one rank computes for all."""
         return [known[0]]

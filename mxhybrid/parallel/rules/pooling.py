@@ -20,55 +20,57 @@ class Pooling(Rule):
 
     keeps_blocked = makes_images = True
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All where each output reads a window."""
-        shape = graph.shape(one)
-        windows = not one.get('global_pool', False) and is_channels_first(one) and self._is_plain(one)
-        return [True, is_channels_first(one)] + [windows] * (len(shape) - 2)
+        shape = graph.shape(operator)
+        windows = not operator.get('global_pool', False) and is_channels_first(operator) and self._is_plain(operator)
+        return [True, is_channels_first(operator)] + [windows] * (len(shape) - 2)
 
     @staticmethod
-    def _is_plain(one: Operator) -> bool:
-        kind = one.get('pool_type', 'max')
-        return kind == 'max' or kind == 'avg' and one.get('count_include_pad', True) is True and \
-            one.get('pooling_convention', 'valid') == 'valid'
+    def _is_plain(operator: Operator) -> bool:
+        kind = operator.get('pool_type', 'max')
+        return kind == 'max' or kind == 'avg' and operator.get('count_include_pad', True) is True and \
+            operator.get('pooling_convention', 'valid') == 'valid'
 
     @staticmethod
-    def _adds(graph: Graph, one: Operator) -> bool:
+    def _adds(graph: Graph, operator: Operator) -> bool:
         """Whether all of an image is summed or averaged."""
-        data, kind = graph.inputs(one)[0], one.get('pool_type', 'max')
+        data, kind = graph.inputs(operator)[0], operator.get('pool_type', 'max')
         count = len(data) - 2
-        return kind in ('avg', 'sum') and is_channels_first(one) and (bool(one.get('global_pool', False)) or (
-            as_tuple(one.get('kernel'), count, 1) == tuple(data[2:]) and not any(as_tuple(one.get('pad'), count, 0))))
+        return kind in ('avg', 'sum') and is_channels_first(operator) and (bool(operator.get('global_pool', False)) or (
+            as_tuple(operator.get('kernel'), count,
+                     1) == tuple(data[2:]) and not any(as_tuple(operator.get('pad'), count, 0))))
 
-    def addends(self, graph: Graph, one: Operator) -> int:
+    def addends(self, graph: Graph, operator: Operator) -> int:
         """Rows of images."""
-        return graph.inputs(one)[0][2] if self._adds(graph, one) else 1
+        return graph.inputs(operator)[0][2] if self._adds(graph, operator) else 1
 
-    def propagate(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+    def propagate(self, graph: Graph, operator: Operator,
+                  degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
         """As :meth:`Rule.propagate`; sums of the parts of images are addends."""
         own, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
-        if addends > 1 and addends <= self.addends(graph, one) and self._within(graph, one, own):
+        if addends > 1 and addends <= self.addends(graph, operator) and self._within(graph, operator, own):
             return own, addends
-        return super().propagate(graph, one, degrees)
+        return super().propagate(graph, operator, degrees)
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        out, data, shape = output_shard.box, graph.inputs(one)[0], graph.shape(one)
-        if not is_channels_first(one):
+        out, data, shape = output_shard.box, graph.inputs(operator)[0], graph.shape(operator)
+        if not is_channels_first(operator):
             return OperatorShard([(out[0],) + full(data[1:])], [out])
         if output_shard.addends > 1:
-            scale = 1 / int(np.prod(data[2:])) if one.get('pool_type') == 'avg' else 1.0
+            scale = 1 / int(np.prod(data[2:])) if operator.get('pool_type') == 'avg' else 1.0
 
             def build(inputs: List[Any], name: str, attributes: Any) -> Any:
                 return mx.sym.sum(inputs[0], axis=tuple(range(2, len(data))), keepdims=True) * scale
             return OperatorShard([out[:2] + (summed(data[2], output_shard),) + full(data[3:])], [out], build=build)
-        if one.get('global_pool', False) or out[2:] == full(shape[2:]):
+        if operator.get('global_pool', False) or out[2:] == full(shape[2:]):
             return OperatorShard([out[:2] + full(data[2:])], [out])
         count = len(data) - 2
-        kernel = as_tuple(one.get('kernel'), count, 1)
-        strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
-        fill = float('-inf') if one.get('pool_type', 'max') == 'max' else 0.0
-        if one.get('pooling_convention', 'valid') == 'valid':
+        kernel = as_tuple(operator.get('kernel'), count, 1)
+        strides, pads = as_tuple(operator.get('stride'), count, 1), as_tuple(operator.get('pad'), count, 0)
+        fill = float('-inf') if operator.get('pool_type', 'max') == 'max' else 0.0
+        if operator.get('pooling_convention', 'valid') == 'valid':
             windows = [window(*each) for each in zip(out[2:], data[2:], shape[2:], kernel, strides, pads)]
             attrs: Dict[str, Any] = {'pad': tuple(pad for _, pad in windows)}
         else:  # what rounding up makes be read beyond the image is there as padding

@@ -16,8 +16,8 @@ class RandomLike(Pointwise):
 
     not_replicable = True
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """As said."""
-        count, axes = len(graph.shape(one)), one.get('axes', ())
+        count, axes = len(graph.shape(operator)), operator.get('axes', ())
         shared = {int(axis) % count for axis in ((axes,) if isinstance(axes, int) else axes)}
-        return [can and at not in shared for at, can in enumerate(super().splittable(graph, one))]
+        return [can and at not in shared for at, can in enumerate(super().splittable(graph, operator))]

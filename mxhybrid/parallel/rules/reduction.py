@@ -12,31 +12,31 @@ from ..sharding.split import OutputShard
 class Reduction(Rule):
     """Whatever is not reduced."""
 
-    def _reduced(self, graph: Graph, one: Operator) -> List[bool]:
-        count = len(graph.inputs(one)[0])
-        axes = one.get('axes' if one.op == 'moments' else 'axis', ())
+    def _reduced(self, graph: Graph, operator: Operator) -> List[bool]:
+        count = len(graph.inputs(operator)[0])
+        axes = operator.get('axes' if operator.op == 'moments' else 'axis', ())
         axes = [axes] if isinstance(axes, int) else list(axes)
         chosen = {int(axis) % count for axis in axes} or set(range(count))
-        if one.get('exclude', False) and axes:
+        if operator.get('exclude', False) and axes:
             chosen = set(range(count)) - chosen
         return [at in chosen for at in range(count)]
 
-    def _kept(self, graph: Graph, one: Operator) -> List[Optional[int]]:
+    def _kept(self, graph: Graph, operator: Operator) -> List[Optional[int]]:
         """The dimension of the input for each of the output; None for one that was reduced to 1."""
-        reduced = self._reduced(graph, one)
-        if one.get('keepdims', False):
+        reduced = self._reduced(graph, operator)
+        if operator.get('keepdims', False):
             return [None if gone else at for at, gone in enumerate(reduced)]
         found: List[Optional[int]] = [at for at, gone in enumerate(reduced) if not gone]
         return found or [None]
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Those that are kept."""
-        return [source is not None for source in self._kept(graph, one)]
+        return [source is not None for source in self._kept(graph, operator)]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        box = list(full(graph.inputs(one)[0]))
-        for to, source in enumerate(self._kept(graph, one)):
+        box = list(full(graph.inputs(operator)[0]))
+        for to, source in enumerate(self._kept(graph, operator)):
             if source is not None:
                 box[source] = output_shard.box[to]
-        return OperatorShard([tuple(box)], [output_shard.box] * one.outputs)
+        return OperatorShard([tuple(box)], [output_shard.box] * operator.outputs)

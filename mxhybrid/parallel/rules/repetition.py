@@ -17,37 +17,37 @@ class Broadcast(Rule):
     coordinates.
     """
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return all dimensions, unless one is added."""
-        count = len(graph.shape(one))
-        return [len(graph.inputs(one)[0]) == count] * count
+        count = len(graph.shape(operator))
+        return [len(graph.inputs(operator)[0]) == count] * count
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
-        data = graph.inputs(one)[0]
+        data = graph.inputs(operator)[0]
         if len(data) != len(output_shard.box):
-            return super().shard(graph, one, output_shard)
+            return super().shard(graph, operator, output_shard)
         box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, output_shard.box))
-        boxes = [box] + shape_only(graph, one)
+        boxes = [box] + shape_only(graph, operator)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.broadcast_to(inputs[0], shape=shape_of(output_shard.box), name=name)
         return OperatorShard(boxes, [output_shard.box], build=build)
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """Samples are where the data has them, or the input that gives the shape, in a dimension that is repeated."""
-        data, found = graph.inputs(one)[0], {known[0]} - {None}
+        data, found = graph.inputs(operator)[0], {known[0]} - {None}
         like = known[1] if len(known) > 1 else None
-        if like is not None and len(data) == len(graph.shape(one)):
-            own, theirs = (one.get(key) for key in ('lhs_axes', 'rhs_axes'))
-            count = len(graph.inputs(one)[1])
+        if like is not None and len(data) == len(graph.shape(operator)):
+            own, theirs = (operator.get(key) for key in ('lhs_axes', 'rhs_axes'))
+            count = len(graph.inputs(operator)[1])
             pairs = {at: at for at in range(count)} if own is None or theirs is None else {
                 int(their) % count: int(mine) % len(data) for mine, their in zip(own, theirs)}
             axis = pairs.get(like.axis)
             if axis is not None and data[axis] == 1:
                 found.add(like._replace(axis=axis))
-        if len(data) != len(graph.shape(one)):
+        if len(data) != len(graph.shape(operator)):
             return [None]
         return [next(iter(found)) if len(found) == 1 else None]
 
@@ -57,34 +57,34 @@ class Repeat(Rule):
     """repeat: each element several times behind each other, which stay together; without an axis, nothing is cut."""
 
     @staticmethod
-    def _axis(graph: Graph, one: Operator) -> Optional[int]:
-        axis = one.get('axis')
-        return None if axis is None else int(axis) % len(graph.inputs(one)[0])
+    def _axis(graph: Graph, operator: Operator) -> Optional[int]:
+        axis = operator.get('axis')
+        return None if axis is None else int(axis) % len(graph.inputs(operator)[0])
 
-    def grains(self, graph: Graph, one: Operator) -> List[int]:
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the number of repetitions for the axis."""
-        axis = self._axis(graph, one)
-        return [int(one.get('repeats')) if at == axis else 1 for at in range(len(graph.shape(one)))]
+        axis = self._axis(graph, operator)
+        return [int(operator.get('repeats')) if at == axis else 1 for at in range(len(graph.shape(operator)))]
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return all dimensions, or none."""
-        return [self._axis(graph, one) is not None] * len(graph.shape(one))
+        return [self._axis(graph, operator) is not None] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
-        axis, times = self._axis(graph, one), int(one.get('repeats'))
+        axis, times = self._axis(graph, operator), int(operator.get('repeats'))
         if axis is None:
-            return super().shard(graph, one, output_shard)
+            return super().shard(graph, operator, output_shard)
         low, high = output_shard.box[axis]
         return OperatorShard([with_range(output_shard.box, axis, (low // times, high // times))], [output_shard.box])
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """Each sample has several times as many coordinates where it is repeated."""
-        axis, whole = self._axis(graph, one), known[0]
+        axis, whole = self._axis(graph, operator), known[0]
         if axis is None or whole is None:
             return [None]
-        return [whole._replace(each=whole.each * int(one.get('repeats'))) if whole.axis == axis else whole]
+        return [whole._replace(each=whole.each * int(operator.get('repeats'))) if whole.axis == axis else whole]
 
 
 @register('tile')
@@ -92,30 +92,30 @@ class Tile(Rule):
     """tile: a tensor several times beside itself; dimensions in which it is, are whole."""
 
     @staticmethod
-    def _repetitions(graph: Graph, one: Operator) -> List[int]:
+    def _repetitions(graph: Graph, operator: Operator) -> List[int]:
         """Return the number of repetitions of each dimension of the output."""
-        times = one.get('reps', ())
+        times = operator.get('reps', ())
         times = [int(count) for count in (times if isinstance(times, (tuple, list)) else [times])]
-        return [1] * (len(graph.shape(one)) - len(times)) + times
+        return [1] * (len(graph.shape(operator)) - len(times)) + times
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return the dimensions that are not tiled."""
-        first = len(graph.shape(one)) - len(graph.inputs(one)[0])
-        return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, one))]
+        first = len(graph.shape(operator)) - len(graph.inputs(operator)[0])
+        return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, operator))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
-        data, times = graph.inputs(one)[0], self._repetitions(graph, one)
+        data, times = graph.inputs(operator)[0], self._repetitions(graph, operator)
         first = len(output_shard.box) - len(data)
         box = tuple(output_shard.box[first + at] if times[first + at] == 1 else whole
                     for at, whole in enumerate(full(data)))
         return OperatorShard([box], [output_shard.box])
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """There are several times as many rounds of samples where they are tiled."""
         whole = known[0]
         if whole is None:
             return [None]
-        axis = whole.axis + len(graph.shape(one)) - len(graph.inputs(one)[0])
-        return [whole._replace(axis=axis, rounds=whole.rounds * self._repetitions(graph, one)[axis])]
+        axis = whole.axis + len(graph.shape(operator)) - len(graph.inputs(operator)[0])
+        return [whole._replace(axis=axis, rounds=whole.rounds * self._repetitions(graph, operator)[axis])]

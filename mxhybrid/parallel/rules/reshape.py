@@ -17,24 +17,24 @@ class Permute(Rule):
 
     moves_dimensions = True
 
-    def _order(self, graph: Graph, one: Operator) -> List[int]:
-        count = len(graph.shape(one))
-        if one.op == 'SwapAxis':
+    def _order(self, graph: Graph, operator: Operator) -> List[int]:
+        count = len(graph.shape(operator))
+        if operator.op == 'SwapAxis':
             order = list(range(count))
-            first, second = int(one.get('dim1', 0)) % count, int(one.get('dim2', 0)) % count
+            first, second = int(operator.get('dim1', 0)) % count, int(operator.get('dim2', 0)) % count
             order[first], order[second] = second, first
             return order
-        axes = one.get('axes', ())
+        axes = operator.get('axes', ())
         return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
         box: List[Any] = [None] * len(output_shard.box)
-        for to, source in enumerate(self._order(graph, one)):
+        for to, source in enumerate(self._order(graph, operator)):
             box[source] = output_shard.box[to]
         return OperatorShard([tuple(box)], [output_shard.box])
 
@@ -64,9 +64,9 @@ class Reshape(Rule):
 
     moves_dimensions = True
 
-    def _groups(self, graph: Graph, one: Operator) -> Dict[int, Tuple[range, range]]:
+    def _groups(self, graph: Graph, operator: Operator) -> Dict[int, Tuple[range, range]]:
         """Those whose first dimension can be cut, by that dimension of the output."""
-        before, after = graph.inputs(one)[0], graph.shape(one)
+        before, after = graph.inputs(operator)[0], graph.shape(operator)
         found = {}
         for old, new in shape_groups(before, after):
             # Dimensions of 1 in front do not matter.
@@ -76,11 +76,11 @@ class Reshape(Rule):
                 found[new.start] = (old, new)
         return found
 
-    def grains(self, graph: Graph, one: Operator) -> List[int]:
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """What the cut dimension of the input holds of the output's."""
-        before, after = graph.inputs(one)[0], graph.shape(one)
+        before, after = graph.inputs(operator)[0], graph.shape(operator)
         grains = [1] * len(after)
-        for at, (old, new) in self._groups(graph, one).items():
+        for at, (old, new) in self._groups(graph, operator).items():
             inner_old = _product(before, old) // before[old.start]
             inner_new = _product(after, new) // after[at]
             if inner_old % inner_new == 0:
@@ -89,16 +89,16 @@ class Reshape(Rule):
                 grains[at] = after[at]
         return grains
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Those that lead a group."""
-        groups = self._groups(graph, one)
-        return [at in groups for at in range(len(graph.shape(one)))]
+        groups = self._groups(graph, operator)
+        return [at in groups for at in range(len(graph.shape(operator)))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        before, after = graph.inputs(one)[0], graph.shape(one)
+        before, after = graph.inputs(operator)[0], graph.shape(operator)
         box = list(full(before))
-        for at, (old, new) in self._groups(graph, one).items():
+        for at, (old, new) in self._groups(graph, operator).items():
             inner_old = _product(before, old) // before[old.start]
             inner_new = _product(after, new) // after[at]
             low, high = output_shard.box[at]
@@ -107,13 +107,14 @@ class Reshape(Rule):
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.reshape(inputs[0], shape=shape, name=name)
-        boxes = [tuple(box)] + shape_only(graph, one)
+        boxes = [tuple(box)] + shape_only(graph, operator)
         assert size_of(tuple(box)) == size_of(output_shard.box), (before, after, output_shard.box)
         return OperatorShard(boxes, [output_shard.box], build=build)
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+    def samples(self, graph: Graph, operator: Operator,
+                known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
         """Samples are known where their elements still lie in whole coordinates of a dimension."""
-        return [after_reshape(known[0], graph.inputs(one)[0], graph.shape(one))]
+        return [after_reshape(known[0], graph.inputs(operator)[0], graph.shape(operator))]
 
 
 def _product(shape: Sequence[int], dimensions: range) -> int:
@@ -127,12 +128,12 @@ def _product(shape: Sequence[int], dimensions: range) -> int:
 class ArangeLike(Rule):
     """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
-        shape, dtype = graph.inputs(one)[0], graph.dtypes[one.number, 0]
+        shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             given = mx.sym.zeros(shape=shape, dtype=dtype)
-            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
             return mx.sym.contrib.arange_like(given, name=name, **attrs)
-        return OperatorShard([None], [full(graph.shape(one))], build=build)
+        return OperatorShard([None], [full(graph.shape(operator))], build=build)

@@ -16,24 +16,25 @@ class Recurrent(Rule):
 
     is_searched = adds_weight_gradients = True
 
-    def flop(self, one: Operator, shard: OperatorShard) -> float:
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each weight, for each time of each sample."""
         data, weights = shard.inputs[:2]
         assert data is not None and weights is not None
         return 2.0 * math.prod(shape_of(data)[:2]) * elements_of([weights])
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Data is (time, samples, features)."""
         return [False, True, False]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        samples, shapes = output_shard.box[1], graph.inputs(one)
+        samples, shapes = output_shard.box[1], graph.inputs(operator)
         states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
                              for shape in shapes[2:]]
         boxes: List[Box] = [((0, shapes[0][0]), samples, (0, shapes[0][2])), full(shapes[1])] + states
-        return OperatorShard(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
-                            for output in range(one.outputs)])
+        return OperatorShard(boxes,
+                             [((0, graph.shape(operator, output)[0]), samples) + full(graph.shape(operator, output)[2:])
+                            for output in range(operator.outputs)])
 
 
 @register('SequenceMask', 'SequenceReverse', 'SequenceLast')
@@ -42,23 +43,23 @@ class Sequences(Aligned):
 
     index_input = 1
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return one more than the longest length."""
-        return axis_length(graph, one, 0) + 1
+        return axis_length(graph, operator, 0) + 1
 
-    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
-        count = len(graph.inputs(one)[0])
-        times = axis_of(one, count, 0)
-        dropped = one.op == 'SequenceLast'  # the times
+        count = len(graph.inputs(operator)[0])
+        times = axis_of(operator, count, 0)
+        dropped = operator.op == 'SequenceLast'  # the times
         data: Alignment = [None if at == times else at - (dropped and at > times) for at in range(count)]
-        return [data] + [[data[1 - times]]] * (len(one.inputs) - 1)
+        return [data] + [[data[1 - times]]] * (len(operator.inputs) - 1)
 
 
 @register('CTCLoss')
 class CTCLoss(Aligned):
     """CTCLoss: data of (times, samples, letters), and labels and lengths of samples."""
 
-    def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
-        return [[None, 0, None], [0, None]] + [[0]] * (len(one.inputs) - 2)
+        return [[None, 0, None], [0, None]] + [[0]] * (len(operator.inputs) - 2)

@@ -14,40 +14,42 @@ from ..sharding.split import OutputShard
 class SliceAxis(Rule):
     """All dimensions; a part reads what it makes."""
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All."""
-        return [True] * len(graph.shape(one))
+        return [True] * len(graph.shape(operator))
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        axis, begin = self._where(graph, one)
+        axis, begin = self._where(graph, operator)
         low, high = output_shard.box[axis]
         return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
                     {'begin': 0, 'end': high - low})
 
     @staticmethod
-    def _where(graph: Graph, one: Operator) -> Tuple[int, int]:
+    def _where(graph: Graph, operator: Operator) -> Tuple[int, int]:
         """Return the dimension that is cut, and its first coordinate that is kept."""
-        shape = graph.inputs(one)[0]
-        axis = axis_of(one, len(shape), 0)
-        return axis, int(one.get('begin', 0)) % shape[axis] if shape[axis] else 0
+        shape = graph.inputs(operator)[0]
+        axis = axis_of(operator, len(shape), 0)
+        return axis, int(operator.get('begin', 0)) % shape[axis] if shape[axis] else 0
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
+    def samples(self, graph: Graph, operator: Operator,
+                known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
         """A slice along the samples has whole rounds of them, or is of some of them only."""
-        axis, begin = self._where(graph, one)
-        return [after_slice(known[0], axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
+        axis, begin = self._where(graph, operator)
+        return [after_slice(known[0], axis, graph.inputs(operator)[0][axis], begin,
+                            begin + graph.shape(operator)[axis])]
 
 
 @register('slice', 'slice_like')
 class Slice(Rule):
     """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
 
-    def _where(self, graph: Graph, one: Operator) -> List[Tuple[int, int]]:
+    def _where(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
         """Return for each dimension the first element that is taken, and the step to the next."""
-        shape = graph.inputs(one)[0]
-        if one.op == 'slice_like':
+        shape = graph.inputs(operator)[0]
+        if operator.op == 'slice_like':
             return [(0, 1)] * len(shape)
-        begins, steps = (self._each(one, key, len(shape)) for key in ('begin', 'step'))
+        begins, steps = (self._each(operator, key, len(shape)) for key in ('begin', 'step'))
         found = []
         for count, begin, step in zip(shape, begins, steps):
             step = 1 if step is None else step
@@ -57,38 +59,38 @@ class Slice(Rule):
         return found
 
     @staticmethod
-    def _each(one: Operator, key: str, count: int) -> List[Optional[int]]:
-        values = one.get(key, ())
+    def _each(operator: Operator, key: str, count: int) -> List[Optional[int]]:
+        values = operator.get(key, ())
         values = list(values) if isinstance(values, (tuple, list)) else [values]
         return values + [None] * (count - len(values))
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return all dimensions whose step is 1."""
-        return [step == 1 for _, step in self._where(graph, one)]
+        return [step == 1 for _, step in self._where(graph, operator)]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the part, see :meth:`Rule.shard`."""
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
-                    zip(output_shard.box, self._where(graph, one), graph.inputs(one)[0]))
-        boxes = [box] + shape_only(graph, one)
+                    zip(output_shard.box, self._where(graph, operator), graph.inputs(operator)[0]))
+        boxes = [box] + shape_only(graph, operator)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            if all(step == 1 for _, step in self._where(graph, one)):
+            if all(step == 1 for _, step in self._where(graph, operator)):
                 return mx.sym.identity(inputs[0], name=name)
-            begins, ends, steps = (self._each(one, key, len(box)) for key in ('begin', 'end', 'step'))
+            begins, ends, steps = (self._each(operator, key, len(box)) for key in ('begin', 'end', 'step'))
             kept = [step in (1, None) for step in steps]
             return mx.sym.slice(inputs[0], name=name,
                                 begin=tuple(None if keeps else value for value, keeps in zip(begins, kept)),
                                 end=tuple(None if keeps else value for value, keeps in zip(ends, kept)), step=steps)
         return OperatorShard(boxes, [output_shard.box], build=build)
 
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
         """A slice along the samples has whole rounds of them, or is of some of them only."""
         whole = known[0]
         if whole is None:
             return [None]
-        axis, (begin, step) = whole.axis, self._where(graph, one)[whole.axis]
+        axis, (begin, step) = whole.axis, self._where(graph, operator)[whole.axis]
         if step != 1:
             return [None]
-        return [after_slice(whole, axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
+        return [after_slice(whole, axis, graph.inputs(operator)[0][axis], begin, begin + graph.shape(operator)[axis])]

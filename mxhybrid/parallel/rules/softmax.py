@@ -18,24 +18,24 @@ class SplitSoftmax:
     """
 
     @staticmethod
-    def build_alone(program: Any, one: Operator, given: List[Any]) -> Any:
+    def build_alone(program: Any, operator: Operator, given: List[Any]) -> Any:
         """Return None: a part with a whole axis is the operator as it is."""
         return None
 
     @staticmethod
-    def _axis(one: Operator, dimensions: int) -> int:
-        return axis_of(one, dimensions, -1)
+    def _axis(operator: Operator, dimensions: int) -> int:
+        return axis_of(operator, dimensions, -1)
 
     @classmethod
-    def applies(cls, graph: Graph, one: Operator, split: Split) -> bool:
+    def applies(cls, graph: Graph, operator: Operator, split: Split) -> bool:
         """Whether the axis is split."""
-        return split.degrees[cls._axis(one, len(split.degrees))] > 1
+        return split.degrees[cls._axis(operator, len(split.degrees))] > 1
 
     @classmethod
-    def layouts(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+    def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
         """Return what each rank tells, what it is told, and the type of that."""
-        shape = graph.shape(one)
-        axis = cls._axis(one, len(shape))
+        shape = graph.shape(operator)
+        axis = cls._axis(operator, len(shape))
         groups = groups_of(boxes, (axis,))
         count = max(map(len, groups.values()))
         places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
@@ -45,27 +45,27 @@ class SplitSoftmax:
         have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
                       {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
         wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
-        return have, wanted, graph.dtypes[one.number, 0]
+        return have, wanted, graph.dtypes[operator.number, 0]
 
     @classmethod
-    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+    def build(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
         """The symbol of this rank's part; None if it has none."""
         graph: Graph = program.graph
-        axis = cls._axis(one, len(graph.shape(one)))
-        boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[one.number].items()}
-        have, wanted, dtype = cls.layouts(graph, one, boxes)
+        axis = cls._axis(operator, len(graph.shape(operator)))
+        boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
+        have, wanted, dtype = cls.layouts(graph, operator, boxes)
         mine = data = None
         if program.rank in boxes:
-            data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]
-            if graph.dtypes[one.inputs[0]] != dtype:
+            data = given[0] / float(operator.get('temperature', 1.0)) if operator.get('temperature') else given[0]
+            if graph.dtypes[operator.inputs[0]] != dtype:
                 data = mx.sym.cast(data, dtype)
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
             # All of a part may be masked by -inf; the whole is not then.
             shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
             mine = mx.sym.stack(largest, total, axis=0)
-        everyone = program.redistribute(mine, have, wanted, dtype, one,
-                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
+        everyone = program.redistribute(mine, have, wanted, dtype, operator,
+                                    plain=program.learns(graph.operators[operator.inputs[0][0]]))
         if everyone is None:
             return None
         both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=0, squeeze_axis=True)
@@ -73,9 +73,9 @@ class SplitSoftmax:
         total = mx.sym.sum(both[1] * mx.sym.exp(mx.sym.broadcast_sub(mx.sym.BlockGrad(both[0]), largest)), axis=axis,
                            keepdims=True)
         lower = mx.sym.broadcast_sub(data, largest)
-        if one.op == 'log_softmax':
-            return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=one.name)
-        return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=one.name)
+        if operator.op == 'log_softmax':
+            return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=operator.name)
+        return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=operator.name)
 
 
 @register('softmax', 'log_softmax')
@@ -87,17 +87,17 @@ class Softmax(Rule):
     index_input = 1
     collective = SplitSoftmax
 
-    def index_limit(self, graph: Graph, one: Operator) -> Optional[int]:
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return one more than the longest length."""
-        return axis_length(graph, one, -1) + 1
+        return axis_length(graph, operator, -1) + 1
 
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """All, or all but the axis."""
-        shape = graph.shape(one)
-        return [len(one.inputs) == 1 or at != axis_of(one, len(shape), -1) for at in range(len(shape))]
+        shape = graph.shape(operator)
+        return [len(operator.inputs) == 1 or at != axis_of(operator, len(shape), -1) for at in range(len(shape))]
 
-    def shard(self, graph: Graph, one: Operator, output_shard: OutputShard) -> OperatorShard:
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """As :meth:`Rule.shard`."""
-        axis = axis_of(one, len(output_shard.box), -1)
+        axis = axis_of(operator, len(output_shard.box), -1)
         lengths: Box = output_shard.box[:axis] + output_shard.box[axis + 1:]
-        return OperatorShard([output_shard.box] + [lengths] * (len(one.inputs) - 1), [output_shard.box])
+        return OperatorShard([output_shard.box] + [lengths] * (len(operator.inputs) - 1), [output_shard.box])

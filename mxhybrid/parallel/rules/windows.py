@@ -13,6 +13,6 @@ def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad
     return (out[0] * stride - pad, (out[1] - 1) * stride - pad + dilate * (kernel - 1) + 1), 0
 
 
-def is_channels_first(one: Operator) -> bool:
+def is_channels_first(operator: Operator) -> bool:
     """Whether images have their channels in dimension 1."""
-    return str(one.get('layout', 'NC')).startswith('NC')
+    return str(operator.get('layout', 'NC')).startswith('NC')

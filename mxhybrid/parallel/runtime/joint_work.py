@@ -18,10 +18,10 @@ def joint_operators(graph: Graph, dimensions: Dimensions, splits: Mapping[int, S
     """Return why and where operators of data with samples are not split at all, and what that costs, by their numbers.
     """
     found = {}
-    for one in graph.computing if ranks > 1 else ():
-        split = splits[one.number]
-        if len(split.ranks) == split.copies and _has_samples(dimensions, one):
-            found[one.number] = '%s: %s' % (_where(graph, one, split, ranks), _why(dimensions, one))
+    for operator in graph.computing if ranks > 1 else ():
+        split = splits[operator.number]
+        if len(split.ranks) == split.copies and _has_samples(dimensions, operator):
+            found[operator.number] = '%s: %s' % (_where(graph, operator, split, ranks), _why(dimensions, operator))
     return found
 
 
@@ -46,8 +46,9 @@ def joint_warning(graph: Graph, notes: Mapping[int, str], ranks: int) -> str:
     """Return a sentence about operators without a rule among those that are computed for the joint batch; '' if there
     are none.
     """
-    names = ['%s (%s)' % (graph.label(one), one.op) for one in (graph.operators[number] for number in sorted(notes))
-             if not has_rule(one)]
+    names = ['%s (%s)' % (graph.label(operator), operator.op)
+             for operator in (graph.operators[number] for number in sorted(notes))
+             if not has_rule(operator)]
     if not names:
         return ''
     more = ' and %d others' % (len(names) - _SHOWN) if len(names) > _SHOWN else ''
@@ -56,19 +57,19 @@ def joint_warning(graph: Graph, notes: Mapping[int, str], ranks: int) -> str:
                 ranks, ', '.join(names[:_SHOWN]), more))
 
 
-def _has_samples(dimensions: Dimensions, one: Operator) -> bool:
+def _has_samples(dimensions: Dimensions, operator: Operator) -> bool:
     """Tell whether an operator computes of samples, wherever they are."""
-    entry = one.number, 0
+    entry = operator.number, 0
     return dimensions.sample_axis(entry) is not None or dimensions.loser(entry) is not None
 
 
-def _why(dimensions: Dimensions, one: Operator) -> str:
-    if not has_rule(one):
-        return 'there is no rule for %s' % one.op
-    loser = dimensions.loser((one.number, 0))
+def _why(dimensions: Dimensions, operator: Operator) -> str:
+    if not has_rule(operator):
+        return 'there is no rule for %s' % operator.op
+    loser = dimensions.loser((operator.number, 0))
     if loser is None:
         return 'its samples cannot be cut'
-    return 'it mixes samples' if loser is one else 'its samples are not known behind ' + _behind(dimensions, loser)
+    return 'it mixes samples' if loser is operator else 'its samples are not known behind ' + _behind(dimensions, loser)
 
 
 def _behind(dimensions: Dimensions, loser: Operator) -> str:
@@ -76,11 +77,11 @@ def _behind(dimensions: Dimensions, loser: Operator) -> str:
                        'as there is no rule for %s' % loser.op)
 
 
-def _where(graph: Graph, one: Operator, split: Split, ranks: int) -> str:
-    reads = sum(size_of(full(graph.shapes[entry])) * graph.dtypes[entry].itemsize for entry in one.inputs
+def _where(graph: Graph, operator: Operator, split: Split, ranks: int) -> str:
+    reads = sum(size_of(full(graph.shapes[entry])) * graph.dtypes[entry].itemsize for entry in operator.inputs
                 if entry[0] not in graph.fixed)
     if len(split.ranks) == 1:
-        drawn = ', which draws for all' * one.draws
+        drawn = ', which draws for all' * operator.draws
         return 'of the joint batch on worker %d alone%s, from inputs of %s, while others may wait' % (
             split.ranks[0], drawn, size_text(reads))
     return 'whole on %s, %d times the work of a share each, from inputs of %s' % (

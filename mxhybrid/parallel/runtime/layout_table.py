@@ -19,11 +19,12 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
     for redistribution in redistributions:
         sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes)
     rows = []
-    for one in graph.computing:
-        split = shards.splits[one.number]
-        rows.append([graph.label(one), one.op, layout_words(dimensions, one, split), rank_words(split.ranks),
-                     size_text(_weights(graph, shards, one)), size_text(_activations(graph, shards, one)),
-                     size_text(sent.get(one.number, 0))])
+    for operator in graph.computing:
+        split = shards.splits[operator.number]
+        rows.append([graph.label(operator), operator.op, layout_words(dimensions, operator, split),
+                     rank_words(split.ranks),
+                     size_text(_weights(graph, shards, operator)), size_text(_activations(graph, shards, operator)),
+                     size_text(sent.get(operator.number, 0))])
     held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, shards)
                 if rank in boxes) for rank in range(ranks)]
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
@@ -50,9 +51,9 @@ def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split]
             ] + whole_outputs(graph, dimensions)
 
 
-def layout_words(dimensions: Dimensions, one: Operator, split: Split) -> str:
+def layout_words(dimensions: Dimensions, operator: Operator, split: Split) -> str:
     """In words, as 'samples 2 x height 2'."""
-    words = ['%s %d' % (name, degree) for name, degree in zip(dimensions.names(one), split.degrees) if degree > 1]
+    words = ['%s %d' % (name, degree) for name, degree in zip(dimensions.names(operator), split.degrees) if degree > 1]
     words += ['addends %d' % split.addends] * (split.addends > 1) + ['copies %d' % split.copies] * (split.copies > 1)
     return ' x '.join(words) or 'whole'
 
@@ -64,19 +65,21 @@ def rank_words(ranks: Sequence[int]) -> str:
     return ','.join(map(str, ranks))
 
 
-def _weights(graph: Graph, shards: NetworkShards, one: Operator) -> int:
+def _weights(graph: Graph, shards: NetworkShards, operator: Operator) -> int:
     """Bytes of parameters that the part of a rank reads, at most."""
     return max(sum(size_of(box) * graph.dtypes[entry].itemsize for entry, box in
-                   zip(one.inputs, shards.shard(one, rank).inputs) if box is not None and entry[0] in graph.fixed)
-               for rank in shards.output_shards[one.number])
+                   zip(operator.inputs,
+                       shards.shard(operator, rank).inputs) if box is not None and entry[0] in graph.fixed)
+               for rank in shards.output_shards[operator.number])
 
 
-def _activations(graph: Graph, shards: NetworkShards, one: Operator) -> int:
+def _activations(graph: Graph, shards: NetworkShards, operator: Operator) -> int:
     """Bytes of outputs that the part of a rank makes, at most."""
-    return max(sum(size_of(box) * graph.dtypes[one.number, output].itemsize
-                   for output, box in enumerate(shards.shard(one, rank).outputs))
-               for rank in shards.output_shards[one.number])
+    return max(sum(size_of(box) * graph.dtypes[operator.number, output].itemsize
+                   for output, box in enumerate(shards.shard(operator, rank).outputs))
+               for rank in shards.output_shards[operator.number])
 
 
 def _held(graph: Graph, shards: NetworkShards) -> List[Any]:
-    return [(one.number, shards.weights.boxes(one.name)) for one in graph.operators if graph.is_parameter(one.number)]
+    return [(operator.number, shards.weights.boxes(operator.name))
+            for operator in graph.operators if graph.is_parameter(operator.number)]

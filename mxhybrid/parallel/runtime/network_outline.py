@@ -18,13 +18,14 @@ def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> 
     """Return the outline of a network, with its parameters in their order."""
     graph = network.graph
     places = {name: place for place, name in enumerate(params)}
-    types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
+    types = {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
     lines = [Line('the call', '', call)]
     lines += [Line('input', name, {'shape': _plain(graph.data[name]), 'dtype': str(types[name]), 'batch_axis': axis})
               for name, axis in network.axes.items()]
     lines += [Line('parameter %d' % place, name, _parameter(graph, param))
               for place, (name, param) in enumerate(params.items())]
-    lines += [Line('operator %d' % one.number, one.name, _operator(graph, one, places)) for one in graph.operators]
+    lines += [Line('operator %d' % operator.number, operator.name, _operator(graph, operator, places))
+              for operator in graph.operators]
     return Outline(lines + [Line('outputs', '', [list(head) for head in graph.heads])])
 
 
@@ -33,8 +34,8 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
     graph = network.graph
     places = {name: place for place, name in enumerate(params)}
     lines = outline_of(call, network.traced, params).lines
-    lines += [Line('split of operator %d' % one.number, graph.label(one), _split(network, one))
-              for one in graph.computing]
+    lines += [Line('split of operator %d' % operator.number, graph.label(operator), _split(network, operator))
+              for operator in graph.computing]
     lines += sorted((Line('table', name, [places[name], *table]) for name, table in network.tables.items()),
                     key=lambda line: int(line.value[0]))
     return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
@@ -42,8 +43,8 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
                             Line('input_grad', '', bool(network.input_shards.gradient_inputs))])
 
 
-def _split(network: SplitNetwork, one: Operator) -> Dict[str, Any]:
-    split = network.shards.splits[one.number]
+def _split(network: SplitNetwork, operator: Operator) -> Dict[str, Any]:
+    split = network.shards.splits[operator.number]
     return {'degrees': list(split.degrees), 'ranks': list(split.ranks), 'addends': split.addends,
             'copies': split.copies}
 
@@ -54,14 +55,14 @@ def _parameter(graph: Graph, param: Any) -> Dict[str, Any]:
             'grad_req': grad_req, 'row_sparse': bool(trainers.is_row_sparse(param))}
 
 
-def _operator(graph: Graph, one: Operator, places: Dict[str, int]) -> Dict[str, Any]:
-    if one.op == 'null':
-        return {'input': one.name} if one.name in graph.data else {'parameter': places.get(one.name)}
-    return {'op': one.op, 'attributes': dict(sorted(item for item in one.attrs.items()
+def _operator(graph: Graph, operator: Operator, places: Dict[str, int]) -> Dict[str, Any]:
+    if operator.op == 'null':
+        return {'input': operator.name} if operator.name in graph.data else {'parameter': places.get(operator.name)}
+    return {'op': operator.op, 'attributes': dict(sorted(item for item in operator.attrs.items()
                                                     if not item[0].startswith('__'))),
-            'reads': [list(entry) for entry in one.inputs],
-            'shapes': [_plain(graph.shape(one, output)) for output in range(one.outputs)],
-            'dtypes': [str(graph.dtypes[one.number, output]) for output in range(one.outputs)]}
+            'reads': [list(entry) for entry in operator.inputs],
+            'shapes': [_plain(graph.shape(operator, output)) for output in range(operator.outputs)],
+            'dtypes': [str(graph.dtypes[operator.number, output]) for output in range(operator.outputs)]}
 
 
 def _plain(shape: Sequence[int]) -> List[int]:

@@ -51,12 +51,13 @@ class NetworkShards:
         self.output_shards: Dict[int, Dict[int, OutputShard]] = {}
         self._shards: Dict[Tuple[int, int], OperatorShard] = {}
         self.weights = WeightLayouts(graph.parameters)
-        for one in graph.computing:
-            rule = rule_of(one)
-            self.output_shards[one.number] = splits[one.number].shards(graph.shape(one), rule.grains(graph, one))
-            for rank, place in self.output_shards[one.number].items():
-                shard = self._shards[one.number, rank] = rule.shard(graph, one, place)
-                for (source, _), box in zip(one.inputs, shard.inputs):
+        for operator in graph.computing:
+            rule = rule_of(operator)
+            self.output_shards[operator.number] = splits[operator.number].shards(graph.shape(operator),
+                                                                                 rule.grains(graph, operator))
+            for rank, place in self.output_shards[operator.number].items():
+                shard = self._shards[operator.number, rank] = rule.shard(graph, operator, place)
+                for (source, _), box in zip(operator.inputs, shard.inputs):
                     if box is not None and source in graph.fixed:
                         self._need(source, rank, box)
         # Whatever is a network's output by itself is needed whole.
@@ -68,21 +69,21 @@ class NetworkShards:
     def _need(self, number: int, rank: int, box: Box) -> None:
         """Operators on parameters alone are computed whole wherever they are used, but for those of one element each.
         """
-        one = self.graph.operators[number]
-        if one.op == 'null':
-            self.weights.require(one.name, rank, box)
-        for source, _ in one.inputs:
-            self._need(source, rank, box if is_elementwise(one) else full(self.graph.shapes[source, 0]))
+        operator = self.graph.operators[number]
+        if operator.op == 'null':
+            self.weights.require(operator.name, rank, box)
+        for source, _ in operator.inputs:
+            self._need(source, rank, box if is_elementwise(operator) else full(self.graph.shapes[source, 0]))
 
-    def shard(self, one: Operator, rank: int) -> OperatorShard:
+    def shard(self, operator: Operator, rank: int) -> OperatorShard:
         """The part of an operator that a rank has."""
-        return self._shards[one.number, rank]
+        return self._shards[operator.number, rank]
 
-    def layout(self, one: Operator, output: int) -> Layout:
+    def layout(self, operator: Operator, output: int) -> Layout:
         """Of an output of an operator."""
-        partial = self.splits[one.number].addends > 1
-        return Layout(self.graph.shape(one, output), {rank: self.shard(one, rank).outputs[output]
-                                                      for rank in self.output_shards[one.number]}, partial)
+        partial = self.splits[operator.number].addends > 1
+        return Layout(self.graph.shape(operator, output), {rank: self.shard(operator, rank).outputs[output]
+                                                      for rank in self.output_shards[operator.number]}, partial)
 
 
 class Program:
@@ -134,8 +135,8 @@ class Program:
         self._fetched: Dict[Any, Any] = {}
         self._sources = Readers()
         #: What operators read that may not add their gradient to others, see :class:`Readers`.
-        self._mixed = {entry for one in self.graph.operators if not rule_of(one).adds_weight_gradients
-                       for entry in one.inputs}
+        self._mixed = {entry for operator in self.graph.operators if not rule_of(operator).adds_weight_gradients
+                       for entry in operator.inputs}
         #: Operators through which gradients may go back; those of them that something trained hangs on.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
@@ -143,21 +144,22 @@ class Program:
         self.averages: Dict[str, str] = {}
         self.constants: Dict[str, np.ndarray] = {}
         self.redistributions: List[Redistribution] = []
-        self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
+        self._readers = Counter([entry for operator in self.graph.operators
+                                 for entry in operator.inputs] + self.graph.heads)
         self._nodes: List[RedistributionNode] = []
         #: What operators take the shape of, and nothing else.
         self._shapes_read: List[Entry] = []
-        for one in self.graph.operators:
-            if one.number in self.graph.fixed:
-                if self.graph.is_parameter(one.number):
-                    self._flowing.add(one.number)
-                    if one.name not in frozen and one.name not in self.graph.auxiliary:
-                        self._learning.add(one.number)
-                self._pass_on(one)
-            elif one.op == 'null':
-                self._data(one, inputs[one.number, 0], one.name in gradient_inputs)
+        for operator in self.graph.operators:
+            if operator.number in self.graph.fixed:
+                if self.graph.is_parameter(operator.number):
+                    self._flowing.add(operator.number)
+                    if operator.name not in frozen and operator.name not in self.graph.auxiliary:
+                        self._learning.add(operator.number)
+                self._pass_on(operator)
+            elif operator.op == 'null':
+                self._data(operator, inputs[operator.number, 0], operator.name in gradient_inputs)
             else:
-                self._operator(one)
+                self._operator(operator)
         heads = [self._with_own_gradient(entry, self._head(entry, outputs[entry])) for entry in self.graph.heads]
         self.outputs = len(heads)
         last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
@@ -175,12 +177,14 @@ class Program:
         MXNet runs the backward passes of several calls in the order of the first inputs that have gradients.  If that
         is a weight, which all calls share, the last call comes first; if it is data, the first call.
         """
-        first = next((one for one in self.graph.operators if one.op == 'null' and one.number in self._learning), None)
+        first = next((operator
+                      for operator in self.graph.operators if operator.op == 'null' and operator.number in self._learning), None)
         if first is not None and not self.graph.is_parameter(first.number):
             return []
-        sizes = [(size_of(self.shards.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
-                 if one.number in self._learning and self.graph.is_parameter(one.number)
-                 and self.rank in self.shards.weights.boxes(one.name) and one.number not in self.graph.tables]
+        sizes = [(size_of(self.shards.weights.boxes(operator.name)[self.rank]), operator.number)
+                 for operator in self.graph.operators
+                 if operator.number in self._learning and self.graph.is_parameter(operator.number)
+                 and self.rank in self.shards.weights.boxes(operator.name) and operator.number not in self.graph.tables]
         return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
 
     def _element(self, weight: Operator) -> Any:
@@ -193,10 +197,10 @@ class Program:
         has a copy of that: so that backward gives it a gradient of zeros.
         """
         used, found = set(symbol.list_inputs()), []
-        for one in self.graph.operators:
-            boxes = self.shards.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
-            if self.rank in boxes and one.name not in used and one.name not in self.graph.auxiliary:
-                found.append(self._element(one))
+        for operator in self.graph.operators:
+            boxes = self.shards.weights.boxes(operator.name) if self.graph.is_parameter(operator.number) else {}
+            if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
+                found.append(self._element(operator))
         # A loss gives a gradient even where no operator reads its values, as where one takes its shape.
         losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
         return found + [mx.sym.slice_axis(mx.sym.reshape(made, shape=(-1,)), axis=0, begin=0, end=1) for made in losses]
@@ -216,32 +220,32 @@ class Program:
 
     # -- data and operators ----------------------------------------------------------------------------------------
 
-    def _data(self, one: Operator, boxes: Dict[int, Box], has_gradient: bool) -> None:
-        entry = one.number, 0
-        self._layouts[entry] = Layout(self.graph.shape(one), boxes)
-        given = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
+    def _data(self, operator: Operator, boxes: Dict[int, Box], has_gradient: bool) -> None:
+        entry = operator.number, 0
+        self._layouts[entry] = Layout(self.graph.shape(operator), boxes)
+        given = mx.sym.var(operator.name, dtype=self.graph.dtypes[entry])
         self._local[entry] = given if has_gradient else mx.sym.BlockGrad(given)
         if has_gradient:
-            self._flowing.add(one.number)
-            self._learning.add(one.number)
+            self._flowing.add(operator.number)
+            self._learning.add(operator.number)
 
-    def _pass_on(self, one: Operator) -> None:
-        used = indices(one)
+    def _pass_on(self, operator: Operator) -> None:
+        used = indices(operator)
         for known in (self._flowing, self._learning):
-            if any(source in known for at, (source, _) in enumerate(one.inputs) if at != used):
-                known.add(one.number)
+            if any(source in known for at, (source, _) in enumerate(operator.inputs) if at != used):
+                known.add(operator.number)
 
-    def learns(self, one: Operator) -> bool:
+    def learns(self, operator: Operator) -> bool:
         """Whether backward comes to an operator."""
-        return one.number in self._learning
+        return operator.number in self._learning
 
-    def _operator(self, one: Operator) -> None:
-        used = indices(one)
-        self._pass_on(one)
-        ranks = self.shards.output_shards[one.number]
-        shards = {rank: self.shards.shard(one, rank) for rank in ranks}
+    def _operator(self, operator: Operator) -> None:
+        used = indices(operator)
+        self._pass_on(operator)
+        ranks = self.shards.output_shards[operator.number]
+        shards = {rank: self.shards.shard(operator, rank) for rank in ranks}
         given, shared = [], []
-        for at, entry in enumerate(one.inputs):
+        for at, entry in enumerate(operator.inputs):
             boxes = {rank: shard.inputs[at] for rank, shard in shards.items()}
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
             fill = next(iter(shards.values())).fills[at]
@@ -253,33 +257,34 @@ class Program:
             if self.rank in wanted:
                 given.append(found)
                 shared.append(self._readers[entry] > 1)
-        for output in range(one.outputs):
-            self._layouts[one.number, output] = self.shards.layout(one, output)
-        collective = self._collectives.get(one.op)
-        is_joint = collective is not None and collective.applies(self.graph, one, self.shards.splits[one.number])
+        for output in range(operator.outputs):
+            self._layouts[operator.number, output] = self.shards.layout(operator, output)
+        collective = self._collectives.get(operator.op)
+        is_joint = collective is not None and collective.applies(self.graph, operator,
+                                                                 self.shards.splits[operator.number])
         if is_joint or self.rank in shards and shards[self.rank].build is not None:
             # It may read an input several times, of which others would have to know.
             given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
         if collective is not None and is_joint:
-            made = collective.build(self, one, given)
+            made = collective.build(self, operator, given)
             if self.rank in shards:
-                self._local[one.number, 0] = made
+                self._local[operator.number, 0] = made
         elif self.rank in shards:
-            made = None if collective is None else collective.build_alone(self, one, given)
+            made = None if collective is None else collective.build_alone(self, operator, given)
             if made is None:
-                self._compute(one, shards[self.rank], given)
+                self._compute(operator, shards[self.rank], given)
             else:
-                self._local[one.number, 0] = made
+                self._local[operator.number, 0] = made
 
-    def _compute(self, one: Operator, shard: OperatorShard, given: List[Any]) -> None:
-        attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+    def _compute(self, operator: Operator, shard: OperatorShard, given: List[Any]) -> None:
+        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in shard.attrs.items()})
         if shard.build is not None:
-            made = shard.build(given, one.name, attrs)
+            made = shard.build(given, operator.name, attrs)
         else:
-            made = symbol_function(one.op)(*given, name=one.name, **attrs)
-        for output in range(one.outputs):
-            self._local[one.number, output] = made[output] if len(made.list_outputs()) > 1 else made
+            made = symbol_function(operator.op)(*given, name=operator.name, **attrs)
+        for output in range(operator.outputs):
+            self._local[operator.number, output] = made[output] if len(made.list_outputs()) > 1 else made
 
     # -- what parts read -------------------------------------------------------------------------------------------
 
@@ -311,10 +316,10 @@ class Program:
 
     def _redistributed(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float,
                        as_index: bool) -> List[Any]:
-        one = self.graph.operators[entry[0]]
+        operator = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
         given = self._sources.give(self._local[entry]) if entry in self._local else None
-        return [self.redistribute(given, have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
+        return [self.redistribute(given, have, wanted, self.graph.dtypes[entry], operator, fill, differentiable,
                               plain=self.is_plain(entry) or not differentiable)]
 
     def is_plain(self, entry: Entry) -> bool:
@@ -323,7 +328,7 @@ class Program:
         """
         return entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
 
-    def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator,
+    def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
                  differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
         """The symbol of what this rank gets by an exchange that all ranks make for an operator; None for nothing.
@@ -331,8 +336,8 @@ class Program:
         For `plain`, see :class:`RedistributionNode`.
         """
         redistribution = Redistribution(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_gradient,
-                                        one.name,
-                            differentiable, one.number)
+                                        operator.name,
+                            differentiable, operator.number)
         self._number += 1
         self.redistributions.append(redistribution)
         if not redistribution.takes_part:
@@ -366,17 +371,17 @@ class Program:
         """The symbol of an output, a copy of a sum: its gradient is that of its addends, too, and where memory stays,
         MXNet gives an addend that is a weight the gradient of the first step, in all steps.
         """
-        one = self.graph.operators[entry[0]]
-        is_sum = one.op == 'null' or rule_of(one).shares_gradient
+        operator = self.graph.operators[entry[0]]
+        is_sum = operator.op == 'null' or rule_of(operator).shares_gradient
         return mx.sym.identity(made) if is_sum and made is self._local.get(entry) else made
 
     # -- parameters and constants ----------------------------------------------------------------------------------
 
-    def _parameter(self, one: Operator) -> Any:
+    def _parameter(self, operator: Operator) -> Any:
         """The input that a weight or a running average is."""
-        if one.number not in self._fixed:
-            self._fixed[one.number] = mx.sym.var(one.name, dtype=self.graph.dtypes[one.number, 0])
-        return self._fixed[one.number]
+        if operator.number not in self._fixed:
+            self._fixed[operator.number] = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
+        return self._fixed[operator.number]
 
     def _constant(self, entry: Entry, box: Box) -> Any:
         """A box of a weight, or of what depends on weights alone, for one more reader."""
@@ -384,21 +389,21 @@ class Program:
         return self._sources.give(made) if entry in self._mixed else made
 
     def _made_of_weights(self, entry: Entry, box: Box) -> Any:
-        one = self.graph.operators[entry[0]]
-        if one.op == 'null':
-            held = self.shards.weights.boxes(one.name)[self.rank]
-            return self._box_of(entry, self._parameter(one), box, held)
-        if one.op in CONSTANTS:
-            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+        operator = self.graph.operators[entry[0]]
+        if operator.op == 'null':
+            held = self.shards.weights.boxes(operator.name)[self.rank]
+            return self._box_of(entry, self._parameter(operator), box, held)
+        if operator.op in CONSTANTS:
+            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
-            return symbol_function(one.op)(**attrs)
-        if is_elementwise(one):
-            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
-            return symbol_function(one.op)(self._constant(one.inputs[0], box), **attrs)
+            return symbol_function(operator.op)(**attrs)
+        if is_elementwise(operator):
+            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            return symbol_function(operator.op)(self._constant(operator.inputs[0], box), **attrs)
         if entry[0] not in self._fixed:
-            given = [self._constant(source, full(self.graph.shapes[source])) for source in one.inputs]
-            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
-            self._fixed[entry[0]] = symbol_function(one.op)(*given, name=one.name, **attrs)
+            given = [self._constant(source, full(self.graph.shapes[source])) for source in operator.inputs]
+            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            self._fixed[entry[0]] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
         made = self._fixed[entry[0]]
         made = made[entry[1]] if len(made.list_outputs()) > 1 else made
         return self._box_of(entry, made, box, full(self.graph.shapes[entry]))
@@ -408,9 +413,9 @@ class Program:
             return made
         return _slice(self._sources.give(made) if entry in self._mixed else made, slices_in(box, held))
 
-    def constant(self, one: Operator, what: str, values: np.ndarray) -> Any:
+    def constant(self, operator: Operator, what: str, values: np.ndarray) -> Any:
         """An input that belongs to an operator alone, and that no script gives."""
-        name = 'mxhybrid_%s_of_%d' % (what, one.number)  # several operators may have one name
+        name = 'mxhybrid_%s_of_%d' % (what, operator.number)  # several operators may have one name
         assert name not in self.constants, name
         self.constants[name] = values
         return mx.sym.var(name, shape=values.shape, dtype=values.dtype)
@@ -430,6 +435,6 @@ class Program:
 
 
 def _slice(made: Any, where: Tuple[slice, ...]) -> Any:
-    return mx.sym.slice(made, begin=tuple(one.start for one in where), end=tuple(one.stop for one in where))
+    return mx.sym.slice(made, begin=tuple(part.start for part in where), end=tuple(part.stop for part in where))
 
 

@@ -79,25 +79,25 @@ def reshape(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetw
 
 def _check_averages(graph: Graph, shards: NetworkShards) -> None:
     """InputError where calls of one BatchNorm split its channels differently: no call could update its averages."""
-    for one in graph.computing:
-        for at in rule_of(one).averages(one)[:1]:
-            name = graph.operators[one.inputs[at][0]].name
+    for operator in graph.computing:
+        for at in rule_of(operator).averages(operator)[:1]:
+            name = graph.operators[operator.inputs[at][0]].name
             held_boxes = shards.weights.boxes(name)
-            for rank in shards.output_shards[one.number]:
-                box = shards.shard(one, rank).inputs[at]
+            for rank in shards.output_shards[operator.number]:
+                box = shards.shard(operator, rank).inputs[at]
                 if box is not None and box != held_boxes[rank]:
                     raise InputError('parallelize: worker %d computes channels %d to %d of %s, but holds channels %d '
                                      'to %d of %s for other calls of the layer: split the channels of all its calls '
                                      'alike'
-                                     % (rank, box[0][0], box[0][1] - 1, graph.label(one), held_boxes[rank][0][0],
+                                     % (rank, box[0][0], box[0][1] - 1, graph.label(operator), held_boxes[rank][0][0],
                                         held_boxes[rank][0][1] - 1, name))
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:
     """InputError where statistics of samples alone would not be those of whole samples."""
-    for one in graph.computing:
-        if rule_of(one).has_statistics:
-            for name, degree in zip(dimensions.names(one), shards.splits[one.number].degrees):
+    for operator in graph.computing:
+        if rule_of(operator).has_statistics:
+            for name, degree in zip(dimensions.names(operator), shards.splits[operator.number].degrees):
                 if degree > 1 and name not in ('samples', 'channels'):
                     raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "
-                                     'another plan' % (graph.label(one), name))
+                                     'another plan' % (graph.label(operator), name))
