@@ -1,4 +1,4 @@
-"""What the dimensions of an operator's output are: samples, channels, height and the like."""
+"""Names of the dimensions of an operator's output: samples, channels, height and the like."""
 from typing import Dict, List, Optional, Tuple
 
 from ..sharding.box import full
@@ -7,21 +7,27 @@ from ..sharding.split import OutputShard
 from .graph import Entry, Graph, Operator
 from .registry import rule_of
 
-#: Of what lies behind samples and channels, by how many there are.
+#: Names of the dimensions behind samples and channels, by their number.
 _IMAGE = {1: ('width',), 2: ('height', 'width'), 3: ('depth', 'height', 'width')}
 
 
 class Dimensions:
-    """Of all operators of a graph; `samples` says which dimension of each input of the network has the samples.
+    """Names of dimensions, and sample axes, of all operators of a graph.
 
-    Samples are followed from operator to operator by rules.  Where a rule cannot tell where they are, or there is no
-    rule, they are lost until an operator reads an input that has them.
+    Rules follow the samples from operator to operator.  Where a rule cannot tell where samples are, or there is no
+    rule, they are lost until an operator reads an input whose samples are known.
+
+    Parameters
+    ----------
+    graph : Graph
+    samples : dict of str to int or None
+        The dimension of each input of the network that has the samples.
     """
 
     def __init__(self, graph: Graph, samples: Dict[str, Optional[int]]):
         self.graph = graph
         self._samples: Dict[Entry, Optional[SampleAxis]] = {}
-        #: Operators that have lost the samples, by the outputs that lack them since.
+        #: The operator that has lost the samples, by the outputs that lack them since.
         self._losers: Dict[Entry, Operator] = {}
         self._image: Dict[int, bool] = {}
         for operator in graph.operators:
@@ -29,50 +35,50 @@ class Dimensions:
                 continue
             if operator.op == 'null':
                 axis = samples[operator.name]
-                # Of a single sample each worker has all.
-                many = axis is not None and graph.data[operator.name][axis] > 1
-                self._samples[operator.number, 0] = SampleAxis(int(axis)) if many and axis is not None else None
+                # Every worker has the whole input if there is a single sample.
+                has_many = axis is not None and graph.data[operator.name][axis] > 1
+                self._samples[operator.number, 0] = SampleAxis(int(axis)) if has_many and axis is not None else None
             else:
                 self._trace(operator)
 
     def _trace(self, operator: Operator) -> None:
         known = [self._samples.get(entry) for entry in operator.inputs]
         unknown: List[Optional[SampleAxis]] = [None] * operator.outputs
-        found = rule_of(operator).samples(self.graph, operator, known) if any(known) else unknown
-        loser = self._who_lost(operator) if None in found else None
+        axes = rule_of(operator).samples(self.graph, operator, known) if any(known) else unknown
+        loser = self._find_loser(operator) if None in axes else None
         for output in range(operator.outputs):
-            self._samples[operator.number, output] = found[output]
-            if found[output] is None and loser is not None:
+            self._samples[operator.number, output] = axes[output]
+            if axes[output] is None and loser is not None:
                 self._losers[operator.number, output] = loser
         producer = self.graph.operators[operator.inputs[0][0]]
         self._image[operator.number] = rule_of(operator).makes_images or (
             self._image.get(producer.number, False) and not rule_of(operator).moves_dimensions
             and len(self.graph.shape(operator)) == len(self.graph.inputs(operator)[0]))
 
-    def _who_lost(self, operator: Operator) -> Optional[Operator]:
-        """Return the operator that has lost the samples which `operator` does not have; None where it reads nothing
-        that had any.
-        """
+    def _find_loser(self, operator: Operator) -> Optional[Operator]:
+        """Return the operator that has lost the samples of an operator's output; None if no input ever had any."""
         shard = rule_of(operator).shard(self.graph, operator, OutputShard(full(self.graph.shape(operator))))
         read = [entry for entry, box in zip(operator.inputs, shard.inputs) if box is not None]
         former = next((self._losers[entry] for entry in read if entry in self._losers), None)
         return former or (operator if any(self._samples.get(entry) for entry in read) else None)
 
     def samples(self, entry: Entry) -> Optional[int]:
-        """Return the dimension of an output that has the samples; None if none has, or it is not known."""
-        found = self._samples.get(entry)
-        return None if found is None else found.axis
+        """Return the dimension of an output that has the samples; None if there is none, or it is not known."""
+        sample_axis = self._samples.get(entry)
+        return None if sample_axis is None else sample_axis.axis
 
     def sample_axis(self, entry: Entry) -> Optional[SampleAxis]:
-        """Return how an output has the samples; None if it has none, or it is not known."""
+        """Return the sample axis of an output; None if there is none, or it is not known."""
         return self._samples.get(entry)
 
     def loser(self, entry: Entry) -> Optional[Operator]:
-        """The operator that has lost the samples of an output; None where they are known, or there never were any."""
+        """Return the operator that has lost the samples of an output; None if they are known, or there never were
+        any.
+        """
         return self._losers.get(entry)
 
     def names(self, operator: Operator) -> Tuple[str, ...]:
-        """What the dimensions of the first output are called."""
+        """Return the names of the dimensions of the first output."""
         count = len(self.graph.shape(operator))
         if self._image[operator.number] and count - 2 in _IMAGE and self.samples((operator.number, 0)) in (0, None):
             return ('samples', 'channels') + _IMAGE[count - 2]

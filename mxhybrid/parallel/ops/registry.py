@@ -50,21 +50,21 @@ def has_rule(operator: Operator) -> bool:
 
 
 def is_elementwise(operator: Operator) -> bool:
-    """Tell whether each element that an operator makes comes of one of its only input."""
+    """Tell whether each element of an operator's output depends on one element of its only input."""
     rule = rule_of(operator)
     return rule.is_elementwise and not rule.not_replicable and len(operator.inputs) == 1
 
 
 def indices(operator: Operator) -> Optional[int]:
-    """Return which input of an operator has indices, lengths or labels, through which no gradient flows."""
-    found = rule_of(operator).index_input
-    return found if found is not None and found < len(operator.inputs) else None
+    """Return the input of an operator that has indices, lengths or labels, through which no gradient flows."""
+    index_input = rule_of(operator).index_input
+    return index_input if index_input is not None and index_input < len(operator.inputs) else None
 
 
 def collectives(training: bool = True, joint_statistics: bool = True) -> Dict[str, Collective]:
-    """Return what builds operators that ranks compute together, by their names.
+    """Return what builds the operators that ranks compute together, by their names.
 
-    In inference, or where each rank has its own statistics, normalisation by statistics is not among them.
+    Normalization by statistics is not among them in inference, nor where each rank has statistics of its own.
     """
     return {name: rule.collective for name, rule in _RULES.items()
             if rule.collective is not None and (training and joint_statistics or not rule.has_statistics)}

@@ -1,4 +1,4 @@
-"""What a rule of an operator says: how it can be split, what a part of it reads, which attributes the part has."""
+"""Rules of operators: how an operator can be split, which boxes a shard reads, and which attributes it has."""
 from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from ..sharding.box import Box, Range, full, size_of
@@ -9,20 +9,20 @@ from .graph import Graph, Operator
 
 
 class OperatorShard:
-    """A part of an operator.
+    """A shard of an operator.
 
     Attributes
     ----------
     inputs : list of Box or None
-        What it reads of each input; None where it leaves that out.
+        The box of each input that it reads; None for an input that it leaves out.
     attrs : dict
         Attributes that differ from the whole operator's.
     fills : list of float
-        What stands in inputs beyond the tensor.
+        The value of each input beyond the tensor.
     outputs : list of Box
-        What it makes of each output.
+        The box of each output that it computes.
     build : callable, optional
-        Makes the outputs of inputs, name and attributes, where that is not the operator alone.
+        Makes the outputs from inputs, name and attributes, where the shard is not the operator with other attributes.
     """
 
     def __init__(self, inputs: Sequence[Optional[Box]], outputs: Sequence[Box], attrs: Optional[Dict[str, Any]] = None,
@@ -32,156 +32,160 @@ class OperatorShard:
 
 
 class Rule:
-    """How operators of a kind are split.  The base class has what holds for operators that cannot be split at all."""
+    """How operators of a kind can be split, and what else runtime and planner need to know of them.
 
-    #: Whether a part must have no copies: they would draw other numbers, or keep averages that others do not.
+    The base class is the rule of operators that cannot be split.
+    """
+
+    #: Whether a shard must have no copies, which would draw other numbers or update running averages of their own.
     not_replicable = False
     #: ``'convolution'`` or ``'dense'`` for the layers that grids and cost formulas know; ``''`` for all others.
     layer_kind = ''
-    #: Whether the planner's search chooses the split; other operators follow what they read.
+    #: Whether the planner's search chooses the split; other operators are split as what they read.
     is_searched = False
     #: Whether its weight is a matrix or a set of filters, which a split of the layer cuts.
     splits_weight = False
-    #: Whether MXNet adds the gradients of its weights to those of other calls, as where a cell is called for each time.
+    #: Whether MXNet adds the gradients of its weights to those of other calls, as where a cell is called at each time.
     adds_weight_gradients = False
-    #: Whether the gradient of an input is the output's own array.
+    #: Whether the gradient of an input is the same array as that of the output.
     shares_gradient = False
-    #: Whether outputs are in a layout of oneDNN's, always or where an input is.
+    #: Whether outputs are in a layout of oneDNN: always, or where an input is.
     makes_blocked, keeps_blocked = False, False
-    #: Whether channels of images stand in front of height and width.
+    #: Whether outputs are images, with channels in front of height and width.
     makes_images = False
-    #: Whether dimensions of the output are others than those of the input at the same places.
+    #: Whether a dimension of the output may have another meaning than that of the input at the same position.
     moves_dimensions = False
-    #: Whether each element of the output comes of the elements at its place.
+    #: Whether each element of the output depends on the input elements at its position alone.
     is_elementwise = False
-    #: Whether addends follow the last dimension of what is read: each part takes the elements that are in its range.
+    #: Whether a split of the last dimension of the input propagates as addends.
     sums_last_dimension = False
-    #: Whether it gives the gradient of a loss, whatever gradient comes back to it.
+    #: Whether it returns the gradient of a loss, whatever gradient comes back to it.
     is_loss = False
-    #: Whether it normalises by statistics of the batch.
+    #: Whether it normalizes by statistics of the batch.
     has_statistics = False
-    #: Which input has indices, lengths or labels, through which no gradient flows.
+    #: The input that has indices, lengths or labels, through which no gradient flows.
     index_input: Optional[int] = None
-    #: Builds the operator where ranks compute together what one of them alone cannot, see :class:`Collective`.
+    #: Builds the operator where no rank can compute its shard alone.
     collective: Optional['Collective'] = None
 
     def covers(self, operator: Operator) -> bool:
-        """Tell whether the rule holds for an operator, whatever its attributes are."""
+        """Tell whether the rule holds for an operator with these attributes."""
         return True
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Of what each dimension of the first output is cut in multiples."""
+        """Return, for each dimension of the first output, the number whose multiples are the ends of ranges."""
         return [1] * len(graph.shape(operator))
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Which dimensions of the first output can be cut."""
+        """Return True for the dimensions of the first output that can be split."""
         return [False] * len(graph.shape(operator))
 
     def limits(self, graph: Graph, operator: Operator) -> List[int]:
-        """The highest degree of each dimension of the first output."""
+        """Return the highest degree of each dimension of the first output."""
         return [max(1, count // grain) if can else 1 for count, grain, can in
                 zip(graph.shape(operator), self.grains(graph, operator), self.splittable(graph, operator))]
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """Into how many ranges what it sums over can be cut at most."""
+        """Return the number of ranges that the dimension it sums over can be split into at most."""
         return 1
 
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Degrees and addends with which each part reads what its rank has, of what is split in `degrees`; None where
-        there are none.
+        """Return degrees and addends with which each shard reads what its rank has of an input that is split in
+        `degrees`; None if there are none.
         """
         return (degrees, 1) if self._within(graph, operator, degrees) else None
 
     def _within(self, graph: Graph, operator: Operator, degrees: Tuple[int, ...]) -> bool:
         return all(degree <= limit for degree, limit in zip(degrees, self.limits(graph, operator)))
 
-    def shard(self, graph: Graph, operator: Operator, place: OutputShard) -> OperatorShard:
-        """The part that makes a box of the first output."""
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard that computes a box of the first output."""
         return OperatorShard([full(shape) for shape in graph.inputs(operator)],
-                    [full(graph.shape(operator, output)) for output in range(operator.outputs)])
+                             [full(graph.shape(operator, output)) for output in range(operator.outputs)])
 
     def averages(self, operator: Operator) -> Sequence[int]:
-        """Return which inputs are running averages that each call updates."""
+        """Return the inputs that are running averages, which each call updates."""
         return ()
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the number that indices, or lengths, are below; None for labels that may be any numbers."""
+        """Return the exclusive upper bound of indices or lengths; None for labels that may be any numbers."""
         return None
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return the floating-point operations of the forward pass of a part."""
+        """Return the number of floating-point operations of a shard's forward pass."""
         return float(self.elements_moved(operator, shard))
 
     def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
-        """Return the number of elements that the forward pass of a part reads and writes."""
+        """Return the number of elements that a shard's forward pass reads and writes."""
         return elements_of(shard.outputs[:operator.outputs]) + elements_of(shard.inputs)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Return where each output has the samples, of where each input has them; None where that is not known.
+        """Return the sample axis of each output, given those of the inputs; None where it is not known.
 
-        By default they are along the one dimension of which any range is made of the same range of the samples of every
-        input that has them.  Equal lengths say nothing: samples and times may be equally many.
+        By default it is the one dimension of which every range is computed from the same range of the samples of every
+        input that has samples.  Equal lengths say nothing: samples and times may be equally many.
         """
         unknown: List[Optional[SampleAxis]] = [None] * operator.outputs
-        having = {at: axis for at, axis in enumerate(known) if axis is not None}
-        if len({axis[1:] for axis in having.values()}) != 1:
+        sample_axes = {at: axis for at, axis in enumerate(known) if axis is not None}
+        if len({axis[1:] for axis in sample_axes.values()}) != 1:
             return unknown
-        found, shapes = [], graph.inputs(operator)
+        candidates, shapes = [], graph.inputs(operator)
         for dimension, can in enumerate(self.splittable(graph, operator)):
             probes = self._probes(graph, operator, dimension) if can else []
             if not probes:
                 continue
-            moved = [at for at, axis in having.items() if shapes[at][axis.axis] == graph.shape(operator)[dimension]
-                     and all(_range_of(shard.inputs[at], axis.axis) == probe for probe, shard in probes)]
-            if moved:
-                found.append((moved, probes))
-        if len(found) != 1 or len(found[0][0]) != len(having):
-            return unknown  # of no dimension, or of several: then each element is of several samples
-        runs = next(iter(having.values()))
-        axes = [_axis_of_output([(probe, shard.outputs[output]) for probe, shard in found[0][1]])
+            matching = [at
+                        for at, axis in sample_axes.items() if shapes[at][axis.axis] == graph.shape(operator)[dimension]
+                        and all(_range_of(shard.inputs[at], axis.axis) == probe for probe, shard in probes)]
+            if matching:
+                candidates.append((matching, probes))
+        if len(candidates) != 1 or len(candidates[0][0]) != len(sample_axes):
+            return unknown  # no dimension, or several: then each element depends on several samples
+        pattern = next(iter(sample_axes.values()))
+        axes = [_axis_of_output([(probe, shard.outputs[output]) for probe, shard in candidates[0][1]])
                 for output in range(operator.outputs)]
-        return [None if axis is None else runs._replace(axis=axis) for axis in axes]
+        return [None if axis is None else pattern._replace(axis=axis) for axis in axes]
 
     def _probes(self, graph: Graph, operator: Operator, dimension: int) -> List[Tuple[Range, 'OperatorShard']]:
-        """The first and the last range of a dimension of the first output, and the parts that make them."""
+        """Return the first and the last range of a dimension of the first output, and the shards that compute them."""
         shape = graph.shape(operator)
         grain, count = self.grains(graph, operator)[dimension], shape[dimension]
         if count < 2 * grain:
             return []
-        return [(cut, self.shard(graph, operator, OutputShard(with_range(full(shape), dimension, cut))))
-                for cut in ((0, grain), (count // grain * grain - grain, count))]
+        return [(probe, self.shard(graph, operator, OutputShard(with_range(full(shape), dimension, probe))))
+                for probe in ((0, grain), (count // grain * grain - grain, count))]
 
 
 class OnOneRank(Rule):
-    """An operator without a rule that one rank computes for all: it draws numbers, or makes a loss."""
+    """An operator without a rule that one rank computes for all: it draws numbers, or is a loss."""
 
     not_replicable = True
 
 
 class Collective(Protocol):
-    """An operator that several ranks compute together: each tells the others what it has computed of its part."""
+    """An operator that several ranks compute together: they send each other what they have computed of their shards."""
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
-        """Tell whether ranks need each other, the operator being split so."""
+        """Tell whether ranks need each other if the operator is split in this way."""
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
-        """Return what each rank tells, what it is told, and the type of that."""
+        """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
 
     @staticmethod
     def build(program: Any, operator: Operator, given: List[Any]) -> Any:
-        """Return the symbol of this rank's part; None if it has none."""
+        """Return the symbol of this rank's shard; None if it has none."""
 
     @staticmethod
     def build_alone(program: Any, operator: Operator, given: List[Any]) -> Any:
-        """Return the symbol of a part that needs no other rank; None where it is the operator as it is."""
+        """Return the symbol of a shard that needs no other rank; None where that is the operator itself."""
 
 
 def elements_of(boxes: Sequence[Optional[Box]]) -> int:
-    """Return the number of elements of boxes together."""
+    """Return the number of elements of all boxes."""
     return sum(size_of(box) for box in boxes if box is not None)
 
 
@@ -195,35 +199,36 @@ def _range_of(box: Optional[Box], axis: int) -> Optional[Range]:
 
 
 def _axis_of_output(made: List[Tuple[Range, Box]]) -> Optional[int]:
-    """The only dimension of which parts make the ranges that were asked for."""
-    found = [axis for axis in range(len(made[0][1])) if all(box[axis] == probe for probe, box in made)]
-    return found[0] if len(found) == 1 else None
+    """Return the only dimension of which the shards compute the probed ranges."""
+    axes = [axis for axis in range(len(made[0][1])) if all(box[axis] == probe for probe, box in made)]
+    return axes[0] if len(axes) == 1 else None
 
 
 def as_tuple(value: Any, count: int, default: int) -> Tuple[int, ...]:
-    """An attribute with one number for each of several dimensions."""
+    """Return an attribute with one number for each of several dimensions."""
     if value is None or value == ():
         value = default
     return tuple(value) if isinstance(value, (tuple, list)) else (int(value),) * count
 
 
 def axis_of(operator: Operator, dimensions: int, default: int, name: str = 'axis') -> int:
-    """An axis, counted from 0."""
+    """Return an axis, counted from 0."""
     return int(operator.get(name, default)) % dimensions
 
 
-def summed(count: int, place: OutputShard) -> Range:
-    """The range of what an operator sums over that makes an addend."""
-    return count * place.addend // place.addends, count * (place.addend + 1) // place.addends
+def summed(count: int, output_shard: OutputShard) -> Range:
+    """Return the range of a dimension that a shard sums over."""
+    addend, addends = output_shard.addend, output_shard.addends
+    return count * addend // addends, count * (addend + 1) // addends
 
 
 def with_range(box: Box, dimension: int, value: Range) -> Box:
-    """A box with another range in one dimension."""
+    """Return a box with another range in one dimension."""
     return box[:dimension] + (value,) + box[dimension + 1:]
 
 
 def shape_only(graph: Graph, operator: Operator, first: int = 1) -> List[Optional[Box]]:
-    """Return what parts read of an operator's inputs, from one on, of which the shapes alone count: nothing, but all of
-    a weight, so that somebody holds it.
+    """Return what shards read of the inputs, from number `first` on, whose shapes alone count: nothing, but the whole
+    of a weight, so that some rank holds it.
     """
     return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in operator.inputs[first:]]

@@ -1,4 +1,4 @@
-"""Operators of which each dimension of an input is one of the output, or is read whole."""
+"""The rules of operators of which each input dimension is a dimension of the output, or is read whole."""
 from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
@@ -7,24 +7,24 @@ from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import Box
 from ..sharding.split import OutputShard
 
-#: For each dimension of an input, the dimension of the first output whose range a part reads; None where it reads all.
+#: For each input dimension, the dimension of the first output whose range a shard reads; None where it reads all.
 Alignment = List[Optional[int]]
 
 
 class Aligned(Rule):
-    """An operator that can be cut wherever an input is aligned with its first output."""
+    """An operator of which every dimension can be split that is aligned with one of an input."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return how each input is aligned with the first output."""
         raise NotImplementedError
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return the dimensions that an input is aligned with."""
-        cut = {at for alignment in self.aligned(graph, operator) for at in alignment}
-        return [at in cut for at in range(len(graph.shape(operator)))]
+        """Return True for the dimensions that are aligned with one of an input."""
+        aligned = {at for alignment in self.aligned(graph, operator) for at in alignment}
+        return [at in aligned for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`; other outputs have the first one's dimensions."""
+        """Return the shard, see :meth:`Rule.shard`; other outputs have the first one's dimensions."""
         boxes: List[Box] = [tuple((0, count) if at is None else output_shard.box[at]
                                   for at, count in zip(alignment, shape))
                             for alignment, shape in zip(self.aligned(graph, operator), graph.inputs(operator))]
@@ -34,14 +34,13 @@ class Aligned(Rule):
 @register('softmin', 'sort', 'argsort', 'topk', default_axis=-1)
 @register('_np_cumsum', 'reverse')
 class WholeAlong(Aligned):
-    """Output and input have the same dimensions, of which some are whole: those along which elements are sorted,
-    accumulated, reversed or normalised.
-    """
+    """An operator that sorts, accumulates, reverses or normalizes elements along some dimensions, which stay whole."""
 
+    #: The axis where none is given; None for all dimensions.
     default_axis: Optional[int] = None
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return the dimensions that stay whole: the axis, all where there is none."""
+        """Return the dimensions that stay whole: the axis, or all of them where there is none."""
         count = len(graph.inputs(operator)[0])
         axis = operator.get('axis', self.default_axis)
         if axis is None or operator.attrs.get('axis') == 'None':
@@ -56,18 +55,18 @@ class WholeAlong(Aligned):
 
 @register('_contrib_div_sqrt_dim')
 class WholeLast(WholeAlong):
-    """The last dimension is whole."""
+    """An operator of which the last dimension stays whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return them, see :meth:`WholeAlong.whole`."""
+        """Return the dimensions, see :meth:`WholeAlong.whole`."""
         return [len(graph.inputs(operator)[0]) - 1]
 
 
 @register('L2Normalization', 'SoftmaxActivation')
-class Normalized(WholeAlong):
-    """L2Normalization and SoftmaxActivation, by their mode."""
+class AxisNormalization(WholeAlong):
+    """L2Normalization and SoftmaxActivation: their mode says which dimensions stay whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return them, see :meth:`WholeAlong.whole`."""
+        """Return the dimensions, see :meth:`WholeAlong.whole`."""
         count = len(graph.inputs(operator)[0])
         return {'channel': [1], 'spatial': range(2, count)}.get(operator.get('mode', 'instance'), range(1, count))

@@ -1,4 +1,4 @@
-"""Rules of the products of self-attention and of attention between encoder and decoder, by samples.
+"""The rules of the products of self-attention and of attention between encoder and decoder.
 
 Queries, keys and values are of shape (times, samples, heads x features), keys and values side by side in one array;
 scores are of shape (samples x heads, times of queries, times of keys).  See src/operator/contrib/transformer.cc of
@@ -15,8 +15,9 @@ from ..sharding.split import OutputShard
 
 
 class _Attention(Rule):
-    """A product of attention; `between` says whether it is between two sequences: then times of queries can be cut."""
+    """A product of attention, of which samples can be split."""
 
+    #: Whether attention is between two sequences: then times of queries can be split, too.
     between = False
 
     def _heads(self, operator: Operator) -> int:
@@ -24,7 +25,7 @@ class _Attention(Rule):
 
     def _of_sequence(self, graph: Graph, operator: Operator, at: int, samples: Range,
                      times: Optional[Range] = None) -> Box:
-        """Return what is read of queries, keys or values."""
+        """Return the box of queries, keys or values that a shard reads."""
         shape = graph.inputs(operator)[at]
         return (times or (0, shape[0]), samples, (0, shape[2]))
 
@@ -32,18 +33,18 @@ class _Attention(Rule):
 @register('_contrib_interleaved_matmul_selfatt_qk')
 @register('_contrib_interleaved_matmul_encdec_qk', between=True)
 class Scores(_Attention):
-    """Products of queries and keys."""
+    """The product of queries and keys."""
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Heads of a sample stay together."""
+        """Return the number of heads for the first dimension: the heads of a sample stay together."""
         return [self._heads(operator), 1, 1]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return samples, and times of queries where these are a sequence of their own."""
+        """Return True for the samples, and for the times of queries where these are a sequence of their own."""
         return [True, self.between, False]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         heads, (low, high) = self._heads(operator), output_shard.box[0]
         samples = low // heads, high // heads
         first = self._of_sequence(graph, operator, 0, samples, output_shard.box[1] if self.between else None)
@@ -53,7 +54,7 @@ class Scores(_Attention):
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """All heads of a sample lie behind each other."""
+        """Return the sample axis, the first dimension, where the heads of a sample are neighbours."""
         if any(axis is not None and axis.axis != 1 for axis in known) or len({axis for axis in known if axis}) != 1:
             return [None]
         found = next(axis for axis in known if axis is not None)
@@ -63,14 +64,14 @@ class Scores(_Attention):
 @register('_contrib_interleaved_matmul_selfatt_valatt')
 @register('_contrib_interleaved_matmul_encdec_valatt', between=True)
 class Weighted(_Attention):
-    """Products of attention and values."""
+    """The product of attention and values."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return samples, and times of queries where these are a sequence of their own."""
+        """Return True for the samples, and for the times of queries where these are a sequence of their own."""
         return [self.between, True, False]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         heads, attention = self._heads(operator), graph.inputs(operator)[1]
         times, samples = output_shard.box[0], output_shard.box[1]
         return OperatorShard([self._of_sequence(graph, operator, 0, samples),
@@ -78,7 +79,7 @@ class Weighted(_Attention):
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Samples are where values have them, or attention, of which the heads of a sample are put side by side."""
+        """Return the sample axis: that of the values, or that of attention, whose heads become features."""
         heads, (values, attention) = self._heads(operator), known
         found = set()
         if values is not None:

@@ -1,4 +1,4 @@
-"""BatchNorm over what several ranks have: each tells its mean and variance, all compute the joint ones of them."""
+"""The rule of BatchNorm, and BatchNorm with the statistics of all ranks."""
 import copy
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -14,27 +14,27 @@ from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
 from .collective_groups import groups_of
 
-#: Attribute of a BatchNorm of which each rank has its own statistics, however it is split.
+#: Attribute of a BatchNorm whose statistics each rank computes of its own samples, however it is split.
 _OWN_STATISTICS = '__own_statistics__'
 
 
 class JointBatchNorm:
-    """BatchNorm over what several ranks have: each tells its mean and variance, all compute the joint ones of them
+    """BatchNorm over the shards of several ranks: each rank sends its mean and variance, all compute the joint ones
     (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
     """
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
-        """Whether statistics are computed over more than one part."""
+        """Tell whether the statistics are those of several shards."""
         axis = axis_of(operator, len(split.degrees), 1)
-        shards = 1
-        for at, degree in enumerate(split.degrees):
-            shards *= degree if at != axis else 1
-        return shards > 1 and not operator.get('use_global_stats', False) and _OWN_STATISTICS not in operator.attrs
+        shard_count = 1
+        for dimension, degree in enumerate(split.degrees):
+            shard_count *= degree if dimension != axis else 1
+        return shard_count > 1 and not operator.get('use_global_stats', False) and _OWN_STATISTICS not in operator.attrs
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
-        """What each rank tells, what it is told, and the type of that."""
+        """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
         shape = graph.shape(operator)
         axis = axis_of(operator, len(shape), 1)
         groups = groups_of(boxes, tuple(at for at in range(len(shape)) if at != axis))
@@ -47,7 +47,7 @@ class JointBatchNorm:
 
     @classmethod
     def build(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
-        """The symbol of this rank's part; None if it has none."""
+        """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         shape = graph.shape(operator)
         axis = axis_of(operator, len(shape), 1)
@@ -57,23 +57,23 @@ class JointBatchNorm:
         groups = groups_of(boxes, others)
         source = operator.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
-        part_of = _CompiledNorm if compiled else _ComposedNorm
+        shard_class = _CompiledNorm if compiled else _ComposedNorm
         shard = None
         if program.rank in boxes:
-            shard = part_of(program, operator, given[0], shape_of(boxes[program.rank]), axis, dtype)
-        everyone = program.redistribute(None if shard is None else shard.moments, have, wanted, dtype, operator,
-                                    plain=program.learns(graph.operators[source[0]]))
+            shard = shard_class(program, operator, given[0], shape_of(boxes[program.rank]), axis, dtype)
+        moments = program.redistribute(None if shard is None else shard.moments, have, wanted, dtype, operator,
+                                       plain=program.learns(graph.operators[source[0]]))
         if shard is None:
             return None
-        sizes = np.array([[size_of(one_box) for one_box in groups[program.rank]]], dtype)
-        made, mean, variance = shard.normalised(everyone, given[1], given[2], sizes / sizes.sum())
+        sizes = np.array([[size_of(box) for box in groups[program.rank]]], dtype)
+        normalized, mean, variance = shard.normalized(moments, given[1], given[2], sizes / sizes.sum())
         cls._average(program, operator, mean, variance)
-        return made
+        return normalized
 
     @classmethod
     def build_alone(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
-        """The symbol of a part with all that its statistics are of, whose averages the program updates as it does those
-        of joint statistics; None where it has none, or does not learn.
+        """Return the symbol of a shard that has all samples of its statistics: the program updates its running averages
+        as it updates those of joint statistics.  None for a BatchNorm that has no statistics or does not learn.
         """
         if operator.get('use_global_stats', False) or operator.outputs > 1 or not program.learns(operator):
             return None
@@ -81,45 +81,47 @@ class JointBatchNorm:
         channels = shape_of(program.shards.shard(operator, program.rank).inputs[3])
         unused = [program.constant(operator, what, np.zeros(channels, program.graph.dtypes[operator.inputs[3]]))
                   for what in ('mean', 'variance')]
-        made = mx.sym.BatchNorm(*given[:3], *unused, name=operator.name, **{**attrs, 'output_mean_var': True})
-        # It gives the reciprocal of the standard deviation (batch_norm.cc).
-        cls._average(program, operator, made[1], 1 / mx.sym.square(made[2]) - float(operator.get('eps', 1e-3)))
-        return made[0]
+        outputs = mx.sym.BatchNorm(*given[:3], *unused, name=operator.name, **{**attrs, 'output_mean_var': True})
+        # The third output is the reciprocal of the standard deviation (batch_norm.cc).
+        cls._average(program, operator, outputs[1], 1 / mx.sym.square(outputs[2]) - float(operator.get('eps', 1e-3)))
+        return outputs[0]
 
     @staticmethod
     def _average(program: Any, operator: Operator, mean: Any, variance: Any) -> None:
-        """Have running averages updated, which MXNet's own does in backward (batch_norm.cc), if that comes to it."""
+        """Update the running averages, if the backward pass comes to the operator, as MXNet does (batch_norm.cc)."""
         for at, value in ((3, mean), (4, variance)) if program.learns(operator) else ():
             program.average(program.graph.operators[operator.inputs[at][0]], value,
                             float(operator.get('momentum', 0.9)))
 
 
 def with_own_statistics(graph: Graph) -> Graph:
-    """Return the same graph, with BatchNorms of which each rank has its own statistics, as it has without a plan."""
-    found = copy.copy(graph)
-    found.operators = list(graph.operators)
+    """Return the same graph, where each rank has BatchNorm statistics of its own, as without a plan."""
+    changed_graph = copy.copy(graph)
+    changed_graph.operators = list(graph.operators)
     for operator in graph.operators:
         if operator.op == 'BatchNorm':
-            made = Operator(operator.number, operator.op, operator.name, {**operator.attrs, _OWN_STATISTICS: 'True'},
-                            operator.inputs)
-            made.outputs, found.operators[operator.number] = operator.outputs, made
-    return found
+            changed = Operator(operator.number, operator.op, operator.name,
+                               {**operator.attrs, _OWN_STATISTICS: 'True'}, operator.inputs)
+            changed.outputs, changed_graph.operators[operator.number] = operator.outputs, changed
+    return changed_graph
 
 
 def _inner(symbol: Any) -> Any:
-    """What compiled operators may read: gradients of a graph's inputs may have to be added."""
+    """Return what a compiled operator may read of a symbol: a copy of an input, whose gradients may have to be
+    added.
+    """
     return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 
 
-class _NormPart:
-    """The part of a BatchNorm that a rank has.
+class _NormShard:
+    """A shard of a BatchNorm.
 
-    MXNet's BatchNorm with constants as its statistics scales and shifts: it is the one such operator that is fast
-    forwards and backwards, and knows oneDNN's layouts.
+    MXNet's BatchNorm with constant statistics scales and shifts: no other operator of MXNet that does so is fast in
+    both passes and knows the layouts of oneDNN.
     """
 
     def __init__(self, program: Any, operator: Operator, shape: Tuple[int, ...], axis: int, dtype: str):
-        self._program, self._one, self._shape, self._axis, self._dtype = program, operator, shape, axis, dtype
+        self._program, self._operator, self._shape, self._axis, self._dtype = program, operator, shape, axis, dtype
         self._epsilon, self._fixes_gamma = float(operator.get('eps', 1e-3)), operator.get('fix_gamma', True) is True
         self._constants = [program.constant(operator, what, np.full(shape[axis], value, dtype))
                            for what, value in (('zeros', 0), ('ones', 1))]
@@ -129,8 +131,8 @@ class _NormPart:
                                 axis=self._axis, name=name)
 
 
-class _CompiledNorm(_NormPart):
-    """With compiled operators for what is neither scaling nor shifting."""
+class _CompiledNorm(_NormShard):
+    """A shard with compiled operators for all but scaling and shifting."""
 
     def __init__(self, program: Any, operator: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
         super().__init__(program, operator, shape, axis, dtype)
@@ -138,18 +140,19 @@ class _CompiledNorm(_NormPart):
         #: Mean and variance of each channel, of shape (1, 2, channels).
         self.moments = moments_of(self._data, shape, axis, '%s_moments' % operator.name)
 
-    def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
-        """What it makes, of the moments of all parts, of which each has a share of the elements; and the joint mean and
-        variance.
+    def normalized(self, moments: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
+        """Return the output, the joint mean and the joint variance, of the moments of all shards; `shares` are the
+        shards' shares of the elements.
         """
         gamma = mx.sym.ones_like(beta) if self._fixes_gamma else gamma
-        scale, shift, mean, variance = joint_of(_inner(everyone), _inner(gamma), _inner(beta), shares[0],
-                                                self._shape[self._axis], self._epsilon, '%s_joint' % self._one.name)
-        return self._scaled(self._data, scale, shift, self._one.name), mean, variance
+        scale, shift, mean, variance = joint_of(_inner(moments), _inner(gamma), _inner(beta), shares[0],
+                                                self._shape[self._axis], self._epsilon,
+                                                '%s_joint' % self._operator.name)
+        return self._scaled(self._data, scale, shift, self._operator.name), mean, variance
 
 
-class _ComposedNorm(_NormPart):
-    """By operators of MXNet's alone, for any type."""
+class _ComposedNorm(_NormShard):
+    """A shard with operators of MXNet alone, for any type."""
 
     def __init__(self, program: Any, operator: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
         super().__init__(program, operator, shape, axis, dtype)
@@ -161,34 +164,34 @@ class _ComposedNorm(_NormPart):
         variance = _mean(mx.sym.square(self._apart), shape, axis, dtype)
         self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
 
-    def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
-        """As :meth:`_CompiledNorm.normalised`."""
-        weights = self._program.constant(self._one, 'shares', shares)
-        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
+    def normalized(self, moments: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
+        """Return the output, mean and variance, see :meth:`_CompiledNorm.normalized`."""
+        weights = self._program.constant(self._operator, 'shares', shares)
+        both = mx.sym.SliceChannel(moments, num_outputs=2, axis=1, squeeze_axis=True)
         mean = mx.sym.dot(weights, both[0])
         variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], mean)))
-        mean, variance = (mx.sym.reshape(found, shape=(-1,)) for found in (mean, variance))
+        mean, variance = (mx.sym.reshape(moment, shape=(-1,)) for moment in (mean, variance))
         scale = mx.sym.rsqrt(variance + self._epsilon)
         scale = scale if self._fixes_gamma else scale * gamma
-        made = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._one.name)
+        made = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._operator.name)
         return made if self._type != 'float16' else mx.sym.cast(made, 'float16'), mean, variance
 
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
-    """Of each channel, by products with vectors of ones: MXNet's reductions take ten times as long."""
-    before, count, behind = (int(np.prod(some, dtype=np.int64))
-                             for some in (shape[:axis], shape[axis], shape[axis + 1:]))
-    found = mx.sym.reshape(data, shape=(before * count, behind))
+    """Return the mean of each channel, by products with vectors of ones: MXNet's reductions take ten times as long."""
+    before, count, behind = (int(np.prod(lengths, dtype=np.int64))
+                             for lengths in (shape[:axis], shape[axis], shape[axis + 1:]))
+    sums = mx.sym.reshape(data, shape=(before * count, behind))
     if behind > 1:
-        found = mx.sym.dot(found, mx.sym.ones((behind, 1), dtype=dtype))
+        sums = mx.sym.dot(sums, mx.sym.ones((behind, 1), dtype=dtype))
     if before > 1 or behind == 1:
-        found = mx.sym.dot(mx.sym.ones((1, before), dtype=dtype), mx.sym.reshape(found, shape=(before, count)))
-    return mx.sym.reshape(found, shape=(-1,)) / (before * behind)
+        sums = mx.sym.dot(mx.sym.ones((1, before), dtype=dtype), mx.sym.reshape(sums, shape=(before, count)))
+    return mx.sym.reshape(sums, shape=(-1,)) / (before * behind)
 
 
 @register('BatchNorm')
 class BatchNorm(Rule):
-    """Channels; everything else, too, where statistics are summed (:class:`JointBatchNorm`)."""
+    """BatchNorm: every dimension can be split; ranks compute joint statistics together (:class:`JointBatchNorm`)."""
 
     not_replicable = True
     adds_weight_gradients = keeps_blocked = has_statistics = True
@@ -199,10 +202,10 @@ class BatchNorm(Rule):
         return () if operator.get('use_global_stats', False) else (3, 4)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         channels = output_shard.box[axis_of(operator, len(output_shard.box), 1)]
         return OperatorShard([output_shard.box] + [(channels,)] * 4, [output_shard.box])

@@ -1,4 +1,4 @@
-"""Operators that are split over samples alone."""
+"""The rules of operators that are split over samples alone."""
 from typing import List, Optional
 
 from ..ops.graph import Graph, Operator
@@ -12,32 +12,34 @@ from ..sharding.split import OutputShard
 @register('LRN', 'InstanceNorm', 'GroupNorm', 'Pad', 'Crop', 'im2col', 'col2im', 'depth_to_space', 'space_to_depth',
           'GridGenerator', '_contrib_AdaptiveAvgPooling2D', '_contrib_BilinearResize2D', inputs_with_samples=1)
 class BatchOnly(Rule):
-    """Dimension 0 of all outputs and of the inputs that have samples: of all, or of as many as are given; others, as
-    weights, are whole.
+    """An operator of which dimension 0 can be split, that of the samples; inputs without samples, as weights, are read
+    whole.
     """
 
+    #: The number of inputs that have samples, the first ones; all have them if it is None.
     inputs_with_samples: Optional[int] = None
 
     def _with_samples(self, operator: Operator) -> int:
-        """How many inputs have samples."""
+        """Return the number of inputs that have samples."""
         return len(operator.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """The first."""
+        """Return True for the first dimension alone."""
         return [dimension == 0 for dimension in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         count = self._with_samples(operator)
-        return OperatorShard([(output_shard.box[0],) + full(shape[1:]) if at < count else full(shape)
-                             for at, shape in enumerate(graph.inputs(operator))],
-                    [(output_shard.box[0],) + full(graph.shape(operator, output)[1:])
-                     for output in range(operator.outputs)])
+        samples = output_shard.box[0]
+        return OperatorShard([(samples,) + full(shape[1:]) if at < count else full(shape)
+                              for at, shape in enumerate(graph.inputs(operator))],
+                             [(samples,) + full(graph.shape(operator, output)[1:])
+                              for output in range(operator.outputs)])
 
 
 @register('UpSampling')
 class UpSampling(BatchOnly):
-    """Images that are made larger, several of them side by side; one of them where a weight does it."""
+    """UpSampling: all inputs are images, but with bilinear interpolation, where the second one is a weight."""
 
     def _with_samples(self, operator: Operator) -> int:
         return 1 if operator.get('sample_type') == 'bilinear' else len(operator.inputs)

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions."""
+"""The rules of convolutions and transposed convolutions."""
 import math
 from typing import List
 
@@ -13,6 +13,7 @@ from .windows import is_channels_first, window
 
 
 def _filter_size(shard: OperatorShard) -> float:
+    """Return the number of elements of a filter."""
     weight = shard.inputs[1]
     assert weight is not None
     return float(math.prod(shape_of(weight)[1:]))
@@ -20,34 +21,36 @@ def _filter_size(shard: OperatorShard) -> float:
 
 @register('Convolution')
 class Convolution(Rule):
-    """Samples, output channels, and every dimension of images; addends are ranges of input channels."""
+    """A convolution: samples, output channels and every dimension of images can be split; addends are ranges of input
+    channels.
+    """
 
     layer_kind = 'convolution'
     is_searched = splits_weight = adds_weight_gradients = True
     makes_blocked = makes_images = True
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return a multiplication and an addition for each element of a filter, for each output."""
+        """Return a multiplication and an addition for each output and each element of a filter."""
         return 2.0 * elements_of(shard.outputs[:operator.outputs]) * _filter_size(shard)
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Channels of a group stay together, as far as each part needs whole groups of input channels."""
+        """Return the channels of a group for the channels: a shard needs whole groups of input channels."""
         shape = graph.shape(operator)
         groups = int(operator.get('num_group', 1))
         return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All of them where the layout is known."""
+        """Return True for every dimension where channels come first, else for the samples alone."""
         first = is_channels_first(operator)
         return [True] + [first] * (len(graph.shape(operator)) - 1)
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """Input channels, without groups."""
-        return graph.inputs(operator)[0][1] if is_channels_first(operator) and int(operator.get('num_group',
-                                                                                                1)) == 1 else 1
+        """Return the number of input channels; 1 where there are groups."""
+        can_add = is_channels_first(operator) and int(operator.get('num_group', 1)) == 1
+        return graph.inputs(operator)[0][1] if can_add else 1
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         out, shape = output_shard.box, graph.shape(operator)
         data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):
@@ -63,26 +66,26 @@ class Convolution(Rule):
         if groups == 1:
             read = summed(data[1], output_shard)
             weights: Box = (channels, read) + full(weight[2:])
-            own_groups = 1
+            group_count = 1
         else:
             first, last = channels[0] // per_group, channels[1] // per_group
-            each = data[1] // groups
-            read, own_groups = (first * each, last * each), last - first
+            group_channels = data[1] // groups
+            read, group_count = (first * group_channels, last * group_channels), last - first
             weights = (channels,) + full(weight[1:])
-        windows = [window(*one_dimension) for one_dimension in
+        windows = [window(*dimension) for dimension in
                    zip(out[2:], data[2:], shape[2:], kernel, strides, pads, dilates)]
-        attrs = {'num_filter': channels[1] - channels[0], 'num_group': own_groups,
+        attrs = {'num_filter': channels[1] - channels[0], 'num_group': group_count,
                  'pad': tuple(pad for _, pad in windows)}
-        image: Box = (out[0], read) + tuple(one_range for one_range, _ in windows)
+        image: Box = (out[0], read) + tuple(rows for rows, _ in windows)
         return with_bias(operator, [image, weights], channels, output_shard, attrs)
 
 
 @register('Deconvolution', inputs_with_samples=1)
 class Deconvolution(BatchOnly):
-    """Samples."""
+    """A transposed convolution: samples can be split."""
 
     is_searched = splits_weight = adds_weight_gradients = makes_images = True
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return a multiplication and an addition for each element of a filter, for each input."""
+        """Return a multiplication and an addition for each input and each element of a filter."""
         return 2.0 * elements_of(shard.inputs[:1]) * _filter_size(shard)

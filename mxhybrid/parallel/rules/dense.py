@@ -1,4 +1,4 @@
-"""Dense layers."""
+"""The rule of dense layers."""
 from typing import Any, List
 
 from ..ops.graph import Graph, Operator
@@ -10,13 +10,13 @@ from ..sharding.split import OutputShard
 
 @register('FullyConnected')
 class FullyConnected(Rule):
-    """All dimensions; addends are ranges of inputs."""
+    """A dense layer: every dimension can be split; addends are ranges of inputs."""
 
     layer_kind = 'dense'
     is_searched = splits_weight = adds_weight_gradients = True
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return a multiplication and an addition for each input, for each output."""
+        """Return a multiplication and an addition for each output and each input."""
         weight = shard.inputs[1]
         assert weight is not None
         return 2.0 * elements_of(shard.outputs[:operator.outputs]) * shape_of(weight)[-1]
@@ -26,16 +26,16 @@ class FullyConnected(Rule):
         return bool(operator.get('flatten', True))
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """Inputs; those that come from one channel stay together."""
+        """Return the number of inputs; where images are flattened, that of channels, whose inputs stay together."""
         data = graph.inputs(operator)[0]
         return data[1] if self._flattens(operator) else data[-1]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         out = output_shard.box
         data, weight = graph.inputs(operator)[:2]
         if self._flattens(operator):
@@ -52,7 +52,7 @@ class FullyConnected(Rule):
 
 def with_bias(operator: Operator, boxes: List[Any], channels: Range, output_shard: OutputShard,
               attrs: Any) -> OperatorShard:
-    """One of several addends has the bias."""
+    """Return a shard that reads these boxes, and the bias if it is the first of several addends."""
     if len(operator.inputs) == 3:
         boxes.append((channels,) if output_shard.addend == 0 else None)
         if output_shard.addend:

@@ -1,4 +1,4 @@
-"""Operators of each element."""
+"""The rules of operators that compute each element by itself."""
 from typing import Any, List
 
 import mxnet as mx
@@ -28,18 +28,18 @@ _POINTWISE = '''
 @register('elemwise_add', keeps_blocked=True, shares_gradient=True)
 @register(*_POINTWISE)
 class Pointwise(Rule):
-    """Each element of the output comes of those at its place; dimensions of 1 are repeated, and shapes with fewer
-    dimensions begin with such.
+    """An operator whose output elements depend on the input elements at the same position; inputs are broadcast as in
+    NumPy.
     """
 
     is_elementwise = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         whole = graph.shape(operator)
         boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen for count, others, chosen in
                        zip(shape, whole[len(whole) - len(shape):], output_shard.box[len(whole) - len(shape):]))
@@ -49,28 +49,28 @@ class Pointwise(Rule):
 
 @register('where')
 class Where(Pointwise):
-    """The same, by conditions of each element or of each of the first dimension."""
+    """where: the condition has an element for each output element, or for each one of the first dimension."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         count = len(graph.inputs(operator)[0])
         return OperatorShard([output_shard.box[:count], output_shard.box, output_shard.box], [output_shard.box])
 
 
 @register('amp_multicast')
 class TypePromotion(Rule):
-    """Several inputs, brought to one type: where they have one shape, too, all dimensions."""
+    """amp_multicast, which casts its inputs to one type: every dimension can be split where all have one shape."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """As said."""
+        """Return True for every dimension where all inputs have one shape."""
         return [len(set(graph.inputs(operator))) == 1] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         if len(set(graph.inputs(operator))) > 1:
             return super().shard(graph, operator, output_shard)
         return OperatorShard([output_shard.box] * len(operator.inputs), [output_shard.box] * operator.outputs)
@@ -78,32 +78,32 @@ class TypePromotion(Rule):
 
 @register('LeakyReLU')
 class LeakyReLU(Pointwise):
-    """Pointwise, with slopes by channel that may be learned."""
+    """LeakyReLU: elementwise, with slopes by channel that may be learned."""
 
     def covers(self, operator: Operator) -> bool:
-        """Refuse slopes that are drawn, which the operator gives as an output, too."""
+        """Tell whether slopes are not drawn: drawn slopes are an output, too, and no rule covers these."""
         return not operator.draws
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),)
                              for shape in graph.inputs(operator)[1:]]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            # MXNet's own may write the gradient of the data over that of the output before it has used that for the
-            # slopes (leaky_relu-inl.h, backward of prelu).
+            # MXNet's PReLU may overwrite the gradient of the output with that of the data before it has used the former
+            # for the slopes (leaky_relu-inl.h, backward of prelu).
             slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(output_shard.box) - 2))
             return learned_slopes(inputs[0], slope, graph.dtypes[operator.number, 0] == 'float64', name)
         return OperatorShard([output_shard.box, *slopes], [output_shard.box], build=build if slopes else None)
 
 
 def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
-    """Return PReLU of elementary operators, with the values and gradients of MXNet's (xelu, xelu_grad and prelu_grad of
-    mshadow_op.h): of an element that is 0, NaN or negative the gradient is the slope, which gets the element.
+    """Return PReLU by elementary operators, with the values and gradients of MXNet's (xelu, xelu_grad and prelu_grad of
+    mshadow_op.h): where an element is 0, NaN or negative, its gradient is the slope, and the slope's is the element.
     """
     positive = data > 0
     lower = mx.sym.where(positive, mx.sym.zeros_like(data), data)
@@ -112,6 +112,6 @@ def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
         # MXNet multiplies as float32; gradients are not rounded.
         rounded = mx.sym.cast(mx.sym.broadcast_mul(*[mx.sym.cast(factor, 'float32') for factor in (slope, lower)]),
                               'float64')
-        exact = mx.sym.BlockGrad(rounded) - (mx.sym.BlockGrad(product) - product)  # also of -0.0
-        product = mx.sym.where(product - product == 0, exact, product)  # which infinities are not
+        exact = mx.sym.BlockGrad(rounded) - (mx.sym.BlockGrad(product) - product)  # keeps -0.0
+        product = mx.sym.where(product - product == 0, exact, product)  # false for infinities
     return mx.sym.where(positive, data, product, name=name)

@@ -1,4 +1,4 @@
-"""Operators that look elements up by indices."""
+"""The rules of operators that look elements up by indices."""
 from typing import Any, List, Optional
 
 import mxnet as mx
@@ -13,7 +13,8 @@ from .aligned import Aligned, Alignment
 
 @register('Embedding')
 class Embedding(Rule):
-    """Ids in every dimension, and columns; addends are ranges of rows, of which a part has those ids that are its own.
+    """Embedding: every dimension of the ids and the columns can be split; addends are ranges of rows, and a shard looks
+    up the ids of its own range.
     """
 
     is_searched = splits_weight = adds_weight_gradients = True
@@ -28,19 +29,19 @@ class Embedding(Rule):
         return float(elements_of(shard.outputs[:operator.outputs]))
 
     def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
-        """Return the elements of the rows that are read, not those of the table, and of the outputs."""
+        """Return the elements of the rows that are read, not of the table, and those of the outputs."""
         return 2 * elements_of(shard.outputs[:operator.outputs])
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All, but gradients that are row_sparse keep their rows whole."""
+        """Return True for every dimension; a table with row_sparse gradients keeps its rows whole."""
         return [True] * (len(graph.shape(operator)) - 1) + [not operator.get('sparse_grad', False)]
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return 1 if operator.get('sparse_grad', False) else graph.inputs(operator)[1][0]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         out, rows = output_shard.box, graph.inputs(operator)[1][0]
         own = summed(rows, output_shard)
         attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
@@ -49,21 +50,21 @@ class Embedding(Rule):
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             ids = shifted_indices(inputs[0], graph.dtypes[operator.inputs[0]], own)
-            found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
-            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), found)
-            return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
+            looked_up = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
+            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), looked_up)
+            return mx.sym.where(mask, looked_up, mx.sym.zeros_like(looked_up))  # a product with infinity would not be 0
         return OperatorShard([out[:-1], (own, out[-1])], [out], attrs, build=build)
 
 
 @register('pick')
 class Pick(Rule):
-    """All dimensions that are left; addends are ranges of what is picked from."""
+    """pick: every dimension of the output can be split; addends are ranges of the axis that is picked from."""
 
     index_input = 1
     sums_last_dimension = True
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the number of elements that one is picked from."""
+        """Return the length of the axis."""
         return axis_length(graph, operator, -1)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
@@ -73,12 +74,12 @@ class Pick(Rule):
         return [not operator.get('keepdims', False) or at != axis for at in range(len(graph.shape(operator)))]
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """What is picked from; MXNet clips indices beyond it, unless it wraps them."""
+        """Return the length of the axis; 1 where MXNet wraps indices beyond it instead of clipping them."""
         shape = graph.inputs(operator)[0]
         return 1 if operator.get('mode', 'clip') != 'clip' else shape[axis_of(operator, len(shape), -1)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         data, index = graph.inputs(operator)
         axis = axis_of(operator, len(data), -1)
         keeps = bool(operator.get('keepdims', False))
@@ -91,16 +92,16 @@ class Pick(Rule):
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             shifted = shifted_indices(inputs[1], graph.dtypes[operator.inputs[1]], own)
-            found = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
-            # Of the one or the other shape, whatever was given.
-            mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), found)
-            return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
+            looked_up = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
+            # Indices may have the shape of the output, or one more dimension.
+            mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), looked_up)
+            return mx.sym.where(mask, looked_up, mx.sym.zeros_like(looked_up))  # a product with infinity would not be 0
         return OperatorShard(boxes, [output_shard.box], build=build)
 
 
 @register('one_hot')
 class OneHot(Rule):
-    """Indices in every dimension."""
+    """one_hot: every dimension of the indices can be split."""
 
     index_input = 0
 
@@ -109,18 +110,18 @@ class OneHot(Rule):
         return int(operator.get('depth'))
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All but the new one."""
+        """Return True for every dimension but the new one."""
         count = len(graph.shape(operator))
         return [at < count - 1 for at in range(count)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         return OperatorShard([output_shard.box[:-1]], [output_shard.box])
 
 
 @register('take')
 class Take(Aligned):
-    """take: slices of the first input by indices, whose dimensions stand in the place of the axis."""
+    """take: slices of the first input; the dimensions of the indices replace the axis."""
 
     index_input = 1
 
@@ -138,7 +139,7 @@ class Take(Aligned):
 
 @register('batch_take')
 class BatchTake(Aligned):
-    """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is asked for."""
+    """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is requested."""
 
     index_input = 1
 
@@ -152,21 +153,23 @@ class BatchTake(Aligned):
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part; an exchange behind it would ask for a gradient."""
-        found = super().shard(graph, operator, output_shard)
-        found.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
-        return found
+        """Return a shard without a gradient, which a redistribution behind it would request."""
+        shard = super().shard(graph, operator, output_shard)
+        shard.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
+        return shard
 
 
 def shifted_indices(indices: Any, dtype: Any, own: Range) -> Any:
-    """Indices less ``own[0]``, which may be negative: not of a type that has no room for that."""
+    """Return indices less ``own[0]``, in a type that has room for negative numbers."""
     if dtype.itemsize < 4:
         indices = mx.sym.cast(indices, 'float32' if dtype.kind == 'f' else 'int32')
     return indices - own[0]
 
 
 def inside(shifted: Any, own: Range, count: int) -> Any:
-    """1 where an index less ``own[0]`` is in the range `own` of `count`, else 0; what is beyond counts as an end."""
+    """Return 1 for each index, less ``own[0]``, that is in the range `own` of `count`, else 0; indices below 0 or
+    beyond `count` belong to the first and the last range.
+    """
     mask = shifted * 0 + 1
     if own[0] > 0:
         mask = mask * (shifted >= 0)

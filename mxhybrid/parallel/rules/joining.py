@@ -1,4 +1,4 @@
-"""Operators that join and take apart: concat, stack, split."""
+"""The rules of concat, stack and split."""
 from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
@@ -12,14 +12,14 @@ from ..sharding.split import OutputShard
 @register('Concat', keeps_blocked=True)
 @register('concat')
 class Concat(Rule):
-    """All dimensions; a part leaves out inputs of which it has nothing."""
+    """concat: every dimension can be split; a shard leaves out inputs of which it has no element."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         dimension = axis_of(operator, len(output_shard.box), 1, 'dim')
         boxes: List[Optional[Box]] = []
         at, (low, high) = 0, output_shard.box[dimension]
@@ -31,7 +31,7 @@ class Concat(Rule):
 
     def samples(self, graph: Graph, operator: Operator,
                 known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
-        """Inputs that lie behind each other along their samples are rounds of them."""
+        """Return the sample axis: inputs that are concatenated along their samples are rounds of them."""
         first, dimension = known[0], axis_of(operator, len(graph.shape(operator)), 1, 'dim')
         if not any(axis is not None and axis.axis == dimension for axis in known):
             return super().samples(graph, operator, known)
@@ -42,15 +42,15 @@ class Concat(Rule):
 
 @register('stack')
 class Stack(Rule):
-    """All dimensions but the new one."""
+    """stack: every dimension but the new one can be split."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """As said."""
+        """Return True for every dimension but the new one."""
         shape = graph.shape(operator)
         return [dimension != axis_of(operator, len(shape), 0) for dimension in range(len(shape))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         axis = axis_of(operator, len(output_shard.box), 0)
         box = output_shard.box[:axis] + output_shard.box[axis + 1:]
         return OperatorShard([box] * len(operator.inputs), [output_shard.box])
@@ -58,18 +58,18 @@ class Stack(Rule):
 
 @register('SliceChannel', 'split', '_split_v2')
 class SliceChannel(Rule):
-    """All dimensions but the one that is sliced; slices may have different lengths, as those of ``split_v2``."""
+    """split: every dimension but the axis can be split; slices may have different lengths, as those of ``split_v2``."""
 
     def _axis(self, graph: Graph, operator: Operator) -> int:
         return axis_of(operator, len(graph.inputs(operator)[0]), 0 if operator.op == '_split_v2' else 1)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """As said."""
+        """Return True for every dimension but the axis."""
         axis, squeezes = self._axis(graph, operator), bool(operator.get('squeeze_axis', False))
         return [squeezes or dimension != axis for dimension in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         axis, count = self._axis(graph, operator), graph.inputs(operator)[0]
         if operator.get('squeeze_axis', False):
             box = output_shard.box[:axis] + ((0, count[axis]),) + output_shard.box[axis:]
@@ -80,13 +80,13 @@ class SliceChannel(Rule):
 
     def samples(self, graph: Graph, operator: Operator,
                 known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
-        """Slices along the samples have whole rounds of them, or are of some of them only."""
+        """Return the sample axes: a slice along the samples has whole rounds of them, or some samples only."""
         axis, count, whole = self._axis(graph, operator), graph.inputs(operator)[0], known[0]
         if whole is None or whole.axis != axis or operator.get('squeeze_axis', False):
             return super().samples(graph, operator, known)
-        found, low = [], 0
+        sample_axes, low = [], 0
         for output in range(operator.outputs):
             high = low + graph.shape(operator, output)[axis]
-            found.append(after_slice(whole, axis, count[axis], low, high))
+            sample_axes.append(after_slice(whole, axis, count[axis], low, high))
             low = high
-        return found
+        return sample_axes

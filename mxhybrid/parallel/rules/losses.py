@@ -1,5 +1,4 @@
-"""Rules of outputs that make a loss of their own, whatever gradient comes back to them: each copy would give all of it.
-"""
+"""The rules of operators that are a loss, whatever gradient comes back to them: each copy would return all of it."""
 from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
@@ -9,15 +8,15 @@ from ..sharding.sample_axis import SampleAxis
 from .batch_only import BatchOnly
 from .elementwise import Pointwise
 
-#: Operators without a rule whose gradient does not depend on that of their output alone: they make a loss of their own,
-#: or add one.  Each copy would give all of it.  A custom operator may be one.
+# Operators without a rule whose gradient does not depend on that of their output alone: they are a loss, or add one.
+# Each copy would return all of it.  A custom operator may be one.
 register('Softmax', 'IdentityAttachKLSparseReg', 'Custom', is_loss=True)(OnOneRank)
 
 
 @register('SoftmaxOutput', 'SVMOutput', labels_are_classes=True)
 @register('LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput')
 class Loss(BatchOnly):
-    """Losses of samples, which one rank computes if they are divided by the size of the batch."""
+    """A loss of each sample; one rank computes it for all if it is divided by the size of the batch."""
 
     not_replicable = is_loss = True
     index_input = 1
@@ -30,30 +29,30 @@ class Loss(BatchOnly):
         return shape[-1 if last else 1] if self.labels_are_classes else None
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """The first, if at all."""
-        whole = operator.get('normalization', 'null') != 'null'
-        return [dimension == 0 and not whole for dimension in range(len(graph.shape(operator)))]
+        """Return True for the first dimension, unless the loss is divided by the size of the batch."""
+        is_normalized = operator.get('normalization', 'null') != 'null'
+        return [dimension == 0 and not is_normalized for dimension in range(len(graph.shape(operator)))]
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Samples are where the inputs have them, in the first dimension, also of what one rank computes for all."""
-        found = {axis for axis in known if axis is not None}
-        return [found.pop() if len(found) == 1 and all(axis.axis == 0 for axis in found) else None]
+        """Return the sample axis, the first dimension, also where one rank computes the loss for all."""
+        axes = {axis for axis in known if axis is not None}
+        return [axes.pop() if len(axes) == 1 and all(axis.axis == 0 for axis in axes) else None]
 
 
 @register('MakeLoss', 'make_loss')
 class LossOfElements(Pointwise):
-    """MakeLoss and make_loss: each element is a loss; one rank computes all if they are divided by the size of the
-    batch.
+    """MakeLoss and make_loss: each element is a loss; one rank computes all of them if they are divided by the size of
+    the batch.
     """
 
     not_replicable = is_loss = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All, or none."""
+        """Return True for every dimension, unless the losses are divided by the size of the batch."""
         return [operator.get('normalization', 'null') == 'null'] * len(graph.shape(operator))
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Samples are where the input has them, also of what one rank computes for all."""
+        """Return the sample axis of the input, also where one rank computes the losses for all."""
         return [known[0]]

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""The rule of pooling."""
 from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -14,14 +14,14 @@ from .windows import is_channels_first, window
 
 @register('Pooling')
 class Pooling(Rule):
-    """Samples, channels, and every dimension of images that is not pooled as a whole; where whole images are summed or
-    averaged, addends are ranges of the first of these.
+    """Pooling: samples, channels and every dimension of images that is not pooled as a whole can be split; where whole
+    images are summed or averaged, addends are ranges of their first dimension.
     """
 
     keeps_blocked = makes_images = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All where each output reads a window."""
+        """Return True for the dimensions of images where each output reads a window of its own."""
         shape = graph.shape(operator)
         windows = not operator.get('global_pool', False) and is_channels_first(operator) and self._is_plain(operator)
         return [True, is_channels_first(operator)] + [windows] * (len(shape) - 2)
@@ -34,27 +34,27 @@ class Pooling(Rule):
 
     @staticmethod
     def _adds(graph: Graph, operator: Operator) -> bool:
-        """Whether all of an image is summed or averaged."""
+        """Tell whether whole images are summed or averaged."""
         data, kind = graph.inputs(operator)[0], operator.get('pool_type', 'max')
         count = len(data) - 2
         return kind in ('avg', 'sum') and is_channels_first(operator) and (bool(operator.get('global_pool', False)) or (
-            as_tuple(operator.get('kernel'), count,
-                     1) == tuple(data[2:]) and not any(as_tuple(operator.get('pad'), count, 0))))
+            as_tuple(operator.get('kernel'), count, 1) == tuple(data[2:])
+            and not any(as_tuple(operator.get('pad'), count, 0))))
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """Rows of images."""
+        """Return the number of rows of an image, if whole images are summed."""
         return graph.inputs(operator)[0][2] if self._adds(graph, operator) else 1
 
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """As :meth:`Rule.propagate`; sums of the parts of images are addends."""
-        own, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
-        if addends > 1 and addends <= self.addends(graph, operator) and self._within(graph, operator, own):
-            return own, addends
+        """Return degrees and addends, see :meth:`Rule.propagate`: sums over parts of an image are addends."""
+        kept, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
+        if addends > 1 and addends <= self.addends(graph, operator) and self._within(graph, operator, kept):
+            return kept, addends
         return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         out, data, shape = output_shard.box, graph.inputs(operator)[0], graph.shape(operator)
         if not is_channels_first(operator):
             return OperatorShard([(out[0],) + full(data[1:])], [out])
@@ -71,10 +71,10 @@ class Pooling(Rule):
         strides, pads = as_tuple(operator.get('stride'), count, 1), as_tuple(operator.get('pad'), count, 0)
         fill = float('-inf') if operator.get('pool_type', 'max') == 'max' else 0.0
         if operator.get('pooling_convention', 'valid') == 'valid':
-            windows = [window(*each) for each in zip(out[2:], data[2:], shape[2:], kernel, strides, pads)]
+            windows = [window(*dimension) for dimension in zip(out[2:], data[2:], shape[2:], kernel, strides, pads)]
             attrs: Dict[str, Any] = {'pad': tuple(pad for _, pad in windows)}
-        else:  # what rounding up makes be read beyond the image is there as padding
-            windows = [window(each[0], each[1], -1, *each[2:])
-                       for each in zip(out[2:], data[2:], kernel, strides, pads)]
+        else:  # where the count is rounded up, windows reach beyond the image: the padding is part of what is read
+            windows = [window(out_range, count_in, -1, *rest) for out_range, count_in, *rest in
+                       zip(out[2:], data[2:], kernel, strides, pads)]
             attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}
-        return OperatorShard([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])
+        return OperatorShard([out[:2] + tuple(rows for rows, _ in windows)], [out], attrs, [fill])

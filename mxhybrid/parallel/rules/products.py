@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""The rules of products of matrices."""
 from typing import List, Sequence
 
 from ..ops.graph import Graph, Operator
@@ -9,31 +9,31 @@ from .aligned import Aligned, Alignment
 
 
 class Contraction(Aligned):
-    """Products that sum over one dimension of their first two inputs; addends are ranges of that."""
+    """A product that sums over one dimension of its first two inputs; addends are ranges of that dimension."""
 
     @staticmethod
     def _sums(alignments: Sequence[Alignment]) -> List[int]:
-        """The dimension of each of two inputs over which is summed; none where that is not one of each."""
-        found = [[at for at, aligned in enumerate(alignment) if aligned is None] for alignment in alignments]
-        return [places[0] for places in found] if [len(places) for places in found] == [1, 1] else []
+        """Return the dimension of each of two inputs over which the product sums; none if that is not one of each."""
+        summed_over = [[at for at, aligned in enumerate(alignment) if aligned is None] for alignment in alignments]
+        return [axes[0] for axes in summed_over] if [len(axes) for axes in summed_over] == [1, 1] else []
 
     def addends(self, graph: Graph, operator: Operator) -> int:
-        """Return the length of what is summed."""
-        places = self._sums(self.aligned(graph, operator))
-        return graph.inputs(operator)[0][places[0]] if places else 1
+        """Return the length of the dimension that is summed over."""
+        axes = self._sums(self.aligned(graph, operator))
+        return graph.inputs(operator)[0][axes[0]] if axes else 1
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
-        found, places = super().shard(graph, operator, output_shard), self._sums(self.aligned(graph, operator))
+        """Return the shard, see :meth:`Rule.shard`."""
+        shard, axes = super().shard(graph, operator, output_shard), self._sums(self.aligned(graph, operator))
         if output_shard.addends > 1:
             own = summed(self.addends(graph, operator), output_shard)
-            found.inputs = [box if box is None else with_range(box, at, own) for box, at in zip(found.inputs, places)]
-        return found
+            shard.inputs = [box if box is None else with_range(box, axis, own) for box, axis in zip(shard.inputs, axes)]
+        return shard
 
 
 @register('batch_dot', '_linalg_gemm2', '_linalg_gemm')
 class Product(Contraction):
-    """Products of matrices, many at once: batch_dot, gemm2 and gemm; addends are ranges of what they sum over."""
+    """batch_dot, gemm2 and gemm: products of many matrices."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
@@ -43,17 +43,17 @@ class Product(Contraction):
         others: Alignment = list(range(count - 2))
         left: Alignment = [count - 2, None]
         right: Alignment = [None, count - 1]
-        found = [others + (left[::-1] if operator.get('transpose_a', False) else left),
+        factors = [others + (left[::-1] if operator.get('transpose_a', False) else left),
                  others + (right[::-1] if operator.get('transpose_b', False) else right)]
-        return found + [list(range(count))] * (len(operator.inputs) - 2)
+        return factors + [list(range(count))] * (len(operator.inputs) - 2)
 
 
 @register('dot')
 class Dot(Contraction):
-    """dot: the last dimension of the first input is summed with the first one of the other."""
+    """dot: a product that sums over the last dimension of the first input and the first dimension of the second."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment: nothing is cut where an input is a vector."""
+        """Return the alignment: nothing can be split where an input is a vector."""
         left, right = (len(shape) for shape in graph.inputs(operator))
         if min(left, right) < 2:
             return [[None] * left, [None] * right]

@@ -1,4 +1,4 @@
-"""Reductions."""
+"""The rule of reductions."""
 from typing import List, Optional
 
 from ..ops.graph import Graph, Operator
@@ -10,7 +10,7 @@ from ..sharding.split import OutputShard
 
 @register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin', 'moments')
 class Reduction(Rule):
-    """Whatever is not reduced."""
+    """A reduction: every dimension that is not reduced can be split."""
 
     def _reduced(self, graph: Graph, operator: Operator) -> List[bool]:
         count = len(graph.inputs(operator)[0])
@@ -21,22 +21,22 @@ class Reduction(Rule):
             chosen = set(range(count)) - chosen
         return [at in chosen for at in range(count)]
 
-    def _kept(self, graph: Graph, operator: Operator) -> List[Optional[int]]:
-        """The dimension of the input for each of the output; None for one that was reduced to 1."""
+    def _sources(self, graph: Graph, operator: Operator) -> List[Optional[int]]:
+        """Return the input dimension of each output dimension; None for one that is reduced to length 1."""
         reduced = self._reduced(graph, operator)
         if operator.get('keepdims', False):
             return [None if gone else at for at, gone in enumerate(reduced)]
-        found: List[Optional[int]] = [at for at, gone in enumerate(reduced) if not gone]
-        return found or [None]
+        remaining: List[Optional[int]] = [at for at, gone in enumerate(reduced) if not gone]
+        return remaining or [None]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Those that are kept."""
-        return [source is not None for source in self._kept(graph, operator)]
+        """Return True for the dimensions that remain."""
+        return [source is not None for source in self._sources(graph, operator)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         box = list(full(graph.inputs(operator)[0]))
-        for to, source in enumerate(self._kept(graph, operator)):
+        for to, source in enumerate(self._sources(graph, operator)):
             if source is not None:
                 box[source] = output_shard.box[to]
         return OperatorShard([tuple(box)], [output_shard.box] * operator.outputs)

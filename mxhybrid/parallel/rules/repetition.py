@@ -1,4 +1,4 @@
-"""Operators that repeat elements."""
+"""The rules of operators that repeat elements."""
 from typing import Any, List, Optional, Sequence
 
 import mxnet as mx
@@ -13,17 +13,15 @@ from ..sharding.split import OutputShard
 
 @register('broadcast_to', 'broadcast_axis', 'broadcast_like')
 class Broadcast(Rule):
-    """broadcast_to, broadcast_axis and broadcast_like: dimensions of 1 are repeated, in every part as often as it has
-    coordinates.
-    """
+    """broadcast_to, broadcast_axis and broadcast_like: every dimension can be split."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return all dimensions, unless one is added."""
+        """Return True for every dimension, unless one is added."""
         count = len(graph.shape(operator))
         return [len(graph.inputs(operator)[0]) == count] * count
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         data = graph.inputs(operator)[0]
         if len(data) != len(output_shard.box):
             return super().shard(graph, operator, output_shard)
@@ -36,7 +34,9 @@ class Broadcast(Rule):
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Samples are where the data has them, or the input that gives the shape, in a dimension that is repeated."""
+        """Return the sample axis: that of the data, or, in a repeated dimension, that of the input that gives the
+        shape.
+        """
         data, found = graph.inputs(operator)[0], {known[0]} - {None}
         like = known[1] if len(known) > 1 else None
         if like is not None and len(data) == len(graph.shape(operator)):
@@ -54,7 +54,9 @@ class Broadcast(Rule):
 
 @register('repeat')
 class Repeat(Rule):
-    """repeat: each element several times behind each other, which stay together; without an axis, nothing is cut."""
+    """repeat: each element several times in a row; the copies of an element stay together.  Without an axis nothing can
+    be split.
+    """
 
     @staticmethod
     def _axis(graph: Graph, operator: Operator) -> Optional[int]:
@@ -67,11 +69,11 @@ class Repeat(Rule):
         return [int(operator.get('repeats')) if at == axis else 1 for at in range(len(graph.shape(operator)))]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return all dimensions, or none."""
+        """Return True for every dimension if there is an axis."""
         return [self._axis(graph, operator) is not None] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         axis, times = self._axis(graph, operator), int(operator.get('repeats'))
         if axis is None:
             return super().shard(graph, operator, output_shard)
@@ -80,7 +82,7 @@ class Repeat(Rule):
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Each sample has several times as many coordinates where it is repeated."""
+        """Return the sample axis: where samples are repeated, each has several times as many coordinates."""
         axis, whole = self._axis(graph, operator), known[0]
         if axis is None or whole is None:
             return [None]
@@ -89,7 +91,7 @@ class Repeat(Rule):
 
 @register('tile')
 class Tile(Rule):
-    """tile: a tensor several times beside itself; dimensions in which it is, are whole."""
+    """tile: a tensor several times beside itself; every dimension that is not tiled can be split."""
 
     @staticmethod
     def _repetitions(graph: Graph, operator: Operator) -> List[int]:
@@ -99,12 +101,12 @@ class Tile(Rule):
         return [1] * (len(graph.shape(operator)) - len(times)) + times
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return the dimensions that are not tiled."""
+        """Return True for the dimensions that are not tiled."""
         first = len(graph.shape(operator)) - len(graph.inputs(operator)[0])
         return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, operator))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         data, times = graph.inputs(operator)[0], self._repetitions(graph, operator)
         first = len(output_shard.box) - len(data)
         box = tuple(output_shard.box[first + at] if times[first + at] == 1 else whole
@@ -113,7 +115,7 @@ class Tile(Rule):
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """There are several times as many rounds of samples where they are tiled."""
+        """Return the sample axis: where samples are tiled, there are several times as many rounds of them."""
         whole = known[0]
         if whole is None:
             return [None]

@@ -1,4 +1,4 @@
-"""Another shape, or order of dimensions, of the same elements."""
+"""The rules of operators that give the same elements another shape or order of dimensions."""
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -13,7 +13,7 @@ from ..sharding.split import OutputShard
 
 @register('SwapAxis', 'transpose')
 class Permute(Rule):
-    """SwapAxis and transpose: dimensions in another order."""
+    """SwapAxis and transpose: every dimension can be split."""
 
     moves_dimensions = True
 
@@ -28,11 +28,11 @@ class Permute(Rule):
         return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         box: List[Any] = [None] * len(output_shard.box)
         for to, source in enumerate(self._order(graph, operator)):
             box[source] = output_shard.box[to]
@@ -40,8 +40,10 @@ class Permute(Rule):
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
-    """Neighbouring dimensions of two shapes that have the same elements, in the same order: where nothing crosses."""
-    found, first, second = [], 0, 0
+    """Return the smallest groups of neighbouring dimensions of two shapes that have the same elements, in the same
+    order.
+    """
+    groups, first, second = [], 0, 0
     while first < len(before) or second < len(after):
         start, begin = first, second
         left = right = 1
@@ -54,30 +56,30 @@ def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[rang
                 left, first = left * before[first], first + 1
             else:
                 right, second = right * after[second], second + 1
-        found.append((range(start, first), range(begin, second)))
-    return found
+        groups.append((range(start, first), range(begin, second)))
+    return groups
 
 
 @register('Reshape', 'reshape', 'Flatten', 'flatten', 'expand_dims', 'squeeze', 'reshape_like')
 class Reshape(Rule):
-    """Another shape of the same elements, in the same order: cut where whole rows of both shapes are cut."""
+    """Another shape of the same elements, in the same order: split where a split cuts whole rows of both shapes."""
 
     moves_dimensions = True
 
     def _groups(self, graph: Graph, operator: Operator) -> Dict[int, Tuple[range, range]]:
-        """Those whose first dimension can be cut, by that dimension of the output."""
+        """Return the groups of dimensions whose first dimension can be split, by that dimension of the output."""
         before, after = graph.inputs(operator)[0], graph.shape(operator)
-        found = {}
+        groups = {}
         for old, new in shape_groups(before, after):
-            # Dimensions of 1 in front do not matter.
+            # Dimensions of length 1 in front do not matter.
             old = range(next((at for at in old if before[at] > 1), old.start), old.stop)
             new = range(next((at for at in new if after[at] > 1), new.start), new.stop)
             if len(old) and len(new):
-                found[new.start] = (old, new)
-        return found
+                groups[new.start] = (old, new)
+        return groups
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """What the cut dimension of the input holds of the output's."""
+        """Return how many coordinates of an output dimension one coordinate of the input dimension holds."""
         before, after = graph.inputs(operator)[0], graph.shape(operator)
         grains = [1] * len(after)
         for at, (old, new) in self._groups(graph, operator).items():
@@ -90,12 +92,12 @@ class Reshape(Rule):
         return grains
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Those that lead a group."""
+        """Return True for the first dimension of each group."""
         groups = self._groups(graph, operator)
         return [at in groups for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         before, after = graph.inputs(operator)[0], graph.shape(operator)
         box = list(full(before))
         for at, (old, new) in self._groups(graph, operator).items():
@@ -113,7 +115,7 @@ class Reshape(Rule):
 
     def samples(self, graph: Graph, operator: Operator,
                 known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
-        """Samples are known where their elements still lie in whole coordinates of a dimension."""
+        """Return the sample axis, where samples are still whole coordinates of a dimension."""
         return [after_reshape(known[0], graph.inputs(operator)[0], graph.shape(operator))]
 
 
@@ -126,14 +128,14 @@ def _product(shape: Sequence[int], dimensions: range) -> int:
 
 @register('_contrib_arange_like')
 class ArangeLike(Rule):
-    """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
+    """arange_like: only the shape of the input counts, so that no element of the input is read."""
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            given = mx.sym.zeros(shape=shape, dtype=dtype)
+            like = mx.sym.zeros(shape=shape, dtype=dtype)
             attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
-            return mx.sym.contrib.arange_like(given, name=name, **attrs)
+            return mx.sym.contrib.arange_like(like, name=name, **attrs)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)

@@ -1,4 +1,4 @@
-"""Slices."""
+"""The rules of slices."""
 from typing import Any, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -12,14 +12,14 @@ from ..sharding.split import OutputShard
 
 @register('slice_axis')
 class SliceAxis(Rule):
-    """All dimensions; a part reads what it makes."""
+    """slice_axis: every dimension can be split; a shard reads the elements that it returns."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All."""
+        """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """As :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         axis, begin = self._where(graph, operator)
         low, high = output_shard.box[axis]
         return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
@@ -27,14 +27,14 @@ class SliceAxis(Rule):
 
     @staticmethod
     def _where(graph: Graph, operator: Operator) -> Tuple[int, int]:
-        """Return the dimension that is cut, and its first coordinate that is kept."""
+        """Return the axis, and its first coordinate in the slice."""
         shape = graph.inputs(operator)[0]
         axis = axis_of(operator, len(shape), 0)
         return axis, int(operator.get('begin', 0)) % shape[axis] if shape[axis] else 0
 
     def samples(self, graph: Graph, operator: Operator,
                 known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
-        """A slice along the samples has whole rounds of them, or is of some of them only."""
+        """Return the sample axis: a slice along the samples has whole rounds of them, or some samples only."""
         axis, begin = self._where(graph, operator)
         return [after_slice(known[0], axis, graph.inputs(operator)[0][axis], begin,
                             begin + graph.shape(operator)[axis])]
@@ -42,7 +42,7 @@ class SliceAxis(Rule):
 
 @register('slice', 'slice_like')
 class Slice(Rule):
-    """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
+    """slice and slice_like: every dimension can be split in which the slice takes all elements between two ends."""
 
     def _where(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
         """Return for each dimension the first element that is taken, and the step to the next."""
@@ -50,13 +50,13 @@ class Slice(Rule):
         if operator.op == 'slice_like':
             return [(0, 1)] * len(shape)
         begins, steps = (self._each(operator, key, len(shape)) for key in ('begin', 'step'))
-        found = []
+        starts = []
         for count, begin, step in zip(shape, begins, steps):
             step = 1 if step is None else step
             if begin is None:
                 begin = 0 if step > 0 else count - 1
-            found.append((begin + count * (begin < 0), step))
-        return found
+            starts.append((begin + count * (begin < 0), step))
+        return starts
 
     @staticmethod
     def _each(operator: Operator, key: str, count: int) -> List[Optional[int]]:
@@ -65,11 +65,11 @@ class Slice(Rule):
         return values + [None] * (count - len(values))
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return all dimensions whose step is 1."""
+        """Return True for the dimensions whose step is 1."""
         return [step == 1 for _, step in self._where(graph, operator)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the part, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`."""
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
                     zip(output_shard.box, self._where(graph, operator), graph.inputs(operator)[0]))
         boxes = [box] + shape_only(graph, operator)
@@ -78,15 +78,17 @@ class Slice(Rule):
             if all(step == 1 for _, step in self._where(graph, operator)):
                 return mx.sym.identity(inputs[0], name=name)
             begins, ends, steps = (self._each(operator, key, len(box)) for key in ('begin', 'end', 'step'))
-            kept = [step in (1, None) for step in steps]
+            has_unit_step = [step in (1, None) for step in steps]
             return mx.sym.slice(inputs[0], name=name,
-                                begin=tuple(None if keeps else value for value, keeps in zip(begins, kept)),
-                                end=tuple(None if keeps else value for value, keeps in zip(ends, kept)), step=steps)
+                                begin=tuple(None if is_unit else value
+                                            for value, is_unit in zip(begins, has_unit_step)),
+                                end=tuple(None if is_unit else value for value, is_unit in zip(ends, has_unit_step)),
+                                step=steps)
         return OperatorShard(boxes, [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """A slice along the samples has whole rounds of them, or is of some of them only."""
+        """Return the sample axis: a slice along the samples has whole rounds of them, or some samples only."""
         whole = known[0]
         if whole is None:
             return [None]

@@ -1,1 +1,1 @@
-"""Boxes of arrays, and how ranks hold the boxes of a tensor: layouts, splits of operators, layouts of weights."""
+"""Boxes of tensors, and the ranks that hold them: layouts, splits of operators, layouts of weights."""

@@ -1,27 +1,27 @@
-"""Layouts of tensors over ranks, and what moves between two of them."""
+"""Layouts of tensors over ranks, and the messages between two layouts."""
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .box import Box, full, overlap, size_of, subtract
 
 
 class Layout:
-    """Which box of a tensor each rank holds; ranks may hold the same, and some none.
+    """The box of a tensor that each rank holds; several ranks may hold the same box, and some none.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the whole tensor.
+        The shape of the whole tensor.
     boxes : dict of int to Box
-        By rank.
+        The boxes by rank.
     partial : bool
-        Whether what ranks hold are addends, whose sum is the tensor.
+        Whether ranks hold addends, whose sum is the tensor.
     """
 
     def __init__(self, shape: Tuple[int, ...], boxes: Dict[int, Box], partial: bool = False):
         self.shape, self.boxes, self.partial = tuple(shape), dict(boxes), partial
 
     def gives(self, wanted: Dict[int, Box]) -> bool:
-        """Whether every rank has what is wanted there, so that nothing moves."""
+        """Tell whether every rank has the box that it needs, so that nothing moves."""
         return not self.partial and all(self.boxes.get(rank) == box for rank, box in wanted.items())
 
 
@@ -34,49 +34,49 @@ class Message(NamedTuple):
 
 
 def messages(have: Layout, wanted: Dict[int, Box]) -> List[Message]:
-    """What has to move so that every rank has what is `wanted` there; the same list on all ranks.
+    """Return the messages that give every rank its box of `wanted`; the list is the same on all ranks.
 
-    Addends go from all who have one.  Whatever else several ranks hold, a rank takes from itself if it can, and else
-    from one that few others ask.
+    All ranks that have an addend send it.  An element that several ranks hold comes from the target itself if it can,
+    else from a rank that sends to few others.
     """
-    found = []
+    needed = []
     inside = full(have.shape)
-    asked = dict.fromkeys(have.boxes, 0)
+    targets_of = dict.fromkeys(have.boxes, 0)
     for target, box in sorted(wanted.items()):
         rest: List[Box] = [common for common in [overlap(box, inside)] if common is not None]
         if have.partial:
-            for source, theirs in sorted(have.boxes.items()):
-                found += [Message(source, target, common) for one in rest for common in [overlap(one, theirs)]
-                          if common is not None]
+            for source, source_box in sorted(have.boxes.items()):
+                needed += [Message(source, target, common) for box_left in rest
+                           for common in [overlap(box_left, source_box)] if common is not None]
             continue
-        for source in sorted(have.boxes, key=lambda rank: (rank != target, asked[rank], rank)):
-            left = []
-            for one in rest:
-                common = overlap(one, have.boxes[source])
+        for source in sorted(have.boxes, key=lambda rank: (rank != target, targets_of[rank], rank)):
+            still_missing = []
+            for box_left in rest:
+                common = overlap(box_left, have.boxes[source])
                 if common is None:
-                    left.append(one)
+                    still_missing.append(box_left)
                     continue
-                found.append(Message(source, target, common))
-                asked[source] += source != target
-                left += subtract(one, common)
-            rest = left
-        assert not rest, 'nobody holds %s of %s' % (rest, have.shape)
-    return found
+                needed.append(Message(source, target, common))
+                targets_of[source] += source != target
+                still_missing += subtract(box_left, common)
+            rest = still_missing
+        assert not rest, 'no rank holds %s of %s' % (rest, have.shape)
+    return needed
 
 
-def bytes_between(moved: List[Message], itemsize: int) -> int:
-    """Bytes that go from one rank to another one."""
-    return sum(size_of(one.box) for one in moved if one.source != one.target) * itemsize
+def bytes_between(sent: List[Message], itemsize: int) -> int:
+    """Return the bytes that go from one rank to another one."""
+    return sum(size_of(message.box) for message in sent if message.source != message.target) * itemsize
 
 
 def owners(boxes: Dict[int, Box]) -> Dict[Box, int]:
-    """The rank that speaks for those which hold the same box."""
-    found: Dict[Box, int] = {}
+    """Return the owner of each box, the first of the ranks that hold it."""
+    owner_of: Dict[Box, int] = {}
     for rank, box in sorted(boxes.items()):
-        found.setdefault(box, rank)
-    return found
+        owner_of.setdefault(box, rank)
+    return owner_of
 
 
 def group_of(rank: int, boxes: Dict[int, Box]) -> Optional[List[int]]:
-    """The ranks that hold the same box as one of them; None if that holds none."""
+    """Return the ranks that hold the same box as `rank`; None if that holds none."""
     return sorted(other for other, box in boxes.items() if box == boxes[rank]) if rank in boxes else None

@@ -14,7 +14,7 @@ class SampleAxis(NamedTuple):
     axis: int
     #: Neighbouring coordinates that belong to one sample.
     each: int = 1
-    #: How often all samples stand behind each other.
+    #: The number of times that all samples follow each other.
     rounds: int = 1
 
     def ranges(self, samples: int, low: int, high: int) -> List[Range]:
@@ -23,8 +23,8 @@ class SampleAxis(NamedTuple):
 
 
 def after_reshape(known: Optional[SampleAxis], before: Sequence[int], after: Sequence[int]) -> Optional[SampleAxis]:
-    """Return where samples are once the same elements, in the same order, have another shape; None where no dimension
-    has them any more.
+    """Return the sample axis once the same elements, in the same order, have another shape; None if no dimension has
+    whole samples any more.
     """
     if known is None:
         return None
@@ -38,7 +38,7 @@ def after_reshape(known: Optional[SampleAxis], before: Sequence[int], after: Seq
 
 
 def after_slice(known: Optional[SampleAxis], axis: int, count: int, low: int, high: int) -> Optional[SampleAxis]:
-    """Return where samples are once a dimension of so many coordinates is cut to a range; None where some lack."""
+    """Return the sample axis once a dimension of `count` coordinates is cut to a range; None if it lacks samples."""
     if known is None or known.axis != axis:
         return known
     whole = count // known.rounds

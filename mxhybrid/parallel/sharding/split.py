@@ -1,11 +1,11 @@
-"""How an operator is split over ranks: its degrees, and which ranks have its parts."""
+"""Splits of operators over ranks: degrees, and the ranks that compute the shards."""
 from typing import Dict, List, NamedTuple, Sequence
 
 from .box import Box, split_shape
 
 
 class OutputShard(NamedTuple):
-    """The part of an operator that a rank has: a box of its first output, and which of so many addends of that."""
+    """The shard of an operator's first output that a rank computes: a box, and which of its addends."""
 
     box: Box
     addend: int = 0
@@ -13,37 +13,37 @@ class OutputShard(NamedTuple):
 
 
 class Split:
-    """Of one operator.
+    """The way in which an operator is split.
 
     Attributes
     ----------
     degrees : tuple of int
-        Ranges in which each dimension of the first output is cut.
+        The number of ranges of each dimension of the first output.
     ranks : tuple of int
-        Who has the parts: the last dimension is fastest, then addends, then copies.
+        The ranks that compute the shards: copies vary fastest, then addends, then the last dimension.
     addends : int
-        Into how many ranges the inputs are cut over which the operator sums, so that outputs are addends.
+        The number of ranges of the dimension that the operator sums over; outputs are addends if it is above 1.
     copies : int
-        Ranks that compute the same part.
+        The number of ranks that compute the same shard.
     """
 
     def __init__(self, degrees: Sequence[int], ranks: Sequence[int], addends: int = 1, copies: int = 1):
-        self.degrees, self.ranks = tuple(int(one) for one in degrees), tuple(int(one) for one in ranks)
+        self.degrees, self.ranks = tuple(map(int, degrees)), tuple(map(int, ranks))
         self.addends, self.copies = int(addends), int(copies)
         count = self.addends * self.copies
         for degree in self.degrees:
             count *= degree
         assert count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, addends, copies)
-        #: What makes two of them equal.
+        #: Splits are equal if their keys are.
         self.key = self.degrees, self.ranks, self.addends, self.copies
         self._hash = hash(self.key)
 
     def shards(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, OutputShard]:
-        """The part of each rank that has one."""
-        every: List[OutputShard] = [OutputShard(box, addend, self.addends) for box in split_shape(shape, self.degrees,
-                                                                                              grains)
-                              for addend in range(self.addends) for _ in range(self.copies)]
-        return dict(zip(self.ranks, every))
+        """Return the shard of each rank that has one."""
+        boxes = split_shape(shape, self.degrees, grains)
+        shards: List[OutputShard] = [OutputShard(box, addend, self.addends) for box in boxes
+                                     for addend in range(self.addends) for _ in range(self.copies)]
+        return dict(zip(self.ranks, shards))
 
     def __eq__(self, other: object) -> bool:
         return self is other or isinstance(other, Split) and self.key == other.key
@@ -56,5 +56,5 @@ class Split:
 
 
 def whole_on(dimensions: int, ranks: Sequence[int]) -> Split:
-    """The whole operator on each of some ranks."""
+    """Return the split that computes the whole operator on each of some ranks."""
     return Split((1,) * dimensions, ranks, copies=len(ranks))

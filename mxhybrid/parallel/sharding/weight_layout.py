@@ -1,4 +1,4 @@
-"""Which box of each weight a rank holds."""
+"""Layouts of weights: the box of each weight that a rank holds."""
 from typing import Dict, List, Optional, Set, Tuple
 
 from .box import Box, bounding_box, full, overlap
@@ -6,7 +6,7 @@ from .layout import group_of
 
 
 class WeightLayouts:
-    """Of all parameters of a network; `shapes` are their whole ones."""
+    """The boxes of all parameters of a network that ranks hold; `shapes` are those of the whole parameters."""
 
     def __init__(self, shapes: Dict[str, Tuple[int, ...]]):
         self.shapes = shapes
@@ -14,24 +14,25 @@ class WeightLayouts:
         self._held: Optional[Dict[str, Dict[int, Box]]] = None
 
     def require(self, name: str, rank: int, box: Box) -> None:
-        """A part of an operator on a rank reads a box."""
+        """Note that a shard of an operator reads a box on a rank."""
         assert self._held is None
         self._needed[name].setdefault(rank, set()).add(box)
 
     def boxes(self, name: str) -> Dict[int, Box]:
-        """What each rank holds, if anything: boxes of two ranks are the same, or have nothing in common."""
+        """Return the box of each rank that holds one: the boxes of two ranks are equal or disjoint."""
         if self._held is None:
-            self._held = {one: self._resolve(one) for one in self.shapes}
+            self._held = {weight: self._resolve(weight) for weight in self.shapes}
         return self._held[name]
 
     def adopt(self, others: 'WeightLayouts') -> str:
-        """Have ranks hold the boxes of `others`, which have in them what is needed here; else the name of a weight for
-        which that is not so.
+        """Let ranks hold the boxes of `others`.  Return the name of a weight of which these lack a required element, ''
+        if there is none.
         """
         for name, needed in self._needed.items():
-            held = others.boxes(name)
+            their_boxes = others.boxes(name)
             for rank, boxes in needed.items():
-                if rank not in held or overlap(bounding_box(boxes), held[rank]) != bounding_box(boxes):
+                required = bounding_box(boxes)
+                if rank not in their_boxes or overlap(required, their_boxes[rank]) != required:
                     return name
         self._held = {name: others.boxes(name) for name in self.shapes}
         return ''
@@ -39,14 +40,14 @@ class WeightLayouts:
     def _resolve(self, name: str) -> Dict[int, Box]:
         boxes = {rank: bounding_box(needed) for rank, needed in self._needed[name].items()}
         different = sorted(set(boxes.values()))
-        if any(overlap(one, other) is not None for at, one in enumerate(different) for other in different[:at]):
+        if any(overlap(box, other) is not None for at, box in enumerate(different) for other in different[:at]):
             return dict.fromkeys(boxes, full(self.shapes[name]))
         return boxes
 
     def group(self, name: str, rank: int) -> Optional[List[int]]:
-        """The ranks that hold the same box as this one; None if it holds none."""
+        """Return the ranks that hold the same box as `rank`; None if it holds none."""
         return group_of(rank, self.boxes(name))
 
     def is_whole_everywhere(self, name: str, ranks: int) -> bool:
-        """Whether every rank holds all of it."""
+        """Tell whether every rank holds the whole weight."""
         return self.boxes(name) == dict.fromkeys(range(ranks), full(self.shapes[name]))
