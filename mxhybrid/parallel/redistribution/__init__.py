@@ -1,1 +1,3 @@
-"""Redistribution of a tensor from one layout to another: who sends which box to whom, and the transports."""
+"""Redistribution of a tensor from one layout to another: the boxes that ranks send to each other, and the
+transports.
+"""

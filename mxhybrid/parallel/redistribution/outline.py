@@ -1,4 +1,4 @@
-"""Outlines: what all workers must have in common of a network, line by line, without names, which may differ."""
+"""Outlines: what networks of all workers must have in common, line by line; names may differ."""
 import hashlib
 import json
 from typing import Any, List, NamedTuple, Optional
@@ -15,22 +15,22 @@ class Line(NamedTuple):
 
 
 class Outline:
-    """What a worker has of a network, line by line."""
+    """A description of a worker's network, line by line."""
 
     def __init__(self, lines: List[Line]):
         self.lines = lines
 
     def digest(self) -> str:
-        """Tell outlines apart."""
+        """Return a text that tells outlines apart."""
         return hashlib.sha256(json.dumps([[line.what, line.value] for line in self.lines]).encode()).hexdigest()[:16]
 
     def as_json(self) -> List[Any]:
-        """Return what :func:`first_difference` takes."""
+        """Return the outline in the form that :func:`first_difference` takes."""
         return [list(line) for line in self.lines]
 
 
 def first_difference(everyone: List[List[Any]]) -> Optional[str]:
-    """Return a sentence about the first line in which workers differ, of the outlines of all; None where none does."""
+    """Return a sentence about the first line in which the outlines of all workers differ; None if they are equal."""
     count = max(map(len, everyone))
     first, *others = [[Line(*line) for line in lines] + [Line('end', '', None)] * (count - len(lines))
                       for lines in everyone]

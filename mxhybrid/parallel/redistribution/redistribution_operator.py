@@ -1,7 +1,7 @@
-"""An exchange as an operator of MXNet's graph, which takes no thread while it waits.
+"""A redistribution as an operator of MXNet's graph, which holds no thread while it waits.
 
-A token goes from each exchange to the next one, so that all ranks make them in one order, and backward in the reverse:
-memory that MXNet uses again would else have exchanges wait for each other in circles.
+A token goes from each redistribution to the next one, so that all ranks begin them in one order, and in the reverse
+order in the backward pass: else redistributions could wait for each other in a circle, since MXNet uses memory again.
 """
 import itertools
 from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple
@@ -18,41 +18,40 @@ from .redistribution import Redistribution, Transfer
 #: Name of the operator.
 OPERATOR = 'mxhybrid_exchange'
 
-#: MXNet hands texts to operators: exchanges by their numbers in this process.
+#: Redistributions by their numbers in this process: MXNet passes texts to operators.
 _redistributions: Dict[int, 'RedistributionOperator'] = {}
 _numbers = itertools.count(1)
 
 
 class Carrier(Protocol):
-    """What moves pieces between ranks."""
+    """Moves pieces of arrays between ranks."""
 
     def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
-              done: Callable[[], None]
-              ) -> None:
-        """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
+              done: Callable[[], None]) -> None:
+        """Begin a transfer between two arrays, which nobody changes before ``done()`` is called."""
 
 
 class Transport(Protocol):
-    """Moves arrays, as operations of MXNet's engine that nobody waits for."""
+    """Moves arrays, by operations of MXNet's engine that block no thread."""
 
     def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
-        """Have the engine make a move; `source` is there already, `others` are held back, too, until it is made.
+        """Let the engine make a transfer; `source` is ready, and the engine holds `others` back, too, until it is made.
 
-        `source` and `target` may be None; with `adds`, the target keeps what it has, and more is added.
+        `source` and `target` may be None; with `adds`, what arrives is added to the target.
         """
 
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
+        """Let the engine make a transfer between two NumPy arrays, which are the memory of `arrays`."""
 
     def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
-        """What makes an exchange without Python; None where nothing does."""
+        """Return an operator that makes a redistribution without Python; None if there is none."""
 
     def forget(self, transfers: List[Transfer]) -> None:
-        """They will not be made any more, when what is under way is done."""
+        """Release transfers, which are not made again once those under way are done."""
 
 
 class CarrierTransport:
-    """Moves arrays by a carrier, as operations of MXNet's engine that nobody waits for."""
+    """Moves arrays by a carrier, by operations of MXNet's engine that block no thread."""
 
     def __init__(self, carrier: Carrier):
         self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
@@ -60,13 +59,13 @@ class CarrierTransport:
     def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
         """See :class:`Transport`."""
         arrays = others if target is None else others + [target]
-        given = None if source is None else host_view(source)
-        taken = None if target is None else host_view(target)
+        source_view = None if source is None else host_view(source)
+        target_view = None if target is None else host_view(target)
         if not adds:
-            self._deferred.push(arrays, (transfer, given, taken))
+            self._deferred.push(arrays, (transfer, source_view, target_view))
             return
         scratch = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-        self._deferred.push([scratch], (transfer, given, host_view(scratch)))
+        self._deferred.push([scratch], (transfer, source_view, host_view(scratch)))
         target += scratch
         for other in others:
             other[:] = 0
@@ -76,15 +75,15 @@ class CarrierTransport:
         self._deferred.push(arrays, (transfer, source, target), priority)
 
     def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
-        """A carrier is Python."""
+        """Return None: a carrier is Python."""
         return None
 
     def forget(self, transfers: List[Transfer]) -> None:
-        """A carrier keeps nothing of them."""
+        """Do nothing: a carrier keeps nothing of a transfer."""
 
 
 class RedistributionOperator:
-    """An exchange that a program makes, and who carries it."""
+    """A redistribution in a program's graph, and the transport that makes it."""
 
     def __init__(self, redistribution: Redistribution, transport: Transport, differentiable: bool,
                  on_failure: Callable[[BaseException], None], trace: AnyRecorder = OFF):
@@ -93,67 +92,68 @@ class RedistributionOperator:
         self._trace: Any = trace
         self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
-        #: What makes it without Python, where something does and nobody has to look on.
+        #: Makes it without Python, where there is such an operator and no trace is written.
         self._operator: Optional[ExchangeOperator] = None
         _redistributions[self.number] = self
 
     def forget(self) -> None:
-        """Nobody calls it any more."""
+        """Release its memory: no program calls it again."""
         if self._operator is not None:
-            mx.nd.waitall()  # what is under way needs it
+            mx.nd.waitall()  # transfers under way need it
         _redistributions.pop(self.number, None)
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """The operator in a graph: the token after it, and what the rank gets, None if that is nothing.
+        """Return the token after the operator, and what the rank receives, None if that is nothing.
 
-        `plain`: the gradient of what is given is wanted, and never added up in place, or none goes back.
+        `plain` says that no gradient goes back, or that the gradient of `given` is needed and never added up in place.
         """
         name = 'exchange%d' % self.number
         if plain and self._notifier is None:
             self._operator = self._transport.operator(self.redistribution)
         inputs = [token] if given is None else [token, given]
         if not self._differentiable:
-            inputs = [mx.sym.BlockGrad(one) for one in inputs]
+            inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
         if self._operator is not None:
-            # It may read no input of the graph.
-            made = self._operator.symbol(name, [mx.sym.identity(one) if _is_input(one) else one for one in inputs])
+            # A compiled operator may read no input of the graph.
+            outputs = self._operator.symbol(name, [mx.sym.identity(symbol) if _is_input(symbol) else symbol
+                                                   for symbol in inputs])
         else:
-            inputs[1:] = [mx.sym.stack(one, axis=0) for one in inputs[1:]]
-            made = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
-        after, taken = (made, None) if self.redistribution.target is None else (made[0], made[1])
-        if taken is not None and self._operator is None:
-            taken = mx.sym.SliceChannel(taken, num_outputs=1, axis=0, squeeze_axis=True)
-        # Backward goes past an exchange of which nothing goes back: that would wait in the engine's queue for its turn.
-        return after if self._differentiable else token + mx.sym.BlockGrad(after), taken
+            inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
+            outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
+        after, received = (outputs, None) if self.redistribution.target is None else (outputs[0], outputs[1])
+        if received is not None and self._operator is None:
+            received = mx.sym.SliceChannel(received, num_outputs=1, axis=0, squeeze_axis=True)
+        # The backward pass bypasses a redistribution without gradients, which would wait for its turn in the engine.
+        return after if self._differentiable else token + mx.sym.BlockGrad(after), received
 
-    def ending(self, made: Any) -> Any:
-        """What a graph may have as an output, of what the operator makes."""
-        return made if self._operator is None else mx.sym.identity(made)
+    def ending(self, symbol: Any) -> Any:
+        """Return what a graph may have as an output, of an output of the operator."""
+        return symbol if self._operator is None else mx.sym.identity(symbol)
 
     def forward(self, source: Any, token: Any, target: Any) -> None:
-        """Begin it."""
+        """Begin the transfer of the forward pass."""
         try:
-            ends = self._begins(self.redistribution.forward)
+            record_end = self._record_begin(self.redistribution.forward)
             self._transport.push(self.redistribution.forward, _inner(source), _inner(target), [token])
-            ends(token)
+            record_end(token)
         except BaseException as error:
             self._on_failure(error)
 
     def backward(self, gradient: Any, token: Any, target: Any, request: str) -> None:
-        """Begin its reverse."""
+        """Begin the transfer of the backward pass."""
         try:
             if target is not None and request == 'null':
                 target = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
-            ends = self._begins(self.redistribution.backward)
+            record_end = self._record_begin(self.redistribution.backward)
             self._transport.push(self.redistribution.backward, _inner(gradient), _inner(target), [token],
                                  request == 'add')
-            ends(token)
+            record_end(token)
         except BaseException as error:
             self._on_failure(error)
 
-    def _begins(self, transfer: Transfer) -> Callable[[Any], None]:
-        """Record that a move begins; the function that is returned records its end, which makes an array."""
+    def _record_begin(self, transfer: Transfer) -> Callable[[Any], None]:
+        """Record that a transfer begins; the function that is returned records its end, once an array is ready."""
         if self._notifier is None:
             return lambda array: None
         trace, notifier, number = self._trace, self._notifier, self._trace.new_id()
@@ -164,20 +164,21 @@ class RedistributionOperator:
 
 
 def _is_input(symbol: Any) -> bool:
-    """Of a graph."""
+    """Tell whether a symbol is an input of a graph."""
     return bool(symbol.list_outputs() == symbol.list_inputs())
 
 
 def _inner(array: Any) -> Any:
-    """Without the dimension in front."""
+    """Return an array without its first dimension, of length 1."""
     return None if array is None else array.reshape(array.shape[1:])
 
 
 class _PythonRedistribution(mx.operator.CustomOp):
-    """Inputs are the token and, with a dimension of 1 in front, what the rank gives; outputs likewise.
+    """A redistribution as an operator in Python.
 
-    Arrays in a layout of oneDNN would reach Python as freed memory: what makes that dimension, and what takes it away,
-    are operators that know no such layout, forwards as backwards (imperative_utils.h and custom.cc of MXNet 1.9.1).
+    Inputs are the token and what the rank sends, outputs the token and what it receives, with a dimension of length 1
+    in front.  Arrays in a layout of oneDNN would reach Python as freed memory: the operators that add and remove that
+    dimension know no such layout, in either pass (imperative_utils.h and custom.cc of MXNet 1.9.1).
     """
 
     def __init__(self, node: RedistributionOperator):
@@ -196,7 +197,8 @@ class _PythonRedistribution(mx.operator.CustomOp):
 
 @mx.operator.register(OPERATOR)
 class _Properties(mx.operator.CustomOpProp):
-    # declare_backward_dependency stays MXNet's: operator.py of MXNet 1.9.1 keeps the first answer for all of a name.
+    # declare_backward_dependency is not overridden: operator.py of MXNet 1.9.1 keeps the first answer for all operators
+    # of a name.
 
     def __init__(self, number: str):
         super().__init__(need_top_grad=True)

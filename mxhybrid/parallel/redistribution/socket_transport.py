@@ -1,6 +1,6 @@
-"""Pieces of arrays between ranks by sockets of Python: what serves where the compiled part is not there.
+"""Transfers by sockets in Python, for jobs without the compiled lane.
 
-One thread per process sends and receives for all moves that are under way, so that nobody else waits.
+One thread in each process sends and receives for all transfers under way, so that no other thread waits.
 """
 import collections
 import selectors
@@ -14,14 +14,14 @@ import numpy as np
 from ...native.forks import fork_guard
 from .redistribution import Transfer, shape_at
 
-#: In front of a piece: the move's tag, and bytes.
+#: In front of a piece: the transfer's tag, and the number of bytes.
 _HEAD = struct.Struct('<QQ')
-#: What the system takes or gives at a time.
+#: Bytes that are sent or received at a time.
 _CHUNK = 1 << 20
 
 
 class _Connection:
-    """A connection: what is to be sent, and the piece that is being received."""
+    """A connection to a rank: the queue of bytes to send, and the piece that arrives."""
 
     def __init__(self, rank: int, sock: socket.socket):
         self.rank, self.sock = rank, sock
@@ -30,12 +30,12 @@ class _Connection:
         self.tag = 0
         self.piece: Optional[np.ndarray] = None
         self.filled = 0
-        #: Whether it has hung up; its death is the job monitor's business.
+        #: Whether the other rank has closed it; the job monitor finds out why.
         self.gone = False
 
 
 class _PendingTransfer:
-    """A move that has begun."""
+    """A transfer that has begun."""
 
     def __init__(self, transfer: Transfer, target: Optional[np.ndarray], done: Callable[[], None]):
         self.transfer, self.target, self.done = transfer, target, done
@@ -44,7 +44,16 @@ class _PendingTransfer:
 
 
 class SocketCarrier:
-    """Of the rank `rank`, over a socket to each other rank; `on_failure` gets an exception that ends the thread."""
+    """Moves pieces of arrays over a socket to each other rank.
+
+    Parameters
+    ----------
+    rank : int
+    sockets : dict of int to socket
+        A connection to each other rank.
+    on_failure : callable
+        Called with an exception that ends the thread.
+    """
 
     def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
         self._rank, self._on_failure = rank, on_failure
@@ -53,10 +62,10 @@ class SocketCarrier:
         self._new: List[Tuple[Transfer, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
         self._jobs: Dict[int, Deque[_PendingTransfer]] = collections.defaultdict(collections.deque)
         self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
-        self._bell, self._ear = socket.socketpair()
+        self._wake_sender, self._wake_receiver = socket.socketpair()
         self._closing = False
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         for peer in self._peers.values():
             peer.sock.setblocking(False)
             self._selector.register(peer.sock, selectors.EVENT_READ, peer)
@@ -64,24 +73,23 @@ class SocketCarrier:
         self._thread.start()
 
     def begin(self, transfer: Transfer, source: Optional[np.ndarray], target: Optional[np.ndarray],
-              done: Callable[[], None]
-              ) -> None:
-        """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
+              done: Callable[[], None]) -> None:
+        """Begin a transfer between two arrays, which nobody changes before ``done()`` is called."""
         with self._lock:
             self._new.append((transfer, source, target, done))
             first = len(self._new) == 1
         if first:
-            self._bell.send(b'!')
+            self._wake_sender.send(b'!')
 
     def close(self) -> None:
-        """End the thread; nothing may be under way on any rank."""
+        """End the thread; no transfer may be under way on any rank."""
         self._closing = True
-        self._bell.send(b'!')
+        self._wake_sender.send(b'!')
         self._thread.join()
         for peer in self._peers.values():
             peer.sock.close()
-        self._bell.close()
-        self._ear.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
         self._selector.close()
 
     def _run(self) -> None:
@@ -90,7 +98,7 @@ class SocketCarrier:
             while not self._closing:
                 for key, events in self._selector.select():
                     if key.data is None:
-                        self._ear.recv(4096)
+                        self._wake_receiver.recv(4096)
                         continue
                     if events & selectors.EVENT_READ:
                         self._receive(key.data)
@@ -100,14 +108,14 @@ class SocketCarrier:
         except BaseException as error:
             self._on_failure(error)
 
-    # -- moves -----------------------------------------------------------------------------------------------------
+    # -- transfers -----------------------------------------------------------------------------------------------------
 
     def _start_new(self) -> None:
-        """By itself, so that nobody keeps their arrays until the next ones come."""
+        """Start the transfers that have begun since the last call; no local variable keeps their arrays afterwards."""
         with self._lock:
             new, self._new = self._new, []
-        for one in new:
-            self._start(*one)
+        for arguments in new:
+            self._start(*arguments)
 
     def _start(self, transfer: Transfer, source: Any, target: Any, done: Callable[[], None]) -> None:
         for to, where in transfer.sends:
@@ -126,38 +134,38 @@ class SocketCarrier:
         self._jobs[transfer.tag].append(job)
         for to in {to for to, _ in transfer.sends}:
             self._send(self._peers[to])
-        for giver in {giver for giver, _ in transfer.receives}:
-            early = self._early[transfer.tag, giver]
-            while early and self._lacks(job, giver):
-                self._take(job, giver, early.popleft())
+        for sender in {sender for sender, _ in transfer.receives}:
+            early = self._early[transfer.tag, sender]
+            while early and self._lacks(job, sender):
+                self._take(job, sender, early.popleft())
             if not early:
-                del self._early[transfer.tag, giver]
+                del self._early[transfer.tag, sender]
         self._finish(transfer.tag)
 
     @staticmethod
-    def _lacks(job: _PendingTransfer, giver: int) -> bool:
-        return len(job.pieces[giver]) < sum(one == giver for one, _ in job.transfer.receives)
+    def _lacks(job: _PendingTransfer, sender: int) -> bool:
+        return len(job.pieces[sender]) < sum(rank == sender for rank, _ in job.transfer.receives)
 
-    def _arrived(self, tag: int, giver: int, piece: np.ndarray) -> None:
-        job = next((one for one in self._jobs[tag] if self._lacks(one, giver)), None)
+    def _arrived(self, tag: int, sender: int, piece: np.ndarray) -> None:
+        job = next((pending for pending in self._jobs[tag] if self._lacks(pending, sender)), None)
         if job is None:
-            self._early[tag, giver].append(piece)
+            self._early[tag, sender].append(piece)
             return
-        self._take(job, giver, piece)
+        self._take(job, sender, piece)
         self._finish(tag)
 
     @staticmethod
-    def _take(job: _PendingTransfer, giver: int, piece: np.ndarray) -> None:
+    def _take(job: _PendingTransfer, sender: int, piece: np.ndarray) -> None:
         assert job.target is not None
-        where = [slices for one, slices in job.transfer.receives if one == giver][len(job.pieces[giver])]
+        where = [slices for rank, slices in job.transfer.receives if rank == sender][len(job.pieces[sender])]
         values = piece.view(job.target.dtype).reshape(shape_at(where))
-        job.pieces[giver].append(values)
+        job.pieces[sender].append(values)
         job.missing -= 1
         if not job.transfer.adds:
             job.target[where] = values
 
     def _finish(self, tag: int) -> None:
-        """End moves of a tag that lack nothing, in the order in which they began."""
+        """End the transfers of a tag that are complete, in the order in which they began."""
         jobs = self._jobs[tag]
         while jobs and not jobs[0].missing:
             job = jobs.popleft()
@@ -165,17 +173,17 @@ class SocketCarrier:
                 self._add_up(job)
             job.done()
         if not jobs:
-            del self._jobs[tag]  # there may never be another one
+            del self._jobs[tag]  # no other may ever come
 
     def _add_up(self, job: _PendingTransfer) -> None:
         target: Any = job.target
         target[...] = 0
-        places: Dict[int, List[Any]] = collections.defaultdict(list)
-        for giver, where in job.transfer.receives:
-            places[giver].append(where)
-        places[self._rank] = [there for _, there in job.transfer.own]
-        for giver in sorted(places):
-            for where, piece in zip(places[giver], job.pieces[giver]):
+        positions: Dict[int, List[Any]] = collections.defaultdict(list)
+        for sender, where in job.transfer.receives:
+            positions[sender].append(where)
+        positions[self._rank] = [there for _, there in job.transfer.own]
+        for sender in sorted(positions):
+            for where, piece in zip(positions[sender], job.pieces[sender]):
                 target[where] += piece
 
     # -- bytes -----------------------------------------------------------------------------------------------------
@@ -205,9 +213,9 @@ class SocketCarrier:
         while True:
             try:
                 if peer.piece is None:
-                    found = peer.sock.recv(_HEAD.size - len(peer.head))
-                    peer.head += found
-                    count = len(found)
+                    received = peer.sock.recv(_HEAD.size - len(peer.head))
+                    peer.head += received
+                    count = len(received)
                     if len(peer.head) == _HEAD.size:
                         peer.tag, size = _HEAD.unpack(peer.head)
                         peer.head = bytearray()

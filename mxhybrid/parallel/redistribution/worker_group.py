@@ -1,4 +1,4 @@
-"""All workers of the job, as networks that are split over them see it: connections, agreements, who fails."""
+"""The workers of a job as one group: collective calls, agreement on networks, and the transport between workers."""
 import contextlib
 import functools
 import socket
@@ -22,7 +22,7 @@ _NAME = 'mxhybrid.parallel.'
 
 
 class WorkerGroup:
-    """Of this process; made once."""
+    """The workers of a job, as this process sees them; there is one group for each job."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -36,13 +36,13 @@ class WorkerGroup:
     def agree(self, call: str, outline: Optional[Outline], problem: str = '') -> int:
         """Compare the outlines of a network on all workers (collective); return a number that worker 0 draws.
 
-        Each draws one, or a worker with the same random state as worker 0 would not have it any more.
+        Every worker draws one, so that workers with the same random state as worker 0 keep it.
 
         Raises
         ------
         InputError
-            On all workers: outlines differ, the first difference is named; or another worker has a `problem`, and no
-            outline.
+            On all workers: outlines differ, and the message names the first difference; or another worker has a
+            `problem` instead of an outline.
         """
         seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
         if self.size == 1:
@@ -59,7 +59,7 @@ class WorkerGroup:
         return int(everyone[0][2])
 
     def allgather(self, value: Any, what: str) -> List[Any]:
-        """The JSON `value` of every worker, in rank order (collective)."""
+        """Return the JSON `value` of every worker, in rank order (collective)."""
         return [value] if self.size == 1 else self._collective.allgather_json(value, _NAME + what)
 
     def barrier(self) -> None:
@@ -68,28 +68,29 @@ class WorkerGroup:
             self._collective.any(False, _NAME + 'pieces')
 
     def busy(self) -> ContextManager[None]:
-        """Around what may take this worker long while the others wait."""
+        """Return a context for work that may take this worker long while the others wait."""
         lifeline = self._job.guard.lifeline
         return contextlib.nullcontext() if lifeline is None else lifeline.busy()
 
     def count_call(self, call: str) -> None:
-        """Have the job monitor know of a call that all workers have to make; JobError where one has ended before."""
+        """Tell the job monitor of a call that all workers have to make; JobError if one has ended before it."""
         lifeline = self._job.guard.lifeline
         if lifeline is not None:
             lifeline.count_call(call)
 
     def reserve_numbers(self, count: int) -> int:
-        """Numbers for exchanges, the same on all ranks; the first of them."""
+        """Reserve numbers for redistributions, the same on all ranks; return the first one."""
         first, self._reserved = self._reserved, self._reserved + count
         return first
 
-    def make_node(self, exchange: Redistribution, differentiable: bool) -> RedistributionOperator:
-        """The operator of an exchange."""
-        return RedistributionOperator(exchange, self.transport, differentiable, self._fails, self._job.telemetry.trace)
+    def make_node(self, redistribution: Redistribution, differentiable: bool) -> RedistributionOperator:
+        """Return the operator of a redistribution."""
+        return RedistributionOperator(redistribution, self.transport, differentiable, self._fails,
+                                      self._job.telemetry.trace)
 
     @property
     def transport(self) -> Transport:
-        """What moves arrays between ranks (collective at first)."""
+        """The transport between the workers (the first use is collective)."""
         if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:
@@ -102,18 +103,18 @@ class WorkerGroup:
 
     def _connect(self) -> Dict[int, socket.socket]:
         address = self._job.topology.addresses[self.rank]
-        with socket.create_server((address, 0), backlog=self.size) as door:
+        with socket.create_server((address, 0), backlog=self.size) as listener:
             secret = new_secret() if self.rank == 0 else ''
-            everyone = self._collective.allgather_json([address, door.getsockname()[1], secret], _NAME + 'doors')
+            everyone = self._collective.allgather_json([address, listener.getsockname()[1], secret], _NAME + 'doors')
             others: List[int] = [rank for rank in range(self.size) if rank != self.rank]
-            found = connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, door,
+            connections = connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, listener,
                                   everyone[0][2], self._job.settings.timeout, _PURPOSE)
-        for sock in found.values():
+        for sock in connections.values():
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return found
+        return connections
 
     def allreduce_scalar(self, value: float) -> float:
-        """The sum of a number of each worker (collective)."""
+        """Return the sum of a number of each worker (collective)."""
         array = mx.nd.array([value], dtype='float64', ctx=mx.cpu())
         if self.size == 1:
             return value
@@ -123,7 +124,7 @@ class WorkerGroup:
 
     def broadcast_(self, array: Any, name: str) -> None:
         """Overwrite a dense array with worker 0's, and wait for it (collective).  The `name` has to be the same on all
-        workers, which names of layers need not be.
+        workers, as names of layers need not be.
         """
         if self.size > 1:
             with self._collective.waiting(_NAME + name):
@@ -135,7 +136,7 @@ _worker_groups: Dict[int, WorkerGroup] = {}
 
 
 def worker_group_of(job: Job) -> WorkerGroup:
-    """The team of a job."""
+    """Return the group of a job's workers."""
     if id(job) not in _worker_groups:
         _worker_groups[id(job)] = WorkerGroup(job)
     return _worker_groups[id(job)]
