@@ -1,1 +1,3 @@
-"""Plans: how each operator is split and how the store holds each table, written by hand, in a file or found."""
+"""Plans: the split of each operator and the route of each table, given by the user, read from a file or found by a
+search.
+"""

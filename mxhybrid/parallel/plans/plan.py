@@ -10,62 +10,64 @@ from ..ops.registry import rule_of
 from ..sharding.split import Split, whole_on
 from .store_plan import StorePlan
 
-#: Rows of a table are summed over all workers.
-ON_ALL = 'its gradient is row_sparse, for which it has to be on all workers'
+#: The gradients of a table are summed over all workers.
+ON_ALL = 'its gradient is row_sparse, so that it has to be on all workers'
 
 
 class SplitRequest(NamedTuple):
-    """What a plan wants of an operator: degrees by name of the dimension, addends, and who has its parts."""
+    """The split that a plan requests for an operator: degrees by name of the dimension, addends, and ranks."""
 
     degrees: Mapping[str, int]
     addends: int = 1
     ranks: Optional[Sequence[int]] = None
-    #: Whether what cannot be is an error, and not left out.
+    #: Whether an impossible request is an error; else the split is as near to it as possible.
     strict: bool = False
 
 
 class ResolvedPlan(NamedTuple):
-    """A plan for a network and a number of ranks."""
+    """A plan, resolved for a network and a number of ranks."""
 
     splits: Dict[int, Split]
-    #: What is otherwise than asked, by operator, and by the table that a plan leaves out.
+    #: Differences from the plan, by the number of the operator, and of a table that the plan leaves out.
     notes: Dict[int, str]
-    #: How rows travel, by the name of the parameter.
+    #: The routes of tables, by the name of the parameter.
     tables: Mapping[str, TablePlan] = {}
 
 
 class Plan:
-    """How operators are split.  This one is pure data parallelism; others say more by :meth:`request`."""
+    """How operators are split.  This class is data parallelism; subclasses override :meth:`request`."""
 
     name = 'data parallel'
-    #: How rows of tables travel, and what sums dense weights.
+    #: The routes of tables, and what sums dense weights.
     store = StorePlan()
-    #: Whether it is a list of all that there is in a network, and not a rule.
+    #: Whether it lists all operators of one network, and is not a rule for any network.
     lists_all = False
 
     def with_store(self, store: StorePlan) -> 'Plan':
-        """The same, with other choices for the store."""
-        found = copy.copy(self)
-        found.store = store
-        return found
+        """Return the same plan with other choices for the store."""
+        plan = copy.copy(self)
+        plan.store = store
+        return plan
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """What is wanted of an operator; None where it follows what it reads, or has its samples split."""
+        """Return the requested split of an operator; None if it is split as what it reads, or over samples."""
         return None
 
     def check(self, ranks: int) -> None:
-        """InputError where it is for another number of ranks."""
+        """Raise InputError if the plan is for another number of ranks."""
 
     def for_graph(self, former: Graph, graph: Graph) -> 'Plan':
-        """The plan by which a network is split in the same way as `former`, the same with data of other shapes."""
+        """Return the plan that splits a network in the same way as `former`, the same network with data of other
+        shapes.
+        """
         return self
 
     def follows_producer(self, operator: Operator) -> bool:
-        """Whether an operator without a wish is split as what it reads; else by samples."""
+        """Tell whether an operator without a request is split as what it reads; else it is split over samples."""
         return False
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """The split of each operator."""
+        """Return the split of each operator; InputError if the plan does not fit the network."""
         self.check(ranks)
         splits: Dict[int, Split] = {}
         notes: Dict[int, str] = {}
@@ -83,14 +85,16 @@ class Plan:
     def _with_tables(self, resolved: ResolvedPlan, graph: Graph) -> ResolvedPlan:
         tables = self.store.by_name(graph)
         left_out = self.store.left_out(graph) if self.lists_all or tables else []
-        notes = dict.fromkeys(left_out, 'a table of which the plan says nothing: it goes as settings say, or is '
+        notes = dict.fromkeys(left_out, 'the plan does not name this table: settings decide its route, or it is '
                                         'measured while training')
         return ResolvedPlan(resolved.splits, {**resolved.notes, **notes}, tables)
 
     def default_split(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int,
                       splits: Dict[int, Split]
                       ) -> Tuple[Split, str]:
-        """The split of an operator without a wish, of those of what it reads; and what there is to say of it."""
+        """Return the split of an operator without a request, given the splits of what it reads; and a note on it, or
+        ''.
+        """
         samples = dimensions.samples((operator.number, 0))
         shape, limits = graph.shape(operator), rule_of(operator).limits(graph, operator)
         candidates = []
@@ -107,13 +111,13 @@ class Plan:
                                     spread(degree, ranks)))
         if not candidates:
             return whole_on(len(shape), (0,) if rule_of(operator).not_replicable else range(ranks)), ''
-        found = max(candidates, key=lambda split: len(split.ranks))
-        if graph.has_table(operator) and len(found.ranks) < ranks:
+        split = max(candidates, key=lambda candidate: len(candidate.ranks))
+        if graph.has_table(operator) and len(split.ranks) < ranks:
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + ON_ALL
-        return found, ''
+        return split, ''
 
     def as_json(self) -> Dict[str, Any]:
-        """What :func:`~.plan_json.from_json` reads."""
+        """Return what :func:`~.plan_json.from_json` reads."""
         return {**self._layers_as_json(), **self.store.as_json()}
 
     def _layers_as_json(self) -> Dict[str, Any]:
@@ -124,56 +128,58 @@ class Plan:
 
 
 def spread(count: int, ranks: int) -> List[int]:
-    """So many of all ranks, as evenly as can be; each sample of few is given to these, too."""
+    """Return `count` of all ranks, as evenly spread as possible; where samples are few, these ranks have them, too."""
     return [-(-at * ranks // count) for at in range(count)]
 
 
 def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: SplitRequest, ranks: int) -> Tuple[Split,
                                                                                                                str]:
-    """The split that comes nearest to a wish; InputError where the wish is strict."""
+    """Return the split that is nearest to a request, and a note on the difference, or ''; InputError if the request is
+    strict and impossible.
+    """
     names, rule = dimensions.names(operator), rule_of(operator)
     limits, problems = rule.limits(graph, operator), []
     for name in request.degrees:
         if name not in names:
-            problems.append('%s has no %s, but %s' % (graph.label(operator), name, ', '.join(names)))
+            problems.append('%s has no dimension %s: it has %s' % (graph.label(operator), name, ', '.join(names)))
     degrees = []
     for name, limit in zip(names, limits):
         degree = int(request.degrees.get(name, 1))
         if degree < 1:
-            raise InputError('plan: %s is to be split %s=%r: give a whole number of at least 1'
+            raise InputError('plan: %s has %s=%r: give a whole number of at least 1'
                              % (graph.label(operator), name, degree))
         if degree > limit:
-            problems.append('%s can be cut in %d, not %d' % (name, limit, degree))
+            problems.append('%s can be split into %d ranges, not %d' % (name, limit, degree))
         degrees.append(min(degree, limit))
     most = rule.addends(graph, operator)
     if request.addends > most:
-        problems.append('it sums over %d, not %d, that can be cut' % (most, request.addends))
+        problems.append('it can have %d addends, not %d' % (most, request.addends))
     addends = min(request.addends, most)
     count = addends
     for degree in degrees:
         count *= degree
     if request.ranks is None:
         if count > ranks:
-            problems.append('it has %d parts, but there are %d ranks' % (count, ranks))
+            problems.append('it has %d shards, but there are %d ranks' % (count, ranks))
             degrees, addends, count = [1] * len(degrees), 1, 1
-        chosen = spread(count, ranks)
+        chosen_ranks = spread(count, ranks)
     else:
-        chosen = [int(rank) for rank in request.ranks]
-        wrong = [rank for rank in chosen if not 0 <= rank < ranks]
-        if wrong or len(set(chosen)) != len(chosen):
-            raise InputError('plan: %s is on ranks %s: give different ones of 0 to %d'
-                             % (graph.label(operator), chosen, ranks - 1))
-        if len(chosen) < count:
-            problems.append('it has %d parts, but %d ranks' % (count, len(chosen)))
+        chosen_ranks = [int(rank) for rank in request.ranks]
+        invalid = [rank for rank in chosen_ranks if not 0 <= rank < ranks]
+        if invalid or len(set(chosen_ranks)) != len(chosen_ranks):
+            raise InputError('plan: %s is on ranks %s: give distinct ranks from 0 to %d'
+                             % (graph.label(operator), chosen_ranks, ranks - 1))
+        if len(chosen_ranks) < count:
+            problems.append('it has %d shards, but %d ranks' % (count, len(chosen_ranks)))
             degrees, addends, count = [1] * len(degrees), 1, 1
-        elif len(chosen) > count:
-            problems.append('it has %d parts for %d ranks' % (count, len(chosen)))
-        chosen = chosen[:count]
-    lacks_ranks = graph.has_table(operator) and len(chosen) < ranks
+        elif len(chosen_ranks) > count:
+            problems.append('it has %d shards for %d ranks' % (count, len(chosen_ranks)))
+        chosen_ranks = chosen_ranks[:count]
+    lacks_ranks = graph.has_table(operator) and len(chosen_ranks) < ranks
     if lacks_ranks:
         problems.append(ON_ALL)
     if problems and request.strict:
-        raise InputError('plan: %s (%s of shape %s) cannot be split so: %s'
+        raise InputError('plan: %s (%s of shape %s) cannot be split in this way: %s'
                          % (graph.label(operator), operator.op, graph.shape(operator), '; '.join(problems)))
-    found = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen, addends)
-    return found, '; '.join(problems)
+    split = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen_ranks, addends)
+    return split, '; '.join(problems)

@@ -11,11 +11,11 @@ from .plan import Plan
 from .store_plan import store_plan_from_json
 from .strategies import Explicit, Layers, OneWeirdTrick, grid
 
-#: Of files; the former one knows no tables and no sums.
+#: Formats of files; the former one has neither tables nor sums.
 _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 
 
-#: Of a plan by its kind, and of all plans.
+#: Keys of a plan by its kind, of an operator, and of all plans.
 _KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'},
          'explicit': {'model', 'workers', 'cluster', 'operators'}}
 _OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
@@ -23,14 +23,14 @@ _COMMON = {'format', 'plan', 'tables', 'dense'}
 
 
 def from_json(value: Mapping[str, Any]) -> Plan:
-    """The plan that :meth:`Plan.as_json` wrote; InputError for anything else."""
-    found = _from_json(value)
+    """Return the plan that :meth:`Plan.as_json` wrote; InputError for any other value."""
+    plan = _from_json(value)
     known = _COMMON | _KEYS.get(value['plan'], set())
     unknown = sorted(set(map(str, value)) - known)
     if unknown:
-        raise InputError('plan: %s is no key of a plan of kind %r: take it out; there are %s'
+        raise InputError('plan: %s is not a key of a plan of kind %r: remove it; the keys are %s'
                          % (unknown[0], value['plan'], ', '.join(sorted(known))))
-    return found.with_store(store_plan_from_json(value))
+    return plan.with_store(store_plan_from_json(value))
 
 
 def _from_json(value: Mapping[str, Any]) -> Plan:
@@ -45,53 +45,54 @@ def _from_json(value: Mapping[str, Any]) -> Plan:
         return Layers(value['layers'])
     if kind == 'explicit':
         return _explicit(value)
-    raise InputError("plan: %r is none: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid' or 'layers'"
+    raise InputError("plan: %r is not a plan: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid' or 'layers'"
                      % (value,))
 
 
 def _explicit(value: Mapping[str, Any]) -> Plan:
     try:
         splits = {}
-        for label, one in value['operators'].items():
-            unknown = sorted(set(map(str, one)) - _OF_OPERATORS)
+        for label, split in value['operators'].items():
+            unknown = sorted(set(map(str, split)) - _OF_OPERATORS)
             if unknown:
-                raise ValueError('%s has %r: take it out; there are %s'
+                raise ValueError('%s has the key %r: remove it; the keys are %s'
                                  % (label, unknown[0], ', '.join(sorted(_OF_OPERATORS))))
-            degrees, ranks = [[_whole(number, label, key) for number in one[key]] for key in ('degrees', 'ranks')]
-            addends, copies = [_whole(one.get(key, 1), label, key) for key in ('addends', 'copies')]
+            degrees, ranks = [[_whole(number, label, key) for number in split[key]] for key in ('degrees', 'ranks')]
+            addends, copies = [_whole(split.get(key, 1), label, key) for key in ('addends', 'copies')]
             if min(degrees + [addends, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
                     np.prod(degrees)) * addends * copies:
-                raise ValueError('%s has %s' % (label, one))
+                raise ValueError('%s has %s: give distinct ranks, as many as degrees, addends and copies multiply to'
+                                 % (label, split))
             splits[label] = Split(degrees, ranks, addends, copies)
         cluster = value.get('cluster')
         return Explicit(splits, str(value['model']), _whole(value['workers'], 'the plan', 'workers'),
                         None if cluster is None else str(cluster))
     except KeyError as error:
-        raise InputError('plan: no explicit plan: it lacks %s' % error) from error
+        raise InputError('plan: not a valid explicit plan: %s is missing' % error) from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise InputError('plan: no explicit plan: %s' % error) from error
+        raise InputError('plan: not a valid explicit plan: %s' % error) from error
 
 
 def _whole(number: Any, owner: str, key: str) -> int:
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError('%s has %r among its %s: give whole numbers' % (owner, number, key))
+        raise ValueError('%s has %r in %s: give whole numbers' % (owner, number, key))
     return number
 
 
 def as_plan(plan: Any) -> Plan:
-    """What a user gave as a plan: a plan, a dict by pattern, or the name of a file."""
+    """Return the plan that a user gave: a plan, a dict by pattern, or the name of a file."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, Mapping):
         return from_json(plan) if isinstance(plan.get('plan'), str) else Layers(plan)
     if isinstance(plan, str):
         return load(plan)
-    raise InputError('parallelize: plan=%r is none: give one of mxhybrid.parallel, a dict by names of layers, or the '
-                     'name of a JSON file' % (plan,))
+    raise InputError('parallelize: plan=%r is not a plan: give a plan of mxhybrid.parallel, a dict by names of layers, '
+                     'or the name of a JSON file' % (plan,))
 
 
 def save(path: str, plan: Plan) -> None:
-    """Write a plan to a file; InputError where it cannot be written."""
+    """Write a plan to a file; InputError if it cannot be written."""
     text = json.dumps({'format': _FORMAT, **plan.as_json()}, indent=1)
     try:
         write_atomically(path, text.encode())
@@ -100,18 +101,18 @@ def save(path: str, plan: Plan) -> None:
 
 
 def load(path: str) -> Plan:
-    """Read a plan; InputError for a file that is none."""
+    """Read a plan from a file; InputError for any other file."""
     try:
         with open(path, encoding='utf-8') as file:
             value = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError('plan: cannot read %s: %s' % (path, error)) from error
-    given = value.get('format') if isinstance(value, dict) else None
-    if given not in (_FORMAT, _FORMER):
-        raise InputError('plan: %s has format %r, but this version reads %r and %r: make it anew'
-                         % (path, given, _FORMER, _FORMAT))
-    later = sorted({'tables', 'dense'} & set(value)) if given == _FORMER else []
+    file_format = value.get('format') if isinstance(value, dict) else None
+    if file_format not in (_FORMAT, _FORMER):
+        raise InputError('plan: %s has format %r, but this version reads %r and %r: write it again'
+                         % (path, file_format, _FORMER, _FORMAT))
+    later = sorted({'tables', 'dense'} & set(value)) if file_format == _FORMER else []
     if later:
-        raise InputError('plan: %s has %s, which format %r does not know: make it %r'
+        raise InputError('plan: %s has %s, which format %r does not have: make the format %r'
                          % (path, later[0], _FORMER, _FORMAT))
     return from_json(value)

@@ -1,21 +1,21 @@
-"""What a plan says of the store: how rows of tables travel, and what sums dense weights."""
+"""The choices of a plan for the store: the routes of tables, and what sums dense weights."""
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
 from ...base.settings import DENSE, TABLE_ROUTES, TablePlan
 from ..ops.graph import Graph
 
-#: What a plan may say; what settings may say besides, that it be found while training, is what a plan leaves out.
-ROUTES, SUMS = [route for route in TABLE_ROUTES if route != 'auto'], [one for one in DENSE if one != 'auto']
+#: The values that a plan may have.  Settings also allow 'auto', a choice while training; a plan leaves it out.
+ROUTES, SUMS = [route for route in TABLE_ROUTES if route != 'auto'], [name for name in DENSE if name != 'auto']
 
 
 class StorePlan(NamedTuple):
-    """Choices of a plan beside how operators are split.
+    """The choices of a plan for the store.
 
     Attributes
     ----------
     tables : dict of str to TablePlan
-        By :meth:`Graph.label` of parameters with row_sparse gradients; of others the store finds the route by itself.
+        By :meth:`Graph.label` of parameters with row_sparse gradients; the store chooses the routes of all others.
     dense : str or None
         ``'lane'`` or ``'horovod'``, which sums gradients of dense weights; None for the store's own choice.
     """
@@ -24,50 +24,50 @@ class StorePlan(NamedTuple):
     dense: Optional[str] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """What :func:`store_plan_from_json` reads: keys of a plan's JSON, none for what is left out."""
-        found: Dict[str, Any] = {}
+        """Return what :func:`store_plan_from_json` reads: keys of a plan's JSON, none for what is left out."""
+        keys: Dict[str, Any] = {}
         if self.tables:
-            found['tables'] = {label: {key: value for key, value in one._asdict().items() if value is not None}
-                               for label, one in sorted(self.tables.items())}
-        return found if self.dense is None else dict(found, dense=self.dense)
+            keys['tables'] = {label: {key: value for key, value in table._asdict().items() if value is not None}
+                              for label, table in sorted(self.tables.items())}
+        return keys if self.dense is None else dict(keys, dense=self.dense)
 
     def by_name(self, graph: Graph) -> Dict[str, TablePlan]:
-        """Of tables, by the names of their parameters.
+        """Return the tables by the names of their parameters.
 
         Raises
         ------
         InputError
-            For one that the network does not have.
+            A table that the network does not have.
         """
         names = {graph.label(graph.operators[number]): graph.operators[number].name for number in graph.tables}
         unknown = sorted(set(self.tables) - set(names))
         if unknown:
-            raise InputError('plan: %s is no table of the network: give parameters with row_sparse gradients, of which '
-                             'it has %s' % (unknown[0], ', '.join(sorted(names)) or 'none'))
-        return {names[label]: one for label, one in self.tables.items()}
+            raise InputError('plan: %s is not a table of the network: give parameters with row_sparse gradients, of '
+                             'which it has %s' % (unknown[0], ', '.join(sorted(names)) or 'none'))
+        return {names[label]: table for label, table in self.tables.items()}
 
     def left_out(self, graph: Graph) -> List[int]:
-        """Numbers of tables of which it says nothing."""
+        """Return the numbers of the tables that the plan does not name."""
         return [number for number in graph.tables if graph.label(graph.operators[number]) not in self.tables]
 
     def words(self) -> List[str]:
-        """A line for each choice."""
-        found = []
-        for label, one in sorted(self.tables.items()):
-            count = '' if one.partitions is None else ', %d partition%s' % (one.partitions, 's' * (one.partitions != 1))
-            found.append('%s: rows by %s%s' % (label, one.route, count))
-        return found + ['dense weights: summed by %s' % self.dense] * (self.dense is not None)
+        """Return a line for each choice."""
+        lines = []
+        for label, (route, partitions) in sorted(self.tables.items()):
+            count = '' if partitions is None else ', %d partition%s' % (partitions, 's' * (partitions != 1))
+            lines.append('%s: rows by %s%s' % (label, route, count))
+        return lines + ['dense weights: summed by %s' % self.dense] * (self.dense is not None)
 
 
 def store_plan_from_json(value: Mapping[str, Any]) -> StorePlan:
-    """Of a plan's JSON; InputError for values that are none."""
+    """Return the choices in a plan's JSON; InputError for values that are not valid."""
     tables, dense = value.get('tables', {}), value.get('dense')
     if not isinstance(tables, Mapping):
         raise InputError("plan: tables=%r: give an object by names of parameters, as {'embedding0_weight': {'route': "
                          "'servers', 'partitions': 4}}" % (tables,))
     if dense is not None and dense not in SUMS:
         raise InputError('plan: dense=%r: give one of %s, or leave it out' % (dense, ', '.join(SUMS)))
-    return StorePlan({label: _table(label, one) for label, one in tables.items()}, dense)
+    return StorePlan({label: _table(label, table) for label, table in tables.items()}, dense)
 
 
 def _table(label: str, value: Any) -> TablePlan:

@@ -11,19 +11,19 @@ from ..sharding.split import Split
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
 from .store_plan import StorePlan
 
-#: Names in a message.
+#: The number of names in a message.
 _SHOWN = 10
 
 
 def _are_whole(values: Any) -> bool:
-    """Whether it is a sequence of whole numbers."""
+    """Tell whether a value is a sequence of whole numbers."""
     return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
         isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 class Grid(Plan):
-    """A grid of ranks, as Gholami et al. have it ("Integrated Model, Batch, and Domain Parallelism in Training Neural
-    Networks", SPAA 2018): see :func:`grid`.
+    """A grid of ranks (Gholami et al., "Integrated Model, Batch, and Domain Parallelism in Training Neural Networks",
+    SPAA 2018): see :func:`grid`.
     """
 
     def __init__(self, model: int, batch: int, domain: Tuple[int, ...]):
@@ -34,24 +34,24 @@ class Grid(Plan):
 
     @property
     def ranks(self) -> int:
-        """How many ranks it is for."""
+        """The number of ranks that it is for."""
         count = self.model * self.batch
         for degree in self.domain:
             count *= degree
         return count
 
     def check(self, ranks: int) -> None:
-        """As :meth:`Plan.check`."""
+        """Raise InputError for another number of ranks, see :meth:`Plan.check`."""
         if self.ranks != ranks:
             raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
                              % (self.name, self.ranks, ranks, ranks))
 
     def follows_producer(self, operator: Operator) -> bool:
-        """As :meth:`Plan.follows_producer`."""
+        """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """As :meth:`Plan.request`."""
+        """Return the request, see :meth:`Plan.request`."""
         kind = rule_of(operator).layer_kind
         if kind == 'dense':
             model = ranks // self.batch
@@ -70,16 +70,16 @@ class Grid(Plan):
 
 
 class OneWeirdTrick(Plan):
-    """See :func:`one_weird_trick`."""
+    """The plan of :func:`one_weird_trick`."""
 
     name = 'one weird trick'
 
     def follows_producer(self, operator: Operator) -> bool:
-        """As :meth:`Plan.follows_producer`."""
+        """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """As :meth:`Plan.request`."""
+        """Return the request, see :meth:`Plan.request`."""
         return SplitRequest({'channels': ranks}) if rule_of(operator).layer_kind == 'dense' else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
@@ -87,13 +87,13 @@ class OneWeirdTrick(Plan):
 
 
 class Layers(Plan):
-    """Operators by patterns of their names; the first pattern that fits counts.  See :func:`layers`."""
+    """Splits by patterns of operators' names; the first pattern that matches counts.  See :func:`layers`."""
 
     def __init__(self, by_pattern: Mapping[str, Mapping[str, Any]], strict: bool = True):
         self.name, self._strict = 'by layers', strict
         for pattern, value in by_pattern.items():
             if not isinstance(value, Mapping):
-                raise InputError('plan: %r is %r: give degrees by name of the dimension, {"channels": 4}'
+                raise InputError('plan: %r has the value %r: give degrees by name of the dimension, {"channels": 4}'
                                  % (pattern, value))
         self._by_pattern = {pattern: dict(value) for pattern, value in by_pattern.items()}
         for pattern, value in self._by_pattern.items():
@@ -105,22 +105,22 @@ class Layers(Plan):
                     raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, count))
 
     def follows_producer(self, operator: Operator) -> bool:
-        """As :meth:`Plan.follows_producer`."""
+        """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """As :meth:`Plan.resolve`; InputError for a pattern that fits nothing."""
+        """Return the splits, see :meth:`Plan.resolve`; InputError for a pattern that matches no operator."""
         for pattern in self._by_pattern:
-            if not any(_fits(graph, operator, pattern) for operator in graph.computing):
+            if not any(_matches(graph, operator, pattern) for operator in graph.computing):
                 labels = [graph.label(operator) for operator in graph.computing]
-                raise InputError('plan: %r fits no operator: give the name of one, or a pattern; there are %s%s' % (
+                raise InputError('plan: %r matches no operator: give the name or a pattern of one; there are %s%s' % (
                     pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
         return super().resolve(graph, dimensions, ranks)
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """As :meth:`Plan.request`."""
+        """Return the request, see :meth:`Plan.request`."""
         for pattern, value in self._by_pattern.items():
-            if _fits(graph, operator, pattern):
+            if _matches(graph, operator, pattern):
                 degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
                 return SplitRequest(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
@@ -129,24 +129,24 @@ class Layers(Plan):
         return {'plan': 'layers', 'layers': self._by_pattern}
 
 
-def _fits(graph: Graph, operator: Operator, pattern: str) -> bool:
+def _matches(graph: Graph, operator: Operator, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(operator), graph.short_name(operator)))
 
 
 class Explicit(Plan):
-    """The split of every operator of one network on so many workers, as a file has it.
+    """The split of every operator of one network on a number of workers, as a file lists it.
 
     Parameters
     ----------
     splits : dict of str to Split
-        By :meth:`mxhybrid.parallel.ops.graph.Graph.label`.
+        The splits by :meth:`mxhybrid.parallel.ops.graph.Graph.label`.
     model : str
         Digest of the network.
     workers : int
     cluster : str, optional
-        Digest of the cluster that it was found for; training does not ask for it.
+        Digest of the cluster that it was found for; training does not compare it.
     store : StorePlan, optional
-        How rows of tables travel, and what sums dense weights.
+        The routes of tables, and what sums dense weights.
     """
 
     name = 'explicit'
@@ -158,38 +158,37 @@ class Explicit(Plan):
         self.store = store
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """As :meth:`Plan.resolve`."""
+        """Return the splits, see :meth:`Plan.resolve`."""
         if ranks != self.workers:
             raise InputError('plan: it is for %d workers, but the job has %d: make another one' % (self.workers, ranks))
         if graph.digest() != self.model:
             raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make '
                              'another one' % (self.model, graph.digest()))
-        found = {}
+        splits = {}
         for operator in graph.computing:
             split = self.splits.get(graph.label(operator))
             if split is None:
-                raise InputError('plan: it says nothing of %s: add that, or make another one' % graph.label(operator))
+                raise InputError('plan: it has no split of %s: add one, or make another plan' % graph.label(operator))
             self._check(graph, operator, split, ranks)
-            found[operator.number] = split
+            splits[operator.number] = split
         unknown = sorted(set(self.splits) - {graph.label(operator) for operator in graph.computing})
         if unknown:
-            raise InputError('plan: %s is no operator of the network: take it out' % unknown[0])
-        return self._with_tables(ResolvedPlan(found, {}), graph)
+            raise InputError('plan: %s is not an operator of the network: remove it' % unknown[0])
+        return self._with_tables(ResolvedPlan(splits, {}), graph)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
-        """As :meth:`Plan.for_graph`."""
-        found = copy.copy(self)
-        found.model = graph.digest() if self.model == former.digest() else self.model
-        return found
+        """Return the plan for another graph of the network, see :meth:`Plan.for_graph`."""
+        plan = copy.copy(self)
+        plan.model = graph.digest() if self.model == former.digest() else self.model
+        return plan
 
     @staticmethod
     def _check(graph: Graph, operator: Operator, split: Split, ranks: int) -> None:
         rule = rule_of(operator)
         limits = rule.limits(graph, operator)
+        is_replicable = split.copies == 1 or not rule.not_replicable and split.addends == 1
         if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
-                or split.addends > rule.addends(graph,
-                                                operator) or split.copies > 1 and (rule.not_replicable
-                                                                                   or split.addends > 1)
+                or split.addends > rule.addends(graph, operator) or not is_replicable
                 or not all(0 <= rank < ranks for rank in split.ranks)):
             raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
                              % (graph.label(operator), split, limits, rule.addends(graph, operator), ranks - 1))
@@ -204,12 +203,12 @@ class Explicit(Plan):
 
 
 def data_parallel() -> Plan:
-    """Every operator has its samples split over all workers, as without a plan."""
+    """Split the samples of every operator over all workers, as without a plan."""
     return Plan()
 
 
 def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
-    """A grid of workers, whose factors multiply to their number (Gholami et al., SPAA 2018).
+    """Split over a grid of workers, whose factors multiply to their number (Gholami et al., SPAA 2018).
 
     Dense layers are split over ``batch`` ranges of samples and all other factors together of outputs (their "1.5D"
     product), convolutions over samples, or with `domain` over ``batch`` ranges of samples and those of height and
@@ -218,16 +217,16 @@ def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
     Parameters
     ----------
     model : int, optional
-        Ranges of outputs of dense layers; with `domain`, of output channels of convolutions, too.
+        The number of ranges of outputs of dense layers; with `domain`, of output channels of convolutions, too.
     batch : int, optional
-        Ranges of samples.
+        The number of ranges of samples.
     domain : sequence of int, optional
-        Ranges of height, or of height and width, of images.
+        The number of ranges of the height of images, or of height and width.
 
     Raises
     ------
     InputError
-        A factor that is no whole number of at least 1; once it is used, factors for another number of workers.
+        A factor that is not a whole number of at least 1; when the plan is used, factors for another number of workers.
     """
     if not _are_whole(domain):
         raise InputError('grid: domain=%r: give a list of whole numbers of at least 1' % (domain,))
@@ -238,26 +237,26 @@ def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
 
 
 def one_weird_trick() -> Plan:
-    """Samples for all but dense layers, outputs for these (Krizhevsky, "One weird trick for parallelizing convolutional
-    neural networks", 2014).
+    """Split dense layers over outputs, all other operators over samples (Krizhevsky, "One weird trick for parallelizing
+    convolutional neural networks", 2014).
     """
     return OneWeirdTrick()
 
 
 def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
-    """Operators by patterns of their names, as of a dict that :func:`mxhybrid.parallelize` is given.
+    """Split operators by patterns of their names; :func:`mxhybrid.parallelize` also takes the dict itself.
 
     Parameters
     ----------
     by_pattern : dict of str to dict
-        For names that match the pattern (shell wildcards, the first counts): degrees by name of the dimension
-        (``samples``, ``channels``, ``height``, ``width``, ``length``), ``addends`` (ranges of what a convolution, a
-        dense layer or an embedding sums over), and ``ranks``, a list.  Operators that match none follow what they
-        read.
+        For names that match the pattern (shell wildcards; the first match counts): degrees by name of the dimension
+        (``samples``, ``channels``, ``height``, ``width``, ``length``), ``addends`` (the number of ranges of the
+        dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a list.  Operators that
+        match no pattern are split as what they read.
 
     Raises
     ------
     InputError
-        A value that is none; once it is used, what an operator cannot do.
+        A value that is not valid; when the plan is used, a split that an operator does not allow.
     """
     return Layers(by_pattern)

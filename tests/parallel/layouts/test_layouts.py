@@ -168,8 +168,8 @@ def test_what_cannot_be_is_refused_on_every_worker():
         errors = result.results[rank]['errors']
         assert all(errors.values()), [name for name, text in errors.items() if not text]
         assert 'is for 15 workers, but the job has 2: choose factors whose product is 2' in errors['another product']
-        assert 'has no height, but samples, channels' in errors['no such dimension']
-        assert 'give different ones of 0 to 1' in errors['no such rank']
+        assert 'has no dimension height: it has samples, channels' in errors['no such dimension']
+        assert 'give distinct ranks from 0 to 1' in errors['no such rank']
         assert "take 'joint'" in errors['statistics']
         assert 'net_dense0_weight would have shape (32, 24), not (32, 3)' in errors['weights of other data']
         for name, words in DIFFERENCES.items():

@@ -32,14 +32,14 @@ def test_rows_travel_as_the_plan_says(tmp_path):
     assert '%s: rows by servers, 3 partitions' % TABLE in found['servers']['told']
     assert '%s: rows by allreduce' % TABLE in found['allreduce']['told']
     # A table that is left out is named, and goes as without a plan.
-    assert '%s: a table of which the plan says nothing' % TABLE in found['left out']['told']
+    assert '%s: the plan does not name this table' % TABLE in found['left out']['told']
     assert (found['left out']['route'], found['left out']['partitions']) == ('server gradients', 2)
     # What a user says counts.
     assert (found['overruled']['route'], found['overruled']['partitions']) == ('server gradients', 1)
     assert 'go by allreduce, but routes says servers, which counts' in result.output
     assert found['overruled in part']['partitions'] == 4
     assert 'cut into 3 partitions, but partitions says 4, which counts' in result.output
-    for error, message in zip(one['errors'], ['dense0_weight is no table of the network: give parameters with '
+    for error, message in zip(one['errors'], ['dense0_weight is not a table of the network: give parameters with '
                                               'row_sparse gradients, of which it has ' + TABLE,
                                               'partitions=0: give a whole number of at least 1']):
         assert message in error

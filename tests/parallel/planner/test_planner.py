@@ -151,7 +151,7 @@ def test_tables_of_a_plan_are_told_and_kept(place):
     assert 'sums of rows' in slower and step_of(slower) != step_of(found)
     (place / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
     refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
-    assert 'dense0_weight is no table of the network' in refused
+    assert 'dense0_weight is not a table of the network' in refused
 
 
 def test_operators_without_a_rule_are_told(place):
@@ -215,7 +215,7 @@ def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(place)
     del kept['operators'][label]
     (place / 'plan.json').write_text(json.dumps(kept))
     wrong = plan(place, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
-    assert 'it says nothing of %s: add that, or make another one' % label in wrong
+    assert 'it has no split of %s: add one, or make another plan' % label in wrong
 
 
 def test_tables_are_timed_and_modules_beside_the_model_are_found(place):

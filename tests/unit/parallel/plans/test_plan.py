@@ -41,19 +41,23 @@ def without_model():
     ({'plan': 'grid', 'domain': 5}, 'grid: domain=5: give a list'),
     ({'plan': 'grid', 'domain': None}, 'grid: domain=None: give a list'),
     ({'plan': 'grid', 'domain': ['2']}, "grid: domain=['2']: give a list"),
-    ({'plan': 'layers', 'layers': {'dense*': [1]}}, "plan: 'dense*' is [1]: give degrees"),
+    ({'plan': 'layers', 'layers': {'dense*': [1]}}, "plan: 'dense*' has the value [1]: give degrees"),
     ({'plan': 'layers', 'layers': {'dense*': {'ranks': 5}}}, "plan: 'dense*' has ranks=5: give a list"),
     ({'plan': 'layers', 'layers': {'dense*': {'ranks': [0.5]}}}, "plan: 'dense*' has ranks=[0.5]: give a list"),
-    ({'plan': 'grid', 'modle': 2}, "modle is no key of a plan of kind 'grid': take it out; there are batch, dense, do"),
-    ({'plan': 'data_parallel', 'sums': 'lane'}, 'sums is no key'), (explicit(densee='lane'), 'densee is no key'),
-    (without_model(), "no explicit plan: it lacks 'model'"),
-    (explicit(workers=float('inf')), 'no explicit plan'), (explicit(one={'degrees': [float('inf'), 1]}), 'no explicit'),
-    (explicit(one={'degrees': [1.9, 2]}), 'dense0_fwd has 1.9 among its degrees: give whole numbers'),
-    (explicit(one={'ranks': [0, '1']}), "dense0_fwd has '1' among its ranks: give whole numbers"),
-    (explicit(one={'copies': True}), 'dense0_fwd has True among its copies: give whole numbers'),
-    (explicit(workers=2.0), 'the plan has 2.0 among its workers: give whole numbers'),
-    (explicit(one={'addend': 2}), "dense0_fwd has 'addend': take it out; there are addends, copies, degrees, ranks"),
-    (explicit(one={'ranks': [0]}), 'no explicit plan: dense0_fwd has')], ids=lambda value: str(value)[:48])
+    ({'plan': 'grid', 'modle': 2},
+     "modle is not a key of a plan of kind 'grid': remove it; the keys are batch, dense, do"),
+    ({'plan': 'data_parallel', 'sums': 'lane'}, 'sums is not a key'), (explicit(densee='lane'), 'densee is not a key'),
+    (without_model(), "not a valid explicit plan: 'model' is missing"),
+    (explicit(workers=float('inf')), 'not a valid explicit plan'),
+    (explicit(one={'degrees': [float('inf'), 1]}), 'not a valid explicit'),
+    (explicit(one={'degrees': [1.9, 2]}), 'dense0_fwd has 1.9 in degrees: give whole numbers'),
+    (explicit(one={'ranks': [0, '1']}), "dense0_fwd has '1' in ranks: give whole numbers"),
+    (explicit(one={'copies': True}), 'dense0_fwd has True in copies: give whole numbers'),
+    (explicit(workers=2.0), 'the plan has 2.0 in workers: give whole numbers'),
+    (explicit(one={'addend': 2}),
+     "dense0_fwd has the key 'addend': remove it; the keys are addends, copies, degrees, ranks"),
+    (explicit(one={'ranks': [0]}), "'ranks': [0]}: give distinct ranks, as many as degrees, addends and copies")],
+    ids=lambda value: str(value)[:48])
 def test_what_is_no_plan_is_refused(value, words):
     with pytest.raises(InputError) as raised:
         from_json(value)
@@ -140,7 +144,7 @@ def test_calls_of_one_layer_may_be_split_otherwise(twice, tmp_path):
                         graph.digest(), 2))
     assert load(path).resolve(graph, twice.dimensions, 2).splits == splits
     more = dict(load(path).splits, dense7_fwd=Split((1, 2), (0, 1)))
-    with pytest.raises(InputError, match='dense7_fwd is no operator of the network: take it out'):
+    with pytest.raises(InputError, match='dense7_fwd is not an operator of the network: remove it'):
         Explicit(more, graph.digest(), 2).resolve(graph, twice.dimensions, 2)
 
 
@@ -158,7 +162,8 @@ def test_a_grid_has_whole_factors():
 
 
 def test_a_pattern_that_fits_nothing_is_named(twice):
-    with pytest.raises(InputError, match=r"plan: 'conv\*' fits no operator: .*; there are dense0_fwd, dense0_fwd#2, "):
+    with pytest.raises(InputError,
+                       match=r"plan: 'conv\*' matches no operator: .*; there are dense0_fwd, dense0_fwd#2, "):
         layers({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).resolve(twice.graph, twice.dimensions, 2)
 
 

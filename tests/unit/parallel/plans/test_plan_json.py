@@ -107,7 +107,8 @@ def test_bad_choices_are_named(given, message):
 
 def test_unknown_tables_are_refused(net):
     for label in ('dense0_weight', 'embedding7_weight', 'net_' + TABLE):
-        with pytest.raises(InputError, match='%s is no table of the network.* it has %s, %s' % (label, TABLE, OTHER)):
+        with pytest.raises(InputError, match='%s is not a table of the network.* it has %s, %s'
+                           % (label, TABLE, OTHER)):
             settled(net, data_parallel().with_store(StorePlan({label: TablePlan('servers')})))
 
 
