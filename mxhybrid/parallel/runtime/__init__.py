@@ -1,1 +1,1 @@
-"""A split network as it runs on one rank: its program, its shards of parameters, inputs and outputs."""
+"""A split network on one rank: its program, and its shards of parameters, inputs and outputs."""

@@ -1,4 +1,4 @@
-"""What each rank gives and gets: its samples of data and of outputs."""
+"""The shards of inputs and outputs: the samples that each rank gives and returns."""
 from typing import Any, Dict, List, Mapping, Optional
 
 from ...base.errors import InputError
@@ -10,18 +10,20 @@ from ..sharding.sample_axis import SampleAxis
 
 
 class InputShards:
-    """What each rank gives and gets of data and outputs.
+    """The boxes of data and outputs that ranks give and return.
 
     Attributes
     ----------
     inputs : dict of Entry to dict of int to Box
-        By rank.
+        The boxes of inputs by rank.
     outputs : dict of Entry to list of dict of int to Box
-        The same of outputs: several boxes of each rank, one behind the other, where all samples stand several times
-        behind each other, as after a concatenation along them.  An output of which the samples are not known, all ranks
-        get whole.
+        The boxes of outputs by rank: several of them, to be concatenated, where all samples occur several times, as
+        after a concatenation along the samples.  All ranks return the whole of an output whose sample axis is not
+        known.
     samples : slice
-        What this rank has of the joint batch.
+        This rank's samples of the joint batch.
+    gradient_inputs : set of str
+        Inputs through which gradients go back.
     """
 
     def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,
@@ -29,7 +31,7 @@ class InputShards:
         self._graph, self._rank, self.gradient_inputs = graph, rank, gradient_inputs
         counts = {graph.data[name][axis] for name, axis in axes.items() if axis is not None}
         if len(counts) != 1:
-            raise InputError('parallelize: inputs have %s samples: give the shapes of one joint batch'
+            raise InputError('parallelize: inputs have %s samples: give shapes with the same number of samples'
                              % sorted(counts))
         self._count = counts.pop()
         self._ranges = split_range(self._count, ranks) if self._count >= ranks else [
@@ -49,10 +51,10 @@ class InputShards:
         whole = full(self._graph.shapes[entry])
         if where is None:
             return [dict.fromkeys(range(len(self._ranges)), whole)]
-        by_rank = [[with_range(whole, where.axis, one) for one in where.ranges(self._count, low, high)]
+        by_rank = [[with_range(whole, where.axis, rows) for rows in where.ranges(self._count, low, high)]
                    for low, high in self._ranges]
         return [dict(enumerate(boxes)) for boxes in zip(*by_rank)]
 
     def box(self, name: str) -> Box:
-        """What this rank gives of an input."""
+        """Return the box of an input that this rank gives."""
         return self._by_name[name]

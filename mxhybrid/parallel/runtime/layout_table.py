@@ -1,4 +1,4 @@
-"""The table of a plan: how every operator is split, and what that takes and moves."""
+"""The table of a plan: the layout of every operator, its memory and its communication."""
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ...base.text import aligned, size_text
@@ -14,7 +14,9 @@ from .rank_program import NetworkShards
 def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,
                  redistributions: Sequence[Redistribution],
                  ranks: int, notes: Dict[int, str]) -> str:
-    """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
+    """Return a table with a line for each operator: sizes on the rank that has most, and bytes sent between all ranks
+    in both passes.
+    """
     sent: Dict[int, int] = {}
     for redistribution in redistributions:
         sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes)
@@ -42,8 +44,8 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
 
 def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int,
                notes: Mapping[int, str]) -> List[str]:
-    """What stands below a table: what is otherwise than asked, what is computed for the joint batch, and outputs of
-    which workers have more than a range of samples.
+    """Return the lines below a table: differences from the plan, operators that are computed for the joint batch, and
+    outputs of which a worker returns more than its samples.
     """
     joint = joint_operators(graph, dimensions, splits, ranks)
     return ['%s: %s' % (graph.label(graph.operators[number]), '; '.join(
@@ -52,21 +54,21 @@ def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split]
 
 
 def layout_words(dimensions: Dimensions, operator: Operator, split: Split) -> str:
-    """In words, as 'samples 2 x height 2'."""
+    """Return a split in words, as 'samples 2 x height 2'."""
     words = ['%s %d' % (name, degree) for name, degree in zip(dimensions.names(operator), split.degrees) if degree > 1]
     words += ['addends %d' % split.addends] * (split.addends > 1) + ['copies %d' % split.copies] * (split.copies > 1)
     return ' x '.join(words) or 'whole'
 
 
 def rank_words(ranks: Sequence[int]) -> str:
-    """In words, as '0-3'."""
+    """Return ranks in words, as '0-3'."""
     if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
         return '%d-%d' % (ranks[0], ranks[-1])
     return ','.join(map(str, ranks))
 
 
 def _weights(graph: Graph, shards: NetworkShards, operator: Operator) -> int:
-    """Bytes of parameters that the part of a rank reads, at most."""
+    """Return the bytes of parameters that a shard of an operator reads, at most."""
     return max(sum(size_of(box) * graph.dtypes[entry].itemsize for entry, box in
                    zip(operator.inputs,
                        shards.shard(operator, rank).inputs) if box is not None and entry[0] in graph.fixed)
@@ -74,7 +76,7 @@ def _weights(graph: Graph, shards: NetworkShards, operator: Operator) -> int:
 
 
 def _activations(graph: Graph, shards: NetworkShards, operator: Operator) -> int:
-    """Bytes of outputs that the part of a rank makes, at most."""
+    """Return the bytes of outputs that a shard of an operator computes, at most."""
     return max(sum(size_of(box) * graph.dtypes[operator.number, output].itemsize
                    for output, box in enumerate(shards.shard(operator, rank).outputs))
                for rank in shards.output_shards[operator.number])

@@ -1,6 +1,6 @@
 """Files of the whole network, as if it were not split: those of gluon's save_parameters, load_parameters and export.
 
-Worker 0 writes and reads them, of what is split a piece at a time.
+Worker 0 writes and reads them; of a split weight it has one piece at a time.
 """
 import os
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -21,22 +21,22 @@ logger = get_logger(__name__)
 
 
 class FileMisfitError(InputError, AssertionError):
-    """A file is of another network; gluon raises an AssertionError, or a ValueError, for the same."""
+    """A file of another network; gluon raises an AssertionError, or a ValueError, for the same."""
 
 
 class ModelFiles:
-    """Of one network.
+    """The files of one network.
 
     Parameters
     ----------
     workers : WorkerGroup
     params : ShardedParameters
     places : dict of str to str
-        Names of parameters by their places in the network, as files of gluon have them.
+        Names of parameters by their paths in the network, as in files of gluon.
     symbol : mxnet.symbol.Symbol
         The network.
     prefix : str
-        What names of its parameters begin with, which files of old leave out.
+        The prefix of its parameters' names, which files of older versions leave out.
     """
 
     def __init__(self, workers: WorkerGroup, params: ShardedParameters, places: Dict[str, str], symbol: Any,
@@ -47,7 +47,7 @@ class ModelFiles:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def save(self, filename: Any, deduplicate: bool) -> None:
-        """As gluon's ``save_parameters`` (collective)."""
+        """Write what gluon's ``save_parameters`` writes (collective)."""
         names = dict(self.places)
         if deduplicate:
             names = {place: name for name, place in {name: place for place, name in names.items()}.items()}
@@ -55,7 +55,7 @@ class ModelFiles:
         self._write('save_parameters', os.fspath(filename), names)
 
     def export(self, path: Any, epoch: int, remove_amp_cast: bool) -> None:
-        """As gluon's ``export`` (collective)."""
+        """Write what gluon's ``export`` writes (collective)."""
         self._workers.allgather(None, 'export')
         path, used = os.fspath(path), self._symbol
         self._on_worker_0('export', lambda: write_atomically(
@@ -94,7 +94,7 @@ class ModelFiles:
 
     def load(self, filename: Any, ctx: Any, allow_missing: bool, ignore_extra: bool, cast_dtype: bool,
              dtype_source: str) -> None:
-        """As gluon's ``load_parameters`` (collective), but that nothing changes if anything does not fit."""
+        """Read as gluon's ``load_parameters`` (collective), but change nothing unless everything fits."""
         self._workers.allgather(None, 'load_parameters')
         source, filename = _ParamsSource(), os.fspath(filename)
 
@@ -105,7 +105,7 @@ class ModelFiles:
                 self._check(name, reader.arrays[there], cast_dtype, dtype_source)
             return [[names.index(name), there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
                     for name, there in found.items()]
-        names = list(self._params.by_name)  # which may be others on other workers, in the same order
+        names = list(self._params.by_name)  # names may differ between workers, their order does not
         try:
             for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
                 name = names[number]
@@ -125,9 +125,9 @@ class ModelFiles:
 
     def _fitting(self, filename: str, stored: Dict[str, StoredArray], allow_missing: bool, ignore_extra: bool
                  ) -> Dict[str, str]:
-        """Names in the file by those of parameters."""
+        """Return names in the file by the names of parameters."""
         known, places = self.places, {there: there for there in stored}
-        if not any('.' in there for there in stored):  # by their own names, as of old and of networks of one layer
+        if not any('.' in there for there in stored):  # plain names: files of older versions and of single layers
             known = {name[len(self._prefix):]: name for name in self._params.by_name if name.startswith(self._prefix)}
             places = {there: there[4:] if there[:4] in ('arg:', 'aux:') else there for there in stored}
         found = {known[place]: there for there, place in places.items() if place in known}
@@ -144,7 +144,7 @@ class ModelFiles:
         return found
 
     def _check(self, name: str, stored: StoredArray, cast_dtype: bool, dtype_source: str) -> None:
-        """Refuse an array that the parameter cannot take."""
+        """Raise FileMisfitError for an array that does not fit the parameter."""
         shard, param = self._params.shards.get(name), self._params.by_name[name]
         shape = param.shape if shard is None else shard.whole_shape
         if shape is not None and (len(shape) != len(stored.shape) or any(
@@ -158,14 +158,14 @@ class ModelFiles:
                                   'saved %s. Set cast_dtype=True to cast the dtype of saved params.'
                                   % (name, np.dtype(param.dtype), stored.dtype))
         if dtype_source != 'current':
-            raise FileMisfitError('load_parameters: dtype_source=%r: a network that is split keeps its types, '
-                                  "and %s is %s: give 'current'" % (dtype_source, name, np.dtype(param.dtype)))
+            raise FileMisfitError('load_parameters: dtype_source=%r: a split network keeps its types, and '
+                                  "%s is %s: give 'current'" % (dtype_source, name, np.dtype(param.dtype)))
 
     # -- both ------------------------------------------------------------------------------------------------------
 
     def _on_worker_0(self, what: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
-        """Have worker 0 do something; what it returns, or the error that it raises, on all workers, all of which call
-        ``finish()`` after it, the others at once (collective).
+        """Run `work` on worker 0, then ``finish()`` on all workers; return the result of `work`, or raise its error, on
+        all workers (collective).
         """
         outcome: Dict[str, Any] = {}
         if self._workers.rank == 0:
@@ -174,7 +174,7 @@ class ModelFiles:
                     outcome['value'] = work()
             except FileMisfitError as error:
                 outcome['misfit'] = str(error)
-            except Exception as error:  # a full disk, no permission, no memory: all workers have to know
+            except Exception as error:  # a full disk, no permission, no memory: all workers raise it
                 outcome['problem'] = '%s: %s' % (type(error).__name__, error)
                 logger.debug('%s failed', what, exc_info=True)
         finish()
@@ -187,7 +187,7 @@ class ModelFiles:
 
 
 class _ParamsSource:
-    """A file that worker 0 reads; after a failure it gives zeros, so that the workers stay in step."""
+    """A file that worker 0 reads; after a failure it returns zeros, so that the workers stay in step."""
 
     def __init__(self) -> None:
         self._reader: Optional[ParamsReader] = None
@@ -200,7 +200,7 @@ class _ParamsSource:
         return self._reader
 
     def rows(self, name: str) -> Callable[[int, int], np.ndarray]:
-        """Gives rows of an array, from the first to before the last."""
+        """Return a function that reads rows of an array, from the first to before the last."""
         def read(first: int, last: int) -> np.ndarray:
             assert self._reader is not None
             if not self._problem:
@@ -213,9 +213,10 @@ class _ParamsSource:
         return read
 
     def end(self) -> None:
-        """Raise what went wrong."""
+        """Raise CheckpointError if reading has failed."""
         if self._problem:
-            raise CheckpointError('%s on the way: weights are those of neither' % self._problem)
+            raise CheckpointError('%s while reading: some weights are those of the file, others are not'
+                                  % self._problem)
 
     def close(self) -> None:
         if self._handle is not None:

@@ -1,6 +1,6 @@
-"""The outline of a network: operators by their order in the graph, parameters by their order in the network.
+"""The outline of a network: operators in the order of the graph, parameters in the order of the network.
 
-Names of layers may depend on what a process has made before, so workers are matched by place.
+Names of layers may depend on the layers that a process has made before, so workers match them by position.
 """
 from typing import Any, Dict, List, Mapping, Sequence
 
@@ -30,7 +30,7 @@ def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> 
 
 
 def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]) -> Outline:
-    """Return the outline of a network and of how it is split."""
+    """Return the outline of a network and its split."""
     graph = network.graph
     places = {name: place for place, name in enumerate(params)}
     lines = outline_of(call, network.traced, params).lines

@@ -1,4 +1,4 @@
-"""A rank's own graph: its parts of all operators, and the exchanges between them."""
+"""The program of a rank: its shards of all operators, and the redistributions between them, as one graph."""
 from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 
@@ -19,24 +19,25 @@ from .running_averages import Updated, updates_of
 
 
 class RedistributionNode(Protocol):
-    """An exchange in a graph."""
+    """A redistribution in a graph."""
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """The token after it, and what the rank gets, None if that is nothing; `plain`: the gradient of what is given
-        is wanted, and never added up in place, or none goes back.
+        """Return the token after it, and what the rank receives, None if that is nothing.
+
+        `plain` says that no gradient goes back, or that the gradient of `given` is needed and never added up in place.
         """
 
-    def ending(self, made: Any) -> Any:
-        """What a graph may have as an output, of the token or what the rank gets."""
+    def ending(self, symbol: Any) -> Any:
+        """Return what a graph may have as an output, of the token or of what the rank receives."""
 
     def forget(self) -> None:
-        """Nobody calls it any more."""
+        """Release its memory: no program calls it again."""
 
 
-#: Makes the node of an exchange: exchange, whether gradients go back.
+#: Makes the node of a redistribution, given whether gradients go back.
 MakeNode = Callable[[Redistribution, bool], RedistributionNode]
 
-#: How MXNet compiles a program: shapes never change, so that the engine gets small operators in one piece.
+#: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
 
 #: Name of the first token.
@@ -44,7 +45,7 @@ TOKEN = 'mxhybrid_token'
 
 
 class NetworkShards:
-    """All parts of all operators, and what of each weight they need; the same on all ranks."""
+    """The shards of all operators on all ranks, and the boxes of weights that they read; the same on all ranks."""
 
     def __init__(self, graph: Graph, splits: Dict[int, Split]):
         self.graph, self.splits = graph, splits
@@ -55,54 +56,56 @@ class NetworkShards:
             rule = rule_of(operator)
             self.output_shards[operator.number] = splits[operator.number].shards(graph.shape(operator),
                                                                                  rule.grains(graph, operator))
-            for rank, place in self.output_shards[operator.number].items():
-                shard = self._shards[operator.number, rank] = rule.shard(graph, operator, place)
+            for rank, output_shard in self.output_shards[operator.number].items():
+                shard = self._shards[operator.number, rank] = rule.shard(graph, operator, output_shard)
                 for (source, _), box in zip(operator.inputs, shard.inputs):
                     if box is not None and source in graph.fixed:
-                        self._need(source, rank, box)
-        # Whatever is a network's output by itself is needed whole.
+                        self._require(source, rank, box)
+        # A weight that is an output of the network is needed whole.
         for source, _ in graph.heads:
             if source in graph.fixed:
                 for rank in sorted({rank for split in splits.values() for rank in split.ranks}):
-                    self._need(source, rank, full(graph.shapes[source, 0]))
+                    self._require(source, rank, full(graph.shapes[source, 0]))
 
-    def _need(self, number: int, rank: int, box: Box) -> None:
-        """Operators on parameters alone are computed whole wherever they are used, but for those of one element each.
+    def _require(self, number: int, rank: int, box: Box) -> None:
+        """Note that a rank reads a box of a weight, or of an operator on weights alone.
+
+        Such operators are computed whole wherever they are read, unless they are elementwise.
         """
         operator = self.graph.operators[number]
         if operator.op == 'null':
             self.weights.require(operator.name, rank, box)
         for source, _ in operator.inputs:
-            self._need(source, rank, box if is_elementwise(operator) else full(self.graph.shapes[source, 0]))
+            self._require(source, rank, box if is_elementwise(operator) else full(self.graph.shapes[source, 0]))
 
     def shard(self, operator: Operator, rank: int) -> OperatorShard:
-        """The part of an operator that a rank has."""
+        """Return the shard of an operator that a rank computes."""
         return self._shards[operator.number, rank]
 
     def layout(self, operator: Operator, output: int) -> Layout:
-        """Of an output of an operator."""
+        """Return the layout of an operator's output."""
         partial = self.splits[operator.number].addends > 1
-        return Layout(self.graph.shape(operator, output), {rank: self.shard(operator, rank).outputs[output]
-                                                      for rank in self.output_shards[operator.number]}, partial)
+        boxes = {rank: self.shard(operator, rank).outputs[output] for rank in self.output_shards[operator.number]}
+        return Layout(self.graph.shape(operator, output), boxes, partial)
 
 
 class Program:
-    """What a rank computes.
+    """The graph that a rank computes.
 
     Parameters
     ----------
-    shards : Parts
+    shards : NetworkShards
     rank : int
     inputs : dict of Entry to dict of int to Box
-        What each rank is given of data.
+        The box of each data input that each rank is given.
     outputs : dict of Entry to list of dict of int to Box
-        What each rank is to have of the network's outputs: boxes that are put behind each other.
+        The boxes of each output of the network that each rank returns, concatenated.
     collectives : dict of str to Collective
         What builds operators that ranks compute together, by their names.
     make_node : callable
-        Makes nodes of exchanges.
+        Makes the nodes of redistributions.
     first : int
-        Number of the first exchange.
+        The number of the first redistribution.
     gradient_inputs : set of str
         Data through which gradients go back.
     frozen : set of str
@@ -111,15 +114,16 @@ class Program:
     Attributes
     ----------
     symbol : mxnet.symbol.Symbol
-        What keeps backward passes in order, outputs, what updates running averages, what keeps exchanges in order.
+        Outputs: an element that keeps backward passes in order, the network's outputs, updates of running averages, the
+        token of the last redistribution, and elements of weights that are not read.
     leading : int
-        Outputs of `symbol` before those of the network.
+        The number of outputs of `symbol` before those of the network.
     averages : dict of str to str
         Running averages by the input whose gradient is their next value.
     constants : dict of str to numpy.ndarray
         Inputs of `symbol` besides data and parameters.
     redistributions : list of Redistribution
-        In the order in which they are made; also those in which this rank has no part.
+        All redistributions, in the order in which they are made, also those in which this rank takes no part.
     """
 
     def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
@@ -134,10 +138,10 @@ class Program:
         self._fixed: Dict[int, Any] = {}
         self._fetched: Dict[Any, Any] = {}
         self._sources = Readers()
-        #: What operators read that may not add their gradient to others, see :class:`Readers`.
+        #: Entries read by operators that cannot add their gradients to those of others, see :class:`Readers`.
         self._mixed = {entry for operator in self.graph.operators if not rule_of(operator).adds_weight_gradients
                        for entry in operator.inputs}
-        #: Operators through which gradients may go back; those of them that something trained hangs on.
+        #: Operators through which gradients may go back; those of them that lead to a trained weight or data.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
         self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
@@ -147,7 +151,7 @@ class Program:
         self._readers = Counter([entry for operator in self.graph.operators
                                  for entry in operator.inputs] + self.graph.heads)
         self._nodes: List[RedistributionNode] = []
-        #: What operators take the shape of, and nothing else.
+        #: Entries whose shapes alone an operator reads.
         self._shapes_read: List[Entry] = []
         for operator in self.graph.operators:
             if operator.number in self.graph.fixed:
@@ -177,8 +181,8 @@ class Program:
         MXNet runs the backward passes of several calls in the order of the first inputs that have gradients.  If that
         is a weight, which all calls share, the last call comes first; if it is data, the first call.
         """
-        first = next((operator
-                      for operator in self.graph.operators if operator.op == 'null' and operator.number in self._learning), None)
+        first = next((operator for operator in self.graph.operators
+                      if operator.op == 'null' and operator.number in self._learning), None)
         if first is not None and not self.graph.is_parameter(first.number):
             return []
         sizes = [(size_of(self.shards.weights.boxes(operator.name)[self.rank]), operator.number)
@@ -188,20 +192,20 @@ class Program:
         return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
 
     def _element(self, weight: Operator) -> Any:
-        """The first element of what this rank holds of a weight."""
+        """Return the first element of this rank's box of a weight."""
         shape = shape_of(self.shards.weights.boxes(weight.name)[self.rank])
         return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
 
     def _unread(self, symbol: Any) -> List[Any]:
-        """An element of each weight that this rank holds and that nothing needs which it computes, as where another one
-        has a copy of that: so that backward gives it a gradient of zeros.
+        """Return an element of each weight that this rank holds, but that no output of the symbol depends on, as where
+        another rank computes a copy: so that the backward pass gives it a gradient of zeros.
         """
         used, found = set(symbol.list_inputs()), []
         for operator in self.graph.operators:
             boxes = self.shards.weights.boxes(operator.name) if self.graph.is_parameter(operator.number) else {}
             if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
                 found.append(self._element(operator))
-        # A loss gives a gradient even where no operator reads its values, as where one takes its shape.
+        # A loss returns a gradient even if no operator reads its values, as where one reads its shape alone.
         losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
         return found + [mx.sym.slice_axis(mx.sym.reshape(made, shape=(-1,)), axis=0, begin=0, end=1) for made in losses]
 
@@ -209,12 +213,12 @@ class Program:
         return is_loss(self.graph.operators[entry[0]]) and entry[0] in self._learning
 
     @property
-    def token_place(self) -> int:
-        """Which of the outputs behind :attr:`leading` is there once all exchanges are made, where it has any."""
+    def token_position(self) -> int:
+        """The position, after the :attr:`leading` outputs, of the token of the last redistribution, if there is any."""
         return self.outputs + self._updates
 
     def forget(self) -> None:
-        """It is not run any more."""
+        """Release its memory: it is not run again."""
         for node in self._nodes:
             node.forget()
 
@@ -236,7 +240,7 @@ class Program:
                 known.add(operator.number)
 
     def learns(self, operator: Operator) -> bool:
-        """Whether backward comes to an operator."""
+        """Tell whether the backward pass comes to an operator."""
         return operator.number in self._learning
 
     def _operator(self, operator: Operator) -> None:
@@ -251,11 +255,12 @@ class Program:
             fill = next(iter(shards.values())).fills[at]
             if not wanted:
                 self._shapes_read.append(entry)
-            found = self.fetch(entry, wanted, fill, at == used)
-            if found is not None and at == used and entry[0] in self._flowing:
-                found = mx.sym.BlockGrad(found)  # or Embedding would be asked for a gradient of ids behind an exchange
+            fetched = self.fetch(entry, wanted, fill, at == used)
+            if fetched is not None and at == used and entry[0] in self._flowing:
+                # Otherwise a redistribution would request the gradient of indices, which Embedding does not have.
+                fetched = mx.sym.BlockGrad(fetched)
             if self.rank in wanted:
-                given.append(found)
+                given.append(fetched)
                 shared.append(self._readers[entry] > 1)
         for output in range(operator.outputs):
             self._layouts[operator.number, output] = self.shards.layout(operator, output)
@@ -263,34 +268,35 @@ class Program:
         is_joint = collective is not None and collective.applies(self.graph, operator,
                                                                  self.shards.splits[operator.number])
         if is_joint or self.rank in shards and shards[self.rank].build is not None:
-            # It may read an input several times, of which others would have to know.
+            # The shard may read an input several times, which :class:`Readers` has not counted.
             given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
         if collective is not None and is_joint:
-            made = collective.build(self, operator, given)
+            symbol = collective.build(self, operator, given)
             if self.rank in shards:
-                self._local[operator.number, 0] = made
+                self._local[operator.number, 0] = symbol
         elif self.rank in shards:
-            made = None if collective is None else collective.build_alone(self, operator, given)
-            if made is None:
+            symbol = None if collective is None else collective.build_alone(self, operator, given)
+            if symbol is None:
                 self._compute(operator, shards[self.rank], given)
             else:
-                self._local[operator.number, 0] = made
+                self._local[operator.number, 0] = symbol
 
     def _compute(self, operator: Operator, shard: OperatorShard, given: List[Any]) -> None:
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in shard.attrs.items()})
         if shard.build is not None:
-            made = shard.build(given, operator.name, attrs)
+            symbol = shard.build(given, operator.name, attrs)
         else:
-            made = symbol_function(operator.op)(*given, name=operator.name, **attrs)
+            symbol = symbol_function(operator.op)(*given, name=operator.name, **attrs)
         for output in range(operator.outputs):
-            self._local[operator.number, output] = made[output] if len(made.list_outputs()) > 1 else made
+            self._local[operator.number, output] = symbol[output] if len(symbol.list_outputs()) > 1 else symbol
 
-    # -- what parts read -------------------------------------------------------------------------------------------
+    # -- what shards read ------------------------------------------------------------------------------------------
 
     def fetch(self, entry: Entry, wanted: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
-        """The symbol of what this rank wants of an output, after an exchange if any rank wants what it does not have;
-        None if it wants nothing.
+        """Return the symbol of the box of an output that this rank needs; None if it needs none.
+
+        There is a redistribution if any rank needs an element that it does not have.
         """
         if entry[0] in self.graph.fixed:
             return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
@@ -305,7 +311,9 @@ class Program:
         return None if fetched is None else self._sources.give(fetched)
 
     def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
-        """Where every rank has more than it wants, and nothing moves."""
+        """Return a slice of what this rank has, if every rank has all that it needs, so that nothing moves; else
+        None.
+        """
         if have.partial or not all(rank in have.boxes and all(
                 low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
                 for rank, box in wanted.items()):
@@ -323,15 +331,16 @@ class Program:
                               plain=self.is_plain(entry) or not differentiable)]
 
     def is_plain(self, entry: Entry) -> bool:
-        """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place
-        (AggregateGradient of its graph_executor.cc); an operator that is several reads what it is given twice.
+        """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
+        (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
         """
         return entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
 
     def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
                  differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
-        """The symbol of what this rank gets by an exchange that all ranks make for an operator; None for nothing.
+        """Return the symbol of what this rank receives by a redistribution that all ranks make; None if that is
+        nothing.
 
         For `plain`, see :class:`RedistributionNode`.
         """
@@ -345,16 +354,16 @@ class Program:
         node = self._make_node(redistribution, differentiable)
         self._nodes.append(node)
         self.uses_token = True
-        self._token, taken = node.symbol(self._token, given if redistribution.source is not None else None, plain)
-        # Else Embedding would be asked for a gradient of ids.
-        return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
+        self._token, received = node.symbol(self._token, given if redistribution.source is not None else None, plain)
+        # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
+        return received if received is None or differentiable else mx.sym.BlockGrad(received)
 
     def _head(self, entry: Entry, wanted: List[Dict[int, Box]]) -> Any:
-        found = [self._head_box(entry, boxes) for boxes in wanted]
-        if len(found) == 1:
-            return found[0]
+        pieces = [self._head_box(entry, boxes) for boxes in wanted]
+        if len(pieces) == 1:
+            return pieces[0]
         first, second = (boxes[self.rank] for boxes in wanted[:2])
-        return mx.sym.concat(*found, dim=next(at for at, one_range in enumerate(first) if one_range != second[at]))
+        return mx.sym.concat(*pieces, dim=next(at for at, side in enumerate(first) if side != second[at]))
 
     def _head_box(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
         if entry[0] in self.graph.fixed:
@@ -363,36 +372,38 @@ class Program:
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
             return self._sources.give(self._local[entry])
         given = self._sources.give(self._local[entry]) if entry in self._local else None
-        found = self.redistribute(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
+        received = self.redistribute(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
                               entry[0] in self._flowing, True, self.is_plain(entry))
-        return found if found is None else self._nodes[-1].ending(found)
+        return received if received is None else self._nodes[-1].ending(received)
 
-    def _with_own_gradient(self, entry: Entry, made: Any) -> Any:
-        """The symbol of an output, a copy of a sum: its gradient is that of its addends, too, and where memory stays,
-        MXNet gives an addend that is a weight the gradient of the first step, in all steps.
+    def _with_own_gradient(self, entry: Entry, symbol: Any) -> Any:
+        """Return the symbol of an output of the network, or a copy of it if it is a sum.
+
+        A sum and its addends have the same gradient array.  With ``static_alloc`` MXNet would give an addend that is a
+        weight the gradient of the first step in all steps.
         """
         operator = self.graph.operators[entry[0]]
         is_sum = operator.op == 'null' or rule_of(operator).shares_gradient
-        return mx.sym.identity(made) if is_sum and made is self._local.get(entry) else made
+        return mx.sym.identity(symbol) if is_sum and symbol is self._local.get(entry) else symbol
 
     # -- parameters and constants ----------------------------------------------------------------------------------
 
     def _parameter(self, operator: Operator) -> Any:
-        """The input that a weight or a running average is."""
+        """Return the input of the graph that is a weight or a running average."""
         if operator.number not in self._fixed:
             self._fixed[operator.number] = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
         return self._fixed[operator.number]
 
     def _constant(self, entry: Entry, box: Box) -> Any:
-        """A box of a weight, or of what depends on weights alone, for one more reader."""
-        made = self._made_of_weights(entry, box)
-        return self._sources.give(made) if entry in self._mixed else made
+        """Return a box of a weight, or of an operator on weights alone, for one more reader."""
+        symbol = self._from_weights(entry, box)
+        return self._sources.give(symbol) if entry in self._mixed else symbol
 
-    def _made_of_weights(self, entry: Entry, box: Box) -> Any:
+    def _from_weights(self, entry: Entry, box: Box) -> Any:
         operator = self.graph.operators[entry[0]]
         if operator.op == 'null':
-            held = self.shards.weights.boxes(operator.name)[self.rank]
-            return self._box_of(entry, self._parameter(operator), box, held)
+            held_box = self.shards.weights.boxes(operator.name)[self.rank]
+            return self._box_of(entry, self._parameter(operator), box, held_box)
         if operator.op in CONSTANTS:
             attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
@@ -404,17 +415,17 @@ class Program:
             given = [self._constant(source, full(self.graph.shapes[source])) for source in operator.inputs]
             attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
             self._fixed[entry[0]] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
-        made = self._fixed[entry[0]]
-        made = made[entry[1]] if len(made.list_outputs()) > 1 else made
-        return self._box_of(entry, made, box, full(self.graph.shapes[entry]))
+        symbol = self._fixed[entry[0]]
+        symbol = symbol[entry[1]] if len(symbol.list_outputs()) > 1 else symbol
+        return self._box_of(entry, symbol, box, full(self.graph.shapes[entry]))
 
-    def _box_of(self, entry: Entry, made: Any, box: Box, held: Box) -> Any:
-        if box == held:
-            return made
-        return _slice(self._sources.give(made) if entry in self._mixed else made, slices_in(box, held))
+    def _box_of(self, entry: Entry, symbol: Any, box: Box, held_box: Box) -> Any:
+        if box == held_box:
+            return symbol
+        return _slice(self._sources.give(symbol) if entry in self._mixed else symbol, slices_in(box, held_box))
 
     def constant(self, operator: Operator, what: str, values: np.ndarray) -> Any:
-        """An input that belongs to an operator alone, and that no script gives."""
+        """Return an input of the graph with constant values, for one operator."""
         name = 'mxhybrid_%s_of_%d' % (what, operator.number)  # several operators may have one name
         assert name not in self.constants, name
         self.constants[name] = values
@@ -423,7 +434,7 @@ class Program:
     # -- running averages ------------------------------------------------------------------------------------------
 
     def average(self, parameter: Operator, value: Any, momentum: float) -> None:
-        """Have the backward pass update a running average with what a call of a layer computes."""
+        """Let the backward pass update a running average with the statistics of a call of a layer."""
         self._statistics.setdefault(parameter.number, []).append((mx.sym.BlockGrad(value), momentum))
 
     def _updated(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Updated:
@@ -434,7 +445,7 @@ class Program:
         return Updated(following, self._parameter(parameter), calls, dtype, size_of(box))
 
 
-def _slice(made: Any, where: Tuple[slice, ...]) -> Any:
-    return mx.sym.slice(made, begin=tuple(part.start for part in where), end=tuple(part.stop for part in where))
+def _slice(symbol: Any, where: Tuple[slice, ...]) -> Any:
+    return mx.sym.slice(symbol, begin=tuple(part.start for part in where), end=tuple(part.stop for part in where))
 
 

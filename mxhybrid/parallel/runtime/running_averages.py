@@ -1,8 +1,8 @@
 """Running averages that backward passes update, as those of MXNet's BatchNorm.
 
 MXNet's BatchNorm updates its averages in its backward pass, calls of a layer from the last to the first.  In graphs
-with ``static_alloc`` MXNet's engine knows nothing of that: an exchange would put an update off, until after a read.
-The engine knows of gradients.  So each running average has an input of its own, whose gradient is the next value of
+with ``static_alloc``, MXNet's engine does not track that: a redistribution could delay an update until after a read.
+The engine does track gradients.  So each running average has an input of its own, whose gradient is the next value of
 the average, and is written to the array of the average.
 """
 from typing import Any, List, NamedTuple, Sequence, Tuple
@@ -14,7 +14,7 @@ from ...lane.norm_operators import NextAverage, is_compiled, next_averages
 
 
 class Updated(NamedTuple):
-    """A running average of a layer, and what goes into it.
+    """A running average of a layer, and the statistics that update it.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Updated(NamedTuple):
     average : Symbol
         The input that it is itself.
     calls : list of tuple
-        What each call computes, without a gradient, and its momentum.
+        The statistics of each call, without a gradient, and its momentum.
     dtype : numpy.dtype
     channels : int
     """
@@ -35,31 +35,32 @@ class Updated(NamedTuple):
     channels: int
 
     def factors(self) -> List[float]:
-        """Of the average that is there before, and of what each call computes."""
-        share, found = 1.0, []
+        """Return the factors of the previous average and of the statistics of each call."""
+        share, factors = 1.0, []
         for _, momentum in self.calls:
-            kept = np.float32(momentum)  # as MXNet has it
-            found.append(share * float(1 - kept))
-            share *= float(kept)
-        return [share] + found
+            rounded = np.float32(momentum)  # as in MXNet
+            factors.append(share * float(1 - rounded))
+            share *= float(rounded)
+        return [share] + factors
 
 
 def updates_of(averages: Sequence[Updated]) -> List[Any]:
-    """Make outputs of a graph without a meaning; backward passes compute next averages, whatever the loss is."""
-    compiled, found = [], []
-    for one in averages:
-        if one.dtype == 'float32' and is_compiled():
-            compiled.append(NextAverage(one.following, one.average, [value for value, _ in one.calls], one.factors(),
-                                        one.channels))
+    """Return outputs of a graph whose backward passes compute the next averages; their values have no meaning."""
+    compiled, outputs = [], []
+    for updated in averages:
+        if updated.dtype == 'float32' and is_compiled():
+            compiled.append(NextAverage(updated.following, updated.average, [value for value, _ in updated.calls],
+                                        updated.factors(), updated.channels))
         else:
-            found.append(_by_operators(one))
+            outputs.append(_by_operators(updated))
     if compiled:
-        found.append(next_averages(compiled))
-    return found
+        outputs.append(next_averages(compiled))
+    return outputs
 
 
-def _by_operators(one: Updated) -> Any:
-    """By operators of MXNet's: `MakeLoss` has a gradient of ones."""
-    kept, *factors = one.factors()
-    return mx.sym.MakeLoss(mx.sym.add_n(one.following * one.average * kept, *[
-        one.following * mx.sym.cast(value, one.dtype) * factor for (value, _), factor in zip(one.calls, factors)]))
+def _by_operators(updated: Updated) -> Any:
+    """Return an output by operators of MXNet: `MakeLoss` has a gradient of ones."""
+    share, *factors = updated.factors()
+    return mx.sym.MakeLoss(mx.sym.add_n(updated.following * updated.average * share, *[
+        updated.following * mx.sym.cast(value, updated.dtype) * factor
+        for (value, _), factor in zip(updated.calls, factors)]))

@@ -1,4 +1,4 @@
-"""A network and how it is split, before anything of it moves."""
+"""A network and its split, before any of its weights move."""
 from typing import Any, Dict, List, Mapping, NamedTuple
 
 from ...base.errors import InputError
@@ -14,14 +14,14 @@ from .rank_program import NetworkShards
 
 
 class SplitNetwork(NamedTuple):
-    """A network and how it is split."""
+    """A network and its split."""
 
     traced: TracedNetwork
     plan: Plan
     shards: NetworkShards
-    #: What is otherwise than the plan wanted.
+    #: Differences from the plan, by the number of the operator.
     notes: Dict[int, str]
-    #: How rows of tables travel, by name.
+    #: The routes of tables, by name.
     tables: Mapping[str, TablePlan]
     input_shards: InputShards
     #: Whether statistics are those of the joint batch.
@@ -29,18 +29,18 @@ class SplitNetwork(NamedTuple):
 
     @property
     def graph(self) -> Graph:
-        """Its operators."""
+        """The graph of the network."""
         return self.traced.graph
 
     @property
     def names(self) -> List[str]:
-        """Of inputs, in their order."""
+        """The names of the inputs, in their order."""
         return list(self.traced.axes)
 
 
 def apply_plan(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str,
              workers: WorkerGroup) -> SplitNetwork:
-    """A network, split by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
+    """Split a network by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     graph, dimensions = network.graph, network.dimensions
@@ -55,30 +55,31 @@ def apply_plan(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm:
 
 
 def reshape(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
-    """The same network for joint batches of another shape, with the weights that workers hold.
+    """Return the same network for joint batches of another shape, with the shards of weights that workers hold.
 
     Raises
     ------
     InputError
-        Shapes that the network does not take, weights of other shapes, or on other workers.
+        Shapes that the network does not take, or for which weights would have other shapes or be on other workers.
     """
-    found = reshaped(network.traced, data)
-    for name, shape in found.graph.parameters.items():
+    retraced = reshaped(network.traced, data)
+    for name, shape in retraced.graph.parameters.items():
         if shape != network.graph.parameters[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
-                             % (found.graph.data, name, shape, network.graph.parameters[name]))
-    made = apply_plan(found, network.plan.for_graph(network.graph, found.graph),
+                             % (retraced.graph.data, name, shape, network.graph.parameters[name]))
+    split = apply_plan(retraced, network.plan.for_graph(network.graph, retraced.graph),
                     bool(network.input_shards.gradient_inputs),
                    'joint' if network.joint_statistics else 'local', workers)
-    lacking = made.shards.weights.adopt(network.shards.weights)
+    lacking = split.shards.weights.adopt(network.shards.weights)
     if lacking:
-        raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '
-                         'give a joint batch with more samples, as by repeating some' % (found.graph.data, lacking))
-    return made
+        raise InputError('for_data: split for data of shapes %s, workers would need elements of %s that they do not '
+                         'hold: give a joint batch with more samples, as by repeating some' % (retraced.graph.data,
+                                                                                               lacking))
+    return split
 
 
 def _check_averages(graph: Graph, shards: NetworkShards) -> None:
-    """InputError where calls of one BatchNorm split its channels differently: no call could update its averages."""
+    """Raise InputError if calls of one BatchNorm split its channels differently: no call could update its averages."""
     for operator in graph.computing:
         for at in rule_of(operator).averages(operator)[:1]:
             name = graph.operators[operator.inputs[at][0]].name
@@ -94,7 +95,7 @@ def _check_averages(graph: Graph, shards: NetworkShards) -> None:
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:
-    """InputError where statistics of samples alone would not be those of whole samples."""
+    """Raise InputError if a worker's statistics would not be those of whole samples."""
     for operator in graph.computing:
         if rule_of(operator).has_statistics:
             for name, degree in zip(dimensions.names(operator), shards.splits[operator.number].degrees):

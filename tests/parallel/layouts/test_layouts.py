@@ -202,7 +202,7 @@ def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
     ('another type', 'data has type float32, but float64 was planned'), ('no NDArray', 'data is a ndarray'),
     ('another shape', 'take net.for_data(shape)'), ('too few samples', 'give a joint batch with more samples'),
     ('other weights', "does not take data of shapes {'data': (8, 3, 16, 16)}"), ('no shape', 'data=5'),
-    ('another order', 'run backward passes in the order of calls')])
+    ('another order', 'run backward passes in the order of the forward passes')])
 def test_what_a_script_may_get_wrong_is_named(uses, name, message):
     for one in uses:
         assert message in one['errors'][name], one['errors'][name]

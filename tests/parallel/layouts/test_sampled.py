@@ -23,14 +23,14 @@ def test_what_is_computed_for_the_joint_batch_is_said(sampled):
     (first, *others), output = sampled
     count, reports = 1 + len(others), first['reports']
     table = reports['no rule (0,)'].split('\n')
-    whole = 'whole on every worker, %d times the work of a share each, from inputs of ' % count
-    lost = 'its samples are not known behind diag0, as there is no rule for diag'
+    whole = 'whole on every worker, %d times the work of a shard each, from inputs of ' % count
+    lost = 'its samples are not known after diag0, as there is no rule for diag'
     assert 'diag0: %s512 B: there is no rule for diag' % whole in table
     assert '_mulscalar0: %s128 B: %s' % (whole, lost) in table
     assert 'output 0 (_mulscalar0): whole on every worker: ' + lost in table
-    assert any(line.startswith('output 0 (concat0): all samples 2 times behind each other; each worker gets its own')
+    assert any(line.startswith('output 0 (concat0): all samples 2 times in a row; each worker returns its own')
                for line in reports['concat and split (0, 0)'].split('\n'))
     assert 'which mixes them' in reports['reverse (1,)']
-    warning = ('parallelize: operators without a rule are computed for the joint batch of %d workers, and so is what '
-               'follows them until samples are known again: diag0 (diag);' % count)
+    warning = ('parallelize: operators without a rule are computed for the joint batch of %d workers, and so are the '
+               'operators after them until samples are known again: diag0 (diag);' % count)
     assert output.count(warning) == 1

@@ -159,7 +159,7 @@ def test_operators_without_a_rule_are_told(place):
     on = ['--cluster', 'cluster.json', '--evaluate-only']
     first = plan(place, *on, '--export', 'plan.json', **of)
     for found in (first, plan(place, *on, '--import', 'plan.json', **of)):
-        for line in ('diag0: whole on every worker, 4 times the work of a share each, from inputs of 1.2 kB: there is '
+        for line in ('diag0: whole on every worker, 4 times the work of a shard each, from inputs of 1.2 kB: there is '
                      'no rule for diag', 'tanh0: whole on every worker', 'output 0 (hybridlambda0_tanh0): whole on'):
             assert line in found, found
 

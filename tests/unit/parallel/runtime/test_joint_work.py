@@ -24,13 +24,13 @@ def diagonals(F, x):
 
 def test_operators_without_a_rule_and_what_follows_them():
     operators, outputs, warning = told(diagonals)
-    whole = 'whole on every worker, 4 times the work of a share each, from inputs of '
-    lost = 'its samples are not known behind diag, as there is no rule for diag'
+    whole = 'whole on every worker, 4 times the work of a shard each, from inputs of '
+    lost = 'its samples are not known after diag, as there is no rule for diag'
     assert operators == {'diag': whole + '1.2 kB: there is no rule for diag', 'tanh': whole + '192 B: ' + lost}
     assert outputs == ['output 0 (tanh): whole on every worker: ' + lost]
-    assert warning == ('parallelize: operators without a rule are computed for the joint batch of 4 workers, and so is '
-                       'what follows them until samples are known again: diag (diag); print(net) says where, and what '
-                       'that costs')
+    assert warning == ('parallelize: operators without a rule are computed for the joint batch of 4 workers, and so '
+                       'are the operators after them until samples are known again: diag (diag); print(net) shows '
+                       'where, and the cost')
 
 
 def test_a_plan_that_lists_all_operators_says_it_too():
@@ -38,7 +38,7 @@ def test_a_plan_that_lists_all_operators_says_it_too():
         return Explicit({graph.label(one): Split((1,) * len(graph.shape(one)), (2,)) for one in graph.computing},
                         graph.digest(), RANKS)
     operators, _, warning = told(diagonals, by_one)
-    assert operators['diag'] == ('of the joint batch on worker 2 alone, from inputs of 1.2 kB, while others may wait: '
+    assert operators['diag'] == ('for the joint batch on worker 2 alone, from inputs of 1.2 kB, while others may wait: '
                                  'there is no rule for diag')
     assert 'diag (diag)' in warning
 
@@ -46,7 +46,7 @@ def test_a_plan_that_lists_all_operators_says_it_too():
 def test_operators_that_mix_samples():
     operators, outputs, warning = told(lambda F, x: F.reverse(x, axis=0, name='turned'))
     assert operators['turned'].endswith(': it mixes samples')
-    assert outputs == ['output 0 (turned): whole on every worker: its samples are not known behind turned, which mixes '
+    assert outputs == ['output 0 (turned): whole on every worker: its samples are not known after turned, which mixes '
                        'them']
     assert warning == ''
 
@@ -57,7 +57,7 @@ def test_nothing_is_said_where_all_is_split():
         return [F.mean(F.slice_axis(joint, axis=0, begin=at, end=at + 8), axis=(1, 2)) for at in (0, 8)]
     assert told(forward) == ({}, [], '')
     assert told(lambda F, x: F.concat(x, x, dim=0, name='both'))[1] == [
-        'output 0 (both): all samples 2 times behind each other; each worker gets its own ones of every time']
+        'output 0 (both): all samples 2 times in a row; each worker returns its own samples of each time']
 
 
 def test_known_again_behind_an_input_with_samples():
