@@ -54,7 +54,7 @@ class Parallel(gluon.Block):
                  first: int,
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
-        self._workers, self._network, self._params, self._files = workers, network, params, files
+        self._workers, self._network, self._parameters, self._files = workers, network, params, files
         self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
@@ -118,8 +118,8 @@ class Parallel(gluon.Block):
         except InputError as error:
             self._workers.agree('for_data', None, str(error))
             raise
-        self._workers.agree('for_data', outline_of_split('for_data', made, self._params.by_name))
-        found = self._others.by_shapes[shapes] = Parallel(self._workers, made, self._params, self._files,
+        self._workers.agree('for_data', outline_of_split('for_data', made, self._parameters.by_name))
+        found = self._others.by_shapes[shapes] = Parallel(self._workers, made, self._parameters, self._files,
                                                           self._workers.reserve_numbers(_NUMBERS), self)
         return found
 
@@ -172,7 +172,7 @@ class Parallel(gluon.Block):
                 raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
                                  'this network: give parallelize input_grad=True, or %s.detach() to the network'
                                  % (name, name))
-        trainer = next((trainers.trainer_of(param) for param in self._params.by_name.values()), None)
+        trainer = next((trainers.trainer_of(param) for param in self._parameters.by_name.values()), None)
         self._trained = True
         if self._workers.size > 1 and trainer is not None and hooks_of(trainer) is None:
             raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
@@ -275,7 +275,7 @@ class Parallel(gluon.Block):
 
     def _collect_params_with_prefix(self, prefix: str = '') -> Dict[str, Any]:
         """As of the network, also where that is part of another Block."""
-        return {'%s.%s' % (prefix, place) if prefix else place: self._params.by_name[name]
+        return {'%s.%s' % (prefix, place) if prefix else place: self._parameters.by_name[name]
                 for place, name in self._files.places.items()}
 
     def cast(self, dtype: Any) -> None:
@@ -286,7 +286,7 @@ class Parallel(gluon.Block):
         InputError
             Types are planned.
         """
-        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._params.by_name.values()):
+        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._parameters.by_name.values()):
             raise InputError('cast: types of a network that is split are planned: cast it to %s before parallelize'
                              % np.dtype(dtype))
 

@@ -53,8 +53,8 @@ def test_the_whole_of_what_an_optimizer_keeps(boxes, shape, whole):
 
 
 def test_what_cannot_be_told_is_refused():
-    with pytest.raises(InputError,
-                       match=r'cannot infer the whole shape of optimizer state \(4, 6\) that belongs to shard \(2, 6\)'):
+    message = r'cannot infer the whole shape of optimizer state \(4, 6\) that belongs to shard \(2, 6\)'
+    with pytest.raises(InputError, match=message):
         part(ROWS).whole_of((4, 6))
 
 
