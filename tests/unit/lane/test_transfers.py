@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import JobError
 from mxhybrid.lane.transfers import PersistentTransfer
-from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, transfer_of
+from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, persistent_transfer_of
 from mxhybrid.parallel.redistribution.redistribution import Redistribution
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.sharding.box import full, split_range
@@ -26,7 +26,7 @@ RANKS = 3
 
 
 class Channels:
-    """What transfer_of() asks of the channels of a worker."""
+    """What persistent_transfer_of() asks of the channels of a worker."""
 
     def __init__(self, job, rank):
         self._worker, self._rank = job.workers[rank][2], rank
@@ -72,7 +72,8 @@ def by_lane(job, moves, sources, targets, times=1):
     transfers = []
     for rank, (move, source, target) in enumerate(zip(moves, sources, targets)):
         dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
-        transfers.append(transfer_of(Channels(job, rank), move, dtype, None if source is None else source.shape,
+        transfers.append(persistent_transfer_of(Channels(job, rank), move, dtype,
+                                                None if source is None else source.shape,
                                    None if target is None else target.shape))
     for _ in range(times):
         for target in targets:
@@ -147,7 +148,7 @@ def swap(job, count, dtype='float32', adds=False):
     number = next(_tags)
     exchanges = [Redistribution(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
                  for rank in range(RANKS)]
-    return [transfer_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
+    return [persistent_transfer_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
             for rank, one in enumerate(exchanges)]
 
 
@@ -170,8 +171,8 @@ def one_way(job, giver, taker, count):
     number = next(_tags)
     exchanges = [Redistribution(number, rank, Layout((count,), {giver: whole}), {taker: whole}, np.dtype('f4'))
                  for rank in (giver, taker)]
-    return (transfer_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
-            transfer_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
+    return (persistent_transfer_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
+            persistent_transfer_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
 
 
 @pytest.mark.parametrize('count, fit', [(5, 10), (1000, 2), (100000, 2), (600000, 0)])
@@ -261,9 +262,9 @@ def test_a_channel_without_room_says_so():
 def test_a_tag_belongs_to_one_transfer(job):
     """The reader finds the first ring with a tag: what went by another one would never come."""
     move = Redistribution(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
-    kept = transfer_of(Channels(job, 0), move, 'f4', (5,), None)
+    kept = persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     with pytest.raises(JobError, match='another transfer already has the tag %d' % move.tag):
-        transfer_of(Channels(job, 0), move, 'f4', (5,), None)
+        persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     assert kept
 
 

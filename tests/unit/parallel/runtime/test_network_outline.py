@@ -60,5 +60,5 @@ def test_a_plan_of_worker_0_is_for_the_same_network_with_other_names():
                     theirs.graph.digest(), 2)
     labels = [theirs.graph.label(one) for one in theirs.graph.operators]
     found = from_json(with_own_labels(plan.as_json(), labels, own.graph))
-    assert found.settle(own.graph, own.dimensions, 2).splits == splits
+    assert found.resolve(own.graph, own.dimensions, 2).splits == splits
     assert with_own_labels(data_parallel().as_json(), labels, own.graph) == {'plan': 'data_parallel'}
