@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ...lane.exchange_operator import ExchangeOperator
-from ...lane.moves import Channels, PersistentTransfer
+from ...lane.transfers import Channels, PersistentTransfer
 from ...native.engine import address_of, handles_of
 from ..sharding.box import Box, full, overlap, subtract
 from .redistribution import Redistribution, Slices, Transfer

@@ -10,7 +10,7 @@ from ...base.errors import InputError
 from ...base.peers import connect_peers
 from ...base.sealed import new_secret
 from ...job.job import Job
-from ...lane.moves import Channels
+from ...lane.transfers import Channels
 from .lane_transport import LaneTransport
 from .outline import Outline, first_difference
 from .redistribution import Redistribution

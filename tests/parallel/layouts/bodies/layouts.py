@@ -31,8 +31,8 @@ GIVEN = {}
 def drawn(seed):
     """A plan in which every operator is split at random, on ranks at random."""
     class Drawn(mxhybrid.parallel.Plan):
-        def settle(self, graph, dimensions, ranks):
-            settled = super().settle(graph, dimensions, ranks)
+        def resolve(self, graph, dimensions, ranks):
+            resolved = super().resolve(graph, dimensions, ranks)
             draw = np.random.RandomState(seed)
             for one in graph.computing:
                 limits = rule_of(one).limits(graph, one)
@@ -45,8 +45,8 @@ def drawn(seed):
                         degrees[dimension] = min(left, limits[dimension])
                         left //= degrees[dimension]
                 count = int(np.prod(degrees)) * addends
-                settled.splits[one.number] = Split(degrees, draw.permutation(ranks)[:count], addends)
-            return settled
+                resolved.splits[one.number] = Split(degrees, draw.permutation(ranks)[:count], addends)
+            return resolved
     return Drawn()
 
 
