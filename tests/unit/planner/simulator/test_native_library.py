@@ -25,7 +25,7 @@ CHANGES = """
 import sys
 import numpy as np
 from lab.planner.steps import MadeUpStep
-from mxhybrid.parallel.sharding.box import parts
+from mxhybrid.parallel.sharding.box import split_shape
 from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks, load_transfer_tasks
 from mxhybrid.planner.task_graph.redistribution import RankBoxes, Redistribution
@@ -36,9 +36,9 @@ from tests.helpers.planned_networks import cluster
 for hosts, ranks in ((2, 2), (8, 4)):
     builder = TransferTasks(Machine(cluster(hosts, ranks)), load_transfer_tasks(sys.argv[1]))
     count = hosts * ranks
-    rows, columns = (RankBoxes.from_boxes(dict(enumerate(parts((64, 64), degrees))))
+    rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((64, 64), degrees))))
                      for degrees in ((count, 1), (1, count)))
-    halves = RankBoxes.from_boxes({rank: box for rank, box in enumerate(2 * parts((64, 64), (count // 2, 1)))})
+    halves = RankBoxes.from_boxes({rank: box for rank, box in enumerate(2 * split_shape((64, 64), (count // 2, 1)))})
     for held in (rows, halves):
         builder.coverage(held, columns), builder.group_sums(held, 4)
         for partial in (False, True):

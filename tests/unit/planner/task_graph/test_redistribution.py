@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mxhybrid.parallel.sharding.box import parts, size_of
+from mxhybrid.parallel.sharding.box import size_of, split_shape
 from mxhybrid.parallel.sharding.layout import Layout, messages
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.cluster.machine_model import Machine
@@ -27,7 +27,7 @@ both_languages = pytest.mark.parametrize('by', [COMPILED, PythonTransferTasks], 
 def boxes_of(draw, copies=True):
     """Boxes of a tensor by rank, some of them held by several."""
     degrees = [draw(st.integers(1, 3)) for _ in SHAPE]
-    every = parts(SHAPE, degrees)
+    every = split_shape(SHAPE, degrees)
     times = draw(st.integers(1, 2)) if copies else 1
     ranks = draw(st.permutations(range(len(every) * times)))
     return dict(zip(ranks, list(itertools.chain(*[[box] * times for box in every]))))
@@ -87,7 +87,7 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
     """In both directions at once, in one message or very many, and whoever comes late keeps up only itself."""
     rate, every, columns = 1e6, hosts * ranks, 2000
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
-    have, wanted = (RankBoxes.from_boxes(dict(enumerate(parts((every, columns * every), degrees))))
+    have, wanted = (RankBoxes.from_boxes(dict(enumerate(split_shape((every, columns * every), degrees))))
                     for degrees in ((every, 1), (1, every)))
     before = np.zeros(every)
     before[0] = late
@@ -108,7 +108,8 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
 
 def test_only_who_answers_gives_gradients_back_in_both_languages():
     machine = Machine(cluster(2, 2))
-    rows, columns = (RankBoxes.from_boxes(dict(enumerate(parts((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
+    rows,
+    columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
     made = []
     for transfers in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
         unit = Redistribution(rows, columns, transfers.transfers(rows, False, columns), np.array([1, 2], np.int32))
