@@ -40,7 +40,7 @@ def rule_of(operator: Operator) -> Rule:
 
 
 def is_loss(operator: Operator) -> bool:
-    """Return whether an operator gives the gradient of a loss, whatever gradient comes back to it."""
+    """Tell whether an operator returns the gradient of a loss, whatever gradient comes back to it."""
     return rule_of(operator).is_loss
 
 

@@ -319,11 +319,11 @@ def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, P
     InputError
         There are no more numbers.
     """
-    exchanges = len(programs[training].exchanges)
-    if count * exchanges > _EIGHTH:
+    redistributions = len(programs[training].redistributions)
+    if count * redistributions > _EIGHTH:
         raise InputError('a parallelized network: %d calls wait for their backward passes: run backward before '
                          'more calls' % (count + 1))
-    return make(training, first + 2 * _EIGHTH + _EIGHTH * (not training) + (count - 1) * exchanges)
+    return make(training, first + 2 * _EIGHTH + _EIGHTH * (not training) + (count - 1) * redistributions)
 
 
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
