@@ -68,8 +68,8 @@ def test_tables_that_are_left_out_are_named(net, left_out):
     store = StorePlan({label: one for label, one in STORE.tables.items() if label not in left_out})
     found = settled(net, explicit(net, store))
     assert {net.graph.label(net.graph.operators[number]) for number in found.notes} == set(left_out)
-    assert all('the plan says nothing' in note for note in found.notes.values())
-    # A rule that says nothing of any table leaves none out.
+    assert all('the plan does not name this table' in note for note in found.notes.values())
+    # A rule that names no table leaves none out.
     assert (settled(net, data_parallel().with_store(store)).notes == {}) == (not store.tables)
 
 
@@ -79,7 +79,7 @@ def test_former_files_load(tmp_path, net):
     path.write_text(json.dumps({'format': 'mxhybrid.parallel 1', **content}))
     assert load(str(path)).as_json() == content
     path.write_text(json.dumps({'format': 'mxhybrid.parallel 1', **explicit(net).as_json()}))
-    with pytest.raises(InputError, match="has dense, which format 'mxhybrid.parallel 1' does not know"):
+    with pytest.raises(InputError, match="has dense, which format 'mxhybrid.parallel 1' does not have"):
         load(str(path))
     path.write_text(json.dumps({'format': 'mxhybrid.parallel 3', **content}))
     with pytest.raises(InputError, match="format 'mxhybrid.parallel 3', but this version reads 'mxhybrid.parallel 1'"):

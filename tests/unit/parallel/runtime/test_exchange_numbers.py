@@ -6,10 +6,10 @@ from mxhybrid.parallel.runtime.parallel_block import another_program
 
 
 class Made:
-    """A program of some exchanges; `made` lists the numbers of each one."""
+    """A program of some redistributions; `made` lists the numbers of each one."""
 
-    def __init__(self, exchanges):
-        self.exchanges = range(exchanges)
+    def __init__(self, redistributions):
+        self.redistributions = range(redistributions)
 
 
 @pytest.mark.parametrize('exchanges', [1, 7, 300])
@@ -17,7 +17,7 @@ def test_programs_share_no_number(exchanges):
     programs, first, taken = {True: Made(exchanges), False: Made(exchanges - 1)}, 3 << 20, []
 
     def make(training, number):
-        taken.append(set(range(number, number + len(programs[training].exchanges))))
+        taken.append(set(range(number, number + len(programs[training].redistributions))))
     for count in range(1, 50):
         for training in (True, False):
             another_program(make, programs, first, training, count)
