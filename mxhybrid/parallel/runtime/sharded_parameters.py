@@ -51,8 +51,8 @@ class ShardedWeight:
     # -- whole values ----------------------------------------------------------------------------------------------
 
     def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Box]:
-        """Return the whole shape, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.whole_of`; this worker has to hold a
-        box.
+        """Return the whole shape, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.whole_of`; this worker has to
+        hold a box.
         """
         assert self.box is not None
         lengths = list(zip(shape, shape_of(self.box), self.whole_shape))

@@ -108,8 +108,8 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
 
 def test_only_who_answers_gives_gradients_back_in_both_languages():
     machine = Machine(cluster(2, 2))
-    rows,
-    columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
+    rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees))))
+                     for degrees in ((4, 1), (1, 4)))
     made = []
     for transfers in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
         unit = Redistribution(rows, columns, transfers.transfers(rows, False, columns), np.array([1, 2], np.int32))
