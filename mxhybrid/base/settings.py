@@ -348,13 +348,13 @@ def given_variable(name: str, environ: Mapping[str, str]) -> str:
 
 def former_names_given(keywords: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
     """Return the present names, by the former ones, of keywords and variables that give a setting by a former name."""
-    found = {}
+    present_names = {}
     for former, name in FORMER_NAMES.items():
         if keywords.get(former) is not None:
-            found[former] = name
+            present_names[former] = name
         elif keywords.get(name) is None and given_variable(name, environ) == variable(former):
-            found[variable(former)] = variable(name)
-    return found
+            present_names[variable(former)] = variable(name)
+    return present_names
 
 
 def in_words() -> str:
@@ -379,13 +379,13 @@ def as_written(value: Any) -> str:
     return repr(','.join('%s=%s' % (pattern, item) for pattern, item in value))
 
 
-def check_equal(everybody: Sequence[Mapping[str, Any]]) -> None:
+def check_equal(settings_by_rank: Sequence[Mapping[str, Any]]) -> None:
     """Raise SettingError unless all workers have the same settings, given those of each worker by rank."""
-    for rank, settings in enumerate(everybody):
+    for rank, settings in enumerate(settings_by_rank):
         for name, value in settings.items():
-            if value != everybody[0][name]:
+            if value != settings_by_rank[0][name]:
                 raise SettingError('%s is %s on worker 0 but %s on worker %d: give all workers the same value'
-                                   % (variable(name), as_written(everybody[0][name]), as_written(value), rank))
+                                   % (variable(name), as_written(settings_by_rank[0][name]), as_written(value), rank))
 
 
 def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ,

@@ -41,7 +41,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     rank, num_workers = native.rank, native.num_workers
     log.configure(settings.log_level, 'rank %d' % rank)
     address = address_towards(*launch.scheduler)
-    mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'memory_domain': memory_domain(),
+    record: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'memory_domain': memory_domain(),
                             'telemetry': telemetry.open(settings, rank)}
     if rank == 0:
         from horovod.runner.http.http_server import RendezvousServer
@@ -49,9 +49,9 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         secret = guard.open_monitor(address, num_workers, launch.servers)
         assert guard.monitor is not None
         rendezvous = RendezvousServer()
-        mine.update(monitor=guard.monitor.address, secret=secret, rendezvous=rendezvous.start())
+        record.update(monitor=guard.monitor.address, secret=secret, rendezvous=rendezvous.start())
     with Deadline(settings.timeout, 'the other workers to exchange addresses'):
-        peers = exchange_natively(native, mine)
+        peers = exchange_natively(native, record)
         hosts = [peer['host'] for peer in peers]
         slots = slots_of(hosts)
         if rank == 0:
@@ -89,9 +89,9 @@ def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]
     if len(text) > _ADDRESS_BYTES:
         raise JobError('the address record of this worker has %d bytes, but only %d fit: shorten its host name or the '
                        'paths of trace, metrics and tensorboard' % (len(text), _ADDRESS_BYTES))
-    mine = np.zeros(shape, np.float32)
-    mine[native.rank] = np.frombuffer(text, np.uint8)
-    array = mx.nd.array(mine, ctx=mx.cpu())
+    rows = np.zeros(shape, np.float32)
+    rows[native.rank] = np.frombuffer(text, np.uint8)
+    array = mx.nd.array(rows, ctx=mx.cpu())
     native.init(_ADDRESSES_KEY, mx.nd.zeros(shape, ctx=mx.cpu()))
     native.push(_ADDRESSES_KEY, array)
     native.pull(_ADDRESSES_KEY, out=array)

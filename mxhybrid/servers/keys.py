@@ -63,8 +63,8 @@ class KeyPool:
             return keys
         placement = copy.deepcopy(self.placement)
         try:
-            place = placement.spread if kind.even else placement.place
-            partitioning = place(kind.rows, kind.width, itemsize, count)
+            place_partitions = placement.spread if kind.even else placement.place
+            partitioning = place_partitions(kind.rows, kind.width, itemsize, count)
             push_keys, pair_keys = (tuple(map(placement.key_on, partitioning.servers if is_needed else ()))
                                     for is_needed in (kind.halves, kind.halves and kind.exact))
         except OverflowError as error:
