@@ -16,7 +16,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 #: Files and folders that this test covers, relative to the repository.
-ROOTS = ['README.md', 'CONTRIBUTING.md', 'docs', 'tests/README.md', 'tests/unit/test_language.py']
+ROOTS = [
+    'README.md', 'CONTRIBUTING.md', 'docs', 'tests/README.md', 'tests/unit/test_language.py',
+    'mxhybrid/base', 'mxhybrid/job', 'mxhybrid/native', 'mxhybrid/servers', 'mxhybrid/watchdog',
+    'tests/unit/base', 'tests/unit/job', 'tests/unit/native', 'tests/unit/servers', 'tests/unit/watchdog',
+]
 
 #: Words after which "who" has no noun: prepositions, conjunctions and verbs.
 _NO_NOUNS = ('of|by|for|to|from|with|in|on|at|as|and|or|but|if|than|that|where|when|while|whether|is|are|was|were|be|'
