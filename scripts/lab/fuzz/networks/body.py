@@ -18,7 +18,7 @@ from lab.fuzz.networks.alone import class_of
 from lab.fuzz.networks.network import tolerance_of
 from lab.fuzz.networks.script import spec_of
 from mxhybrid.job.join import member
-from mxhybrid.parallel.redistribution.worker_group import team_of
+from mxhybrid.parallel.redistribution.worker_group import worker_group_of
 
 #: How much more than a change by noise makes is taken for rounding.
 SLACK = 1e3
@@ -87,7 +87,7 @@ def run(program, name, directory, store):
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
     # What numbers exchanges have next: workers that differ in it would take each other's arrays for those of others.
-    number = team_of(member({})).reserve(0)
+    number = worker_group_of(member({})).reserve(0)
     everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
     if not any(everyone) and len(set(numbers)) > 1:
         everyone = [['numbers', 'the next exchange has the numbers %s' % (numbers,)]]
