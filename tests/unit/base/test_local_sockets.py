@@ -13,7 +13,7 @@ from mxhybrid.base.local_sockets import Left, Listener, connect, differ_in_user,
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
+def test_a_process_that_has_left_raises_the_same_error_everywhere():
     listener = Listener()
     mine = connect(listener.name)
     theirs = listener.accept(1)
@@ -71,7 +71,7 @@ def test_one_process_is_accepted_at_a_time_and_none_is_waited_for():
     listener.close()
 
 
-def test_who_listens_and_lets_nobody_in_is_not_waited_for_without_end(monkeypatch):
+def test_a_listener_that_accepts_nothing_is_waited_for_with_a_limit(monkeypatch):
     monkeypatch.setattr(local_sockets, '_CONNECT_S', 1)
     listener, waiting = Listener(), []
     with pytest.raises(JobError, match='accepted no connection within 1 s'):

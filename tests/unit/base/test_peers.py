@@ -53,7 +53,7 @@ def closed(found):
                 sock.close()
 
 
-def test_all_nodes_of_other_hosts_meet_and_not_a_byte_is_lost(doors):
+def test_processes_of_different_hosts_connect_and_lose_no_byte(doors):
     found = meet(doors)
     assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
     found[0][2].sendall(b'from 0')
@@ -61,7 +61,7 @@ def test_all_nodes_of_other_hosts_meet_and_not_a_byte_is_lost(doors):
     closed(found)
 
 
-def test_nodes_of_one_host_do_not_meet(doors):
+def test_processes_of_one_host_do_not_connect(doors):
     found = meet(doors, 'aab')
     assert [sorted(sockets) for sockets in found] == [[2], [2], [0, 1]]
     closed(found)
@@ -73,7 +73,7 @@ def test_nodes_of_one_host_do_not_meet(doors):
     json.dumps({'node': '1', 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
     json.dumps({'node': 1, 'proof': prove(SECRET, 'another', PURPOSE, 1), 'challenge': 'y'}).encode() + b'\n',
 ], ids=repr)
-def test_strangers_are_turned_away_and_nobody_waits_for_them(doors, says):
+def test_strangers_are_turned_away_without_delay(doors, says):
     stranger = socket.create_connection(doors[0].getsockname())
     stranger.sendall(says)
     if not says:
@@ -84,7 +84,7 @@ def test_strangers_are_turned_away_and_nobody_waits_for_them(doors, says):
     stranger.close()
 
 
-def test_who_says_nothing_does_not_keep_the_others_waiting_for_long(doors, monkeypatch):
+def test_a_silent_connection_delays_the_others_only_briefly(doors, monkeypatch):
     monkeypatch.setattr(peers, '_LINE_S', 0.3)
     stranger = socket.create_connection(doors[0].getsockname())
     found = meet(doors)
@@ -119,7 +119,7 @@ def test_a_node_that_does_not_come_is_named(doors):
         peers.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)
 
 
-def test_strangers_who_say_nothing_do_not_put_off_the_deadline(doors, monkeypatch):
+def test_silent_strangers_do_not_extend_the_deadline(doors, monkeypatch):
     """Node 0 waits for node 1, which does not come."""
     monkeypatch.setattr(peers, '_LINE_S', 0.4)
     addresses = [door.getsockname()[:2] for door in doors]

@@ -42,7 +42,7 @@ def sealed(body, secret=SECRET):
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.text(), ARGUMENTS), max_size=3), st.booleans())
-def test_what_is_sealed_opens_once_and_in_order(commands, as_bytes):
+def test_sealed_messages_open_once_and_in_order(commands, as_bytes):
     sealer, opener = Sealer(SECRET), Opener(SECRET)
     messages = [sealer.seal(*command) for command in commands]
     for command, message in zip(commands, messages):
@@ -128,7 +128,7 @@ def test_another_purpose_is_refused():
     b'\xff\xfe', b'\0', b'[1, "mode", {}', b'[' * 100000, b'[1, "mode", ' + b'{"a": ' * 100000,
     b'[1, "mode", {"a": ' + b'[' * 50000 + b']' * 50000 + b'}]', b'[-' + b'1' * 10000 + b', "mode", {}]',
     b'[' + b'0' * (1 << 20)])
-def test_even_what_is_sealed_must_be_a_command(body):
+def test_a_sealed_message_must_be_a_command(body):
     opener = Opener(SECRET)
     assert refused(opener, sealed(body))
     assert opener.open(sealed(b'[1, "mode", {}]')) == ('mode', {})
@@ -163,7 +163,7 @@ def test_refusals_are_errors_of_ours():
 
 @given(st.text(), st.text(), st.integers(), st.text())
 @example('é', '\ud800', 0, '\ud800')
-def test_a_proof_holds_for_what_it_was_given_for(nonce, name, rank, noise):
+def test_a_proof_is_valid_for_its_purpose_only(nonce, name, rank, noise):
     proof = prove(SECRET, nonce, name, rank)
     assert is_proof(proof, SECRET, nonce, name, rank)
     for other in (prove(SECRET, nonce + '0', name, rank), prove(SECRET, nonce, name + '0', rank),

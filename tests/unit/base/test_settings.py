@@ -181,7 +181,7 @@ def test_partition_files_are_absolute_and_no_directories(tmp_path):
         assert problem({'partition_file': value}).startswith('partition_file=%r is not a path' % (value,))
 
 
-def test_former_names_work_and_are_told(tmp_path):
+def test_former_names_work_and_are_reported(tmp_path):
     path, other = str(tmp_path / 'a.json'), str(tmp_path / 'b.json')
     former = {'MXHYBRID_PLAN_FILE': other}
     assert resolve({'plan_file': path}, {}).partition_file == path
@@ -195,7 +195,7 @@ def test_former_names_work_and_are_told(tmp_path):
         assert former_names_given(keywords, environ) == {}
 
 
-def test_wrong_values_are_told_by_the_name_that_was_given(tmp_path):
+def test_errors_about_values_have_the_name_that_the_user_gave(tmp_path):
     assert problem({'plan_file': str(tmp_path)}).startswith('plan_file=%r is a directory' % str(tmp_path))
     assert problem({}, {'MXHYBRID_PLAN_FILE': str(tmp_path)}).startswith('MXHYBRID_PLAN_FILE=')
     assert 'give partition_file only' in problem({'plan_file': 'a', 'partition_file': 'b'})
@@ -310,7 +310,7 @@ def test_settings_are_frozen():
 
 @pytest.mark.parametrize('name', ['trace', 'metrics', 'tensorboard'])
 @pytest.mark.parametrize('value', [3, '', ' ', b'bytes', 'a\0b', True])
-def test_what_is_no_path_is_refused(name, value):
+def test_values_that_are_not_paths_are_refused(name, value):
     text = problem({name: value})
     assert text.startswith('%s=%r is not a path' % (name, value)) and 'leave it out' in text
 
@@ -334,7 +334,7 @@ def test_tables_that_travel_as_float16_are_not_searched(partitions):
     resolve({'partitions': partitions, 'wire_dtype': 'float32'}, {})
 
 
-def test_float32_travels_as_it_is_unless_told_otherwise():
+def test_float32_travels_unchanged_by_default():
     assert not resolve({}, {}).halves
     assert resolve({'wire_dtype': 'float16'}, {}).halves
 
@@ -355,7 +355,7 @@ def test_values_are_shown_as_a_user_writes_them(name, text, written):
     assert getattr(resolve({}, {variable(name): again}), name) == value
 
 
-def test_what_a_user_has_not_written_is_shown_so():
+def test_a_setting_without_a_value_is_shown_as_not_set():
     assert as_written(Settings().partitions) == 'not set'
     assert as_written(Settings().routes) == 'not set'
     assert as_written(resolve({'routes': 'auto'}, {}).routes) == "'auto'"
@@ -370,7 +370,7 @@ def test_settings_that_differ_between_workers_are_named_with_rank_and_values():
                                  "workers the same value")
 
 
-def test_whoever_asks_for_help_on_create_sees_every_setting_and_its_default():
+def test_the_help_of_create_shows_every_setting_and_its_default():
     text = mxhybrid.create.__doc__
     for name in ('partitions, MXHYBRID_PARTITIONS=not set', 'own_rows, MXHYBRID_OWN_ROWS=1',
                  'stall_timeout, MXHYBRID_STALL_TIMEOUT=600.0'):

@@ -23,7 +23,7 @@ def environment(monkeypatch):
 
 @pytest.mark.parametrize('limits, least', [
     (Limits(120, 60, 600), 120), (Limits(10, 60, 0), 60), (Limits(600.5, 5, 0), 600)])
-def test_horovod_waits_longer_than_we_do_who_name_the_missing(limits, least):
+def test_horovod_waits_longer_than_mxhybrid_which_names_missing_workers(limits, least):
     prepare_horovod(limits, False)
     assert int(os.environ[TIMEOUT]) > least
     assert CYCLE not in os.environ
@@ -34,7 +34,7 @@ def test_horovod_looks_less_often_where_it_does_not_sum_gradients():
     assert os.environ[CYCLE] == '25'
 
 
-def test_what_the_user_says_counts(monkeypatch):
+def test_a_value_of_the_user_counts(monkeypatch):
     monkeypatch.setenv(TIMEOUT, '7')
     monkeypatch.setenv(CYCLE, '2')
     prepare_horovod(Limits(), True)

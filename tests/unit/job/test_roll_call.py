@@ -23,7 +23,7 @@ def address():
     server.stop()
 
 
-def test_those_that_did_not_come_are_named(address):
+def test_workers_that_did_not_join_are_named(address):
     calls = [RollCall(address, rank, 4) for rank in range(4)]
     assert calls[0].missing() == 'worker 0, worker 1, worker 2, worker 3 did not join'
     for call in (calls[0], calls[2]):
@@ -57,7 +57,7 @@ def test_a_worker_that_starts_ends_with_the_launcher_and_one_that_has_joined_doe
     assert subprocess.run([sys.executable, '-c', program, str(address[1]), 'starting', '3'], timeout=60).returncode == 0
 
 
-def test_without_a_rendezvous_nobody_is_named():
+def test_without_a_rendezvous_no_worker_is_named():
     call = RollCall(None, 0, 2)
     call.answer()
     assert call.missing() == ''

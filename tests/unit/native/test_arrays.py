@@ -128,7 +128,7 @@ def test_rows_are_a_view_for_writing_and_ids_are_a_copy():
     assert array.asnumpy().tolist() == [[0, 0], [1, 1], [0, 0], [5, 5]]
 
 
-def test_make_copies_what_it_is_given():
+def test_make_row_sparse_copies_its_rows():
     ids, rows = np.array([1, 3]), np.ones((2, 2), 'float32')
     array = make_row_sparse(ids, rows, (4, 2))
     ids[:], rows[:] = 0, 9
@@ -271,7 +271,7 @@ def test_memory_is_given_back_and_the_edges_keep_their_values():
 
 
 @pytest.mark.parametrize('first, count', [(0, 9), (3, 1000), (1, 5000), (7, 40_000)])
-def test_what_is_cleared_reads_as_zeros_up_to_its_bounds(first, count):
+def test_cleared_memory_reads_as_zeros_up_to_its_bounds(first, count):
     whole = np.ones(50_000)
     clear(whole[first:first + count].reshape(-1, 1))
     assert whole[:first].all() and whole[first + count:].all() and not whole[first:first + count].any()

@@ -65,7 +65,7 @@ def test_a_fork_waits_for_operations_that_python_ends(late):
                                   "subprocess._USE_VFORK = False; subprocess.run(['true'])",
                                   "os.system('true')"] + ["subprocess.run(['true'], user=os.getuid())"] * (
                                       sys.version_info >= (3, 9)))  # which has brought it
-def test_so_do_other_ways_to_start_processes(call):
+def test_other_ways_to_start_processes_wait_too(call):
     assert run('''
         for _ in range(5):
             deferred.push([array], None)
@@ -74,7 +74,7 @@ def test_so_do_other_ways_to_start_processes(call):
         os._exit(0)  # at once: an engine thread is still in Python, or about to call it''' % call, 0.1) == ['done']
 
 
-def test_other_threads_go_on_once_the_fork_is_over():
+def test_other_threads_continue_once_the_fork_is_over():
     assert run('''
         stop = threading.Event()
         count = 0
@@ -100,7 +100,7 @@ def test_other_threads_go_on_once_the_fork_is_over():
         print('went on' if count >= before + 3 else count)''') == ['went', 'on']
 
 
-def test_a_fork_waits_for_what_a_thread_was_about_to_hand_over():
+def test_a_fork_waits_for_an_operation_that_a_thread_is_about_to_push():
     assert run('''
         import contextlib
         from mxhybrid.native import engine

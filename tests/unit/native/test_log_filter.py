@@ -53,7 +53,7 @@ def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
     assert log_filter.VARIABLE not in os.environ
 
 
-def test_nothing_is_said_of_what_makes_mxnet_speak_where_it_has_read_the_variable_before():
+def test_no_line_of_the_filter_itself_appears_if_mxnet_has_read_the_variable_before():
     before = 'from mxnet import nd\nnd.reverse(nd.ones((3, 3)).tostype("row_sparse"), axis=1).wait_to_read()\n'
     script = before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', '')
     env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
@@ -63,7 +63,7 @@ def test_nothing_is_said_of_what_makes_mxnet_speak_where_it_has_read_the_variabl
         assert done.stderr.count(word) == 1, done.stderr
 
 
-def test_nothing_is_said_again_in_another_thread_of_copies_that_the_script_has_made():
+def test_lines_about_copies_do_not_appear_again_in_another_thread():
     script = '''
 import threading
 from mxnet import nd
@@ -82,7 +82,7 @@ nd.waitall()
     assert done.stderr.count('Copy from default storage') == 1, done.stderr
 
 
-def test_whoever_wants_to_hear_it_does(monkeypatch, capfd):
+def test_users_who_ask_for_the_lines_see_them(monkeypatch, capfd):
     monkeypatch.setenv(log_filter.VARIABLE, '1')
     in_a_thread(log_filter.suppress_repeated_logs, update)
     assert LAZY in capfd.readouterr().err
@@ -100,7 +100,7 @@ def test_work_on_copies(given, heard):
     assert heard or done.stderr == ''
 
 
-def test_what_others_write_meanwhile_is_kept(capfd):
+def test_lines_that_other_threads_write_meanwhile_are_kept(capfd):
     with log_filter._without_lines(b'secret'):
         os.write(2, b'one\na secret\n')
         os.write(2, b'two\n')

@@ -43,7 +43,7 @@ def test_widths_of_the_state_take_no_memory_for_the_rows(name, arguments, widths
     assert state_widths(mx.optimizer.create(name, **arguments), 0, (rows, 3), 'float32') == widths
 
 
-def test_what_made_state_had_momentum_though_it_has_none_now():
+def test_the_maker_of_state_had_momentum_if_the_state_has_it():
     def shapes(one):
         return state_shapes(one, 0, (4, 2), 'float32')
 

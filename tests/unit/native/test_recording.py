@@ -8,7 +8,7 @@ from mxhybrid.native.trainers import is_fresh, set_fresh
 pytestmark = pytest.mark.both_pythons
 
 
-def test_what_wants_a_gradient():
+def test_arrays_that_want_a_gradient():
     data, weight = mx.nd.ones(3), mx.nd.ones(3)
     weight.attach_grad()
     with autograd.record():

@@ -118,7 +118,7 @@ def test_a_marked_class_is_accepted_and_found_by_its_name(kind):
     assert unsupported_reason(route, optimizer)  # servers do not hold dense weights for it
 
 
-def test_a_derived_class_is_refused_and_told_of_the_mark():
+def test_a_derived_class_is_refused_and_the_error_names_the_mark():
     with pytest.raises(InputError, match='mxhybrid.row_wise'):
         check_for_table(Unmarked(), 'words', 'float32', 0.0)
 
@@ -154,7 +154,7 @@ def test_a_class_that_servers_cannot_find_is_refused():
 @pytest.mark.parametrize('reference, words', [
     ('no_such_module:Ball', ['Ball', 'no_such_module', 'No module named', 'PYTHONPATH']),
     ('json:Ball', ['Ball', 'json', 'has no attribute']), ('json:JSONDecoder', ['JSONDecoder', 'Optimizer'])])
-def test_a_server_that_lacks_a_class_says_so_in_one_line(reference, words):
+def test_the_error_about_a_missing_class_has_one_line(reference, words):
     with pytest.raises(ImportError) as caught:
         find_class(reference)
     text = str(caught.value)
@@ -212,7 +212,7 @@ def once(self, index, weight, grad, state):
     ({'create_state': lambda self, index, weight: mx.nd.zeros((weight.shape[0], 4))}, ['shape (10, 4)']),
     ({'create_state': lambda self, index, weight: mx.nd.zeros(weight.shape, dtype='float64')}, ['float64', 'float32']),
 ], ids=lambda value: str(list(value)[0]) if isinstance(value, dict) else None)
-def test_what_servers_cannot_do_is_found(members, words):
+def test_classes_that_fail_on_servers_are_found(members, words):
     with pytest.raises(InputError) as caught:
         check_row_wise(marked(**members)(), 'words', (50, 3), 'float32')
     text = str(caught.value)

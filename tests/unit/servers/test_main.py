@@ -47,7 +47,7 @@ def test_sealed_commands_are_carried_out_and_the_handler_is_installed_once(serve
     assert (part.table, part.shape, part.mode) == ('größe', (3, 4), 'assign')
 
 
-def test_all_others_change_nothing(server, tmp_path, caplog):
+def test_other_messages_change_nothing(server, tmp_path, caplog):
     controller, handler, installed, sealer = server
     evil = tmp_path / 'evil'
     strange = [pickle.dumps(Evil(evil), 0), pickled('mode', {'keys': [5], 'mode': 'assign'}).encode(), b'', b'\xff',

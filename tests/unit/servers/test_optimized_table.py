@@ -28,7 +28,7 @@ class Listener(OptimizedTable):
         return list(self.heard)
 
 
-def test_all_attributes_first_then_those_that_changed_and_nothing_while_nothing_does():
+def test_all_attributes_are_sent_first_and_then_only_changed_ones():
     table, sgd = Listener(), mx.optimizer.create('sgd', momentum=0.9)
     assert not table.has_optimizer and not table.state_slots()
     (reference, attributes, count), = table.news(sgd, 0.1, 0)
@@ -73,7 +73,7 @@ def test_settings_that_need_other_state_are_refused_also_by_a_table_that_takes_o
     assert heir.news(plain, 0.1, 3)[0][2] == 3
 
 
-def test_who_forgets_starts_afresh():
+def test_a_table_that_forgets_its_optimizer_starts_afresh():
     table, sgd = Listener(), mx.optimizer.create('sgd', momentum=0.0)
     table.news(sgd, 0.1, 0)
     table.forget_optimizer()

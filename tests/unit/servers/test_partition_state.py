@@ -138,7 +138,7 @@ def test_settings_and_partitions_that_change_in_mid_run(training, through_worker
     ('nag', {'wd': 0.1}, {'momentum': 1e-9}), ('rmsprop', {}, {'centered': True}),
     ('rmsprop', {'centered': True}, {'centered': False}), ('adagrad', {}, {'wd': 0.1}),
     ('groupadagrad', {}, {'wd': 0.1})])
-def test_what_one_process_cannot_go_on_with_is_refused(name, start, change):
+def test_settings_with_which_one_process_fails_are_refused(name, start, change):
     optimizer = create(name, start)
     whole = Whole(start_values(), optimizer)
     ids, rows = next(merged_gradients(1))

@@ -20,7 +20,7 @@ def test_workers_make_them_without_the_servers_program():
     assert not {'mxhybrid.servers.handler', 'mxhybrid.servers.main'} & set(found)
 
 
-def test_they_are_text_whatever_they_say_and_one_handler_answers_all():
+def test_commands_are_text_and_one_handler_answers_them_all():
     assert pickled('find', {'name': 'größe'}).isascii()
     answers = [pickle.loads(pickled('mailbox', {'keys': [key]}).encode()) for key in (4, 5)]
     assert answers[0] is answers[1] and answers[0]._mailbox_keys == [5]

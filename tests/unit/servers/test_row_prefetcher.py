@@ -98,7 +98,7 @@ def test_rows_that_were_not_wished_for_are_asked_for_alone(server):
     assert server.asked == [[2, 5, 7], [6, 9]]
 
 
-def test_a_push_makes_what_is_here_stale(server):
+def test_a_push_makes_prefetched_rows_stale(server):
     server.prefetcher.prefetch(np.array([2, 5]), 0)
     server.push()
     server.check_pull([2, 5])

@@ -247,7 +247,7 @@ def test_state_is_assigned_and_goes_on(one, name):
     np.testing.assert_allclose(here.shard.read(0, 0, 3, here.optimizer), 0.9 * state[:3], rtol=1e-6)
 
 
-def test_what_the_compiled_part_kept_goes_on_when_mxnet_takes_over(one):
+def test_mxnet_takes_over_the_state_of_the_compiled_part(one):
     here = one()
     here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
     here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))

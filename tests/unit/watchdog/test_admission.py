@@ -37,7 +37,7 @@ def hello(nonce, name=NAME, rank=1, secret=SECRET, **changes):
                                      **changes)}).encode()
 
 
-def test_who_knows_the_secret_is_admitted_by_name_and_rank():
+def test_a_process_that_knows_the_secret_is_admitted_by_name_and_rank():
     door, nonce = asked()
     assert 'peer' in door
     assert door.admit('peer', hello(nonce)) == (NAME, 1)
@@ -68,7 +68,7 @@ def test_every_challenge_is_another():
     lambda nonce: b'[' * HELLO_BYTES,
     lambda nonce: b'{"hello": ' * (HELLO_BYTES // 10),
 ])
-def test_who_does_not_is_a_stranger_still(answer):
+def test_a_process_without_the_secret_remains_a_stranger(answer):
     door, nonce = asked()
     assert door.admit('peer', answer(nonce)) is None
     assert 'peer' in door
@@ -165,14 +165,14 @@ def serves(monitor):
 @pytest.mark.parametrize('says', [
     b'{"hello": {"name": "worker 0", "rank": 0}}\n{"fail": "it is over"}\n', b'{"fail": "it is over"}\n', b'\n',
     b'GET / HTTP/1.1\r\n\r\n', b'[' * 2000 + b'\n', b'0' * 10 * HELLO_BYTES, b'[' * 70000 + b'\n', b'\x16\x03\x01\n'])
-def test_strangers_are_hung_up_on(monitor, says):
+def test_connections_of_strangers_are_closed(monitor, says):
     with connect(monitor) as stranger:
         stranger.sendall(says)
         assert hung_up(stranger)
     assert serves(monitor)
 
 
-def test_a_stranger_who_says_nothing_is_hung_up_on(monkeypatch):
+def test_the_connection_of_a_silent_stranger_is_closed(monkeypatch):
     monkeypatch.setattr(admission, 'HELLO_S', 0.2)
     silent = Monitor('127.0.0.1', 1, 0, SECRET)
     with connect(silent) as stranger:

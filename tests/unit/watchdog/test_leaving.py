@@ -26,7 +26,7 @@ def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cle
     assert said == ('last words', '[mxhybrid] the reason\n' + extra)
 
 
-def test_output_that_nobody_takes_keeps_nothing_from_being_said_and_done():
+def test_output_without_a_reader_delays_neither_messages_nor_cleanup():
     done = run_python(PACKAGE + "sys.stdin.readline()\nsys.stdout = open(1, 'w')\nsys.stdout.write('text')\n"
                       "leave('the reason', cleanup=lambda: sys.stderr.write('cleaned up\\n'))")
     done.stdout.close()
@@ -42,14 +42,14 @@ def test_any_thread_can_make_the_process_leave():
     assert said == ('', '[mxhybrid] thread\n')
 
 
-def test_the_first_reason_to_leave_is_the_only_one_said():
+def test_only_the_first_reason_to_leave_is_written():
     said = last_words("import threading, time\n"
                       "threading.Thread(target=leave, args=('the cause',), kwargs={'grace': 0.5}).start()\n"
                       "time.sleep(0.1)\nleave('its echo')")
     assert said == ('', '[mxhybrid] the cause\n')
 
 
-def test_output_that_is_never_read_holds_nobody_up():
+def test_output_that_is_never_read_delays_no_process():
     done = run_python(PACKAGE + "import os\nleaving.LEAVE_S = 1.0\nsys.stdin.readline()\n"
                       "os.set_blocking(1, False)\n"
                       "try:\n    while True:\n        os.write(1, b'x' * 4096)\n"
@@ -67,13 +67,13 @@ def test_without_standard_error_the_clean_up_is_done():
 
 
 @pytest.mark.parametrize('fails', [False, True])
-def test_the_job_hears_before_anybody_reads(fails):
+def test_the_job_is_told_before_any_reader_takes_the_output(fails):
     said = last_words("import os\ndef tell():\n    os.write(2, b'told\\n')\n    if %r:\n        raise OSError('gone')\n"
                       "leave('the reason', tell, lambda: os.write(2, b'cleaned up'))" % fails)
     assert said == ('', 'told\n[mxhybrid] the reason\ncleaned up')
 
 
-def test_others_that_cannot_be_ended_keep_nobody_from_cleaning_up():
+def test_processes_that_cannot_be_killed_do_not_prevent_the_cleanup():
     said = last_words("import os\n"
                       "leave('the reason', cleanup=lambda: os.write(2, b'cleaned up'), end_others=lambda: 1 / 0)")
     assert said == ('', '[mxhybrid] the reason\ncleaned up')

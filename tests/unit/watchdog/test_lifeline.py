@@ -190,7 +190,7 @@ def met(*members):
 
 
 @pytest.mark.parametrize('victim', [0, 1, 2], ids=['worker 0', 'worker 1', 'a server'])
-def test_a_killed_process_ends_all_others_who_name_it(job, victim):
+def test_a_killed_process_ends_all_others_and_is_named_by_them(job, victim):
     _, *members = job(2, 1)
     dead = members.pop(victim)
     dead.process.kill()
@@ -201,13 +201,13 @@ def test_a_killed_process_ends_all_others_who_name_it(job, victim):
     assert time.monotonic() - started < 5
 
 
-def test_each_says_its_own_name_first(job):
+def test_each_process_begins_with_its_name(job):
     _, first, second = job(2)
     second.process.kill()
     assert aborted(first, '[mxhybrid] worker 0 ends, because worker 1 died')
 
 
-def test_a_stopped_process_does_not_keep_the_news_from_the_others(job):
+def test_a_stopped_process_does_not_delay_the_message_to_the_others(job):
     _, first, second, third = job(3)
     os.kill(second.process.pid, signal.SIGSTOP)
     third.process.kill()
@@ -216,7 +216,7 @@ def test_a_stopped_process_does_not_keep_the_news_from_the_others(job):
     assert aborted(second, 'worker 2 died')
 
 
-def test_a_failure_is_told_with_its_cause(job):
+def test_a_failure_is_reported_with_its_cause(job):
     _, first, second = job(1, 1)
     assert second.ask('fail no memory left') == 'ok'
     assert aborted(first, 'because server 0 failed: no memory left')
@@ -240,13 +240,13 @@ def test_an_echo_of_a_death_waits_for_the_true_cause(job):
     assert aborted(second, 'because worker 2 died')
 
 
-def test_an_echo_without_another_cause_is_told_in_the_end(job):
+def test_an_echo_without_another_cause_is_reported_in_the_end(job):
     _, first, second = job(2)
     assert second.ask('echo a native error') == 'ok'
     assert aborted(first, 'because worker 1 failed: a native error')
 
 
-def test_who_arrives_after_the_failure_is_told_too(job):
+def test_a_process_that_joins_after_the_failure_ends_too(job):
     monitor, first = job(1)
     monitor.report_failure('the disk is full')
     assert aborted(first, 'the disk is full')
@@ -342,7 +342,7 @@ def test_a_stopped_monitor_ends_all_and_is_ended(job):
         root.communicate()
 
 
-def test_a_child_of_a_stopped_monitor_says_why_it_ends_it_before_it_ends_with_it():
+def test_a_child_of_a_stopped_monitor_writes_the_reason_before_it_ends_with_the_monitor():
     root = run_python(MONITOR + CHILD + WAIT, SERVER)
     try:
         assert [root.stdout.readline() for _ in range(2)][1] == 'heard of the monitor\n'
@@ -356,7 +356,7 @@ def test_a_child_of_a_stopped_monitor_says_why_it_ends_it_before_it_ends_with_it
         root.communicate()
 
 
-def test_who_ends_a_stopped_monitor_says_so_whatever_it_had_to_tell_it():
+def test_a_process_that_kills_a_stopped_monitor_writes_the_reason_despite_unsent_messages():
     root = run_python(MONITOR + WAIT)
     try:
         stubborn = SERVER.replace("print('heard", "line.before_leaving(lambda: time.sleep(600))\nprint('heard")
@@ -397,7 +397,7 @@ class Skipping:
         self._skipped += seconds
 
 
-def test_how_a_child_died_is_said_by_its_parent(job, monkeypatch):
+def test_the_parent_of_a_server_reports_how_it_died(job, monkeypatch):
     monkeypatch.setattr(monitor_module, 'PARENT_S', LIMIT_S)
     monitor, parent, child = job(1, 1)
     parent.say('started %d' % child.process.pid)
@@ -407,7 +407,7 @@ def test_how_a_child_died_is_said_by_its_parent(job, monkeypatch):
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
-def test_what_was_said_before_an_end_is_heard_before_it(job, monkeypatch):
+def test_messages_from_before_an_end_are_handled_before_it(job, monkeypatch):
     monitor, parent, child = job(1, 1)
     busy, free, look = threading.Event(), threading.Event(), monitor._check_processes
 
@@ -427,7 +427,7 @@ def test_what_was_said_before_an_end_is_heard_before_it(job, monkeypatch):
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
-def test_a_child_whose_parent_says_nothing_died_all_the_same(job):
+def test_a_server_whose_parent_does_not_explain_its_death_is_reported(job):
     _, parent, child = job(1, 1)
     assert parent.ask('started %d' % child.process.pid) == 'ok'
     child.process.kill()
@@ -467,7 +467,7 @@ def test_a_death_after_the_release_still_counts_for_those_that_have_not_left(job
     assert aborted(second, 'because worker 0 died')
 
 
-def test_a_death_of_who_has_left_is_no_failure(job):
+def test_the_death_of_a_process_that_has_left_is_no_failure(job):
     monitor, first, second = job(2)
     first.say('finish')
     assert second.ask('finish') == 'True' and first.answer() == 'True'
@@ -479,7 +479,7 @@ def test_a_death_of_who_has_left_is_no_failure(job):
     assert monitor.failure is None
 
 
-def test_nobody_misses_a_monitor_after_all_workers_have_left(job):
+def test_no_process_misses_a_monitor_after_all_workers_have_left(job):
     root = run_python(MONITOR + WAIT)
     try:
         host, port = root.stdout.readline().split()
@@ -497,7 +497,7 @@ def test_nobody_misses_a_monitor_after_all_workers_have_left(job):
         root.communicate()
 
 
-def test_who_has_left_waits_for_the_others_and_learns_that_one_died(job):
+def test_a_worker_that_has_left_learns_of_a_death(job):
     _, first, second = job(2)
     first.say('finish')
     assert second.ask('finish') == 'True' and first.answer() == 'True'
@@ -507,7 +507,7 @@ def test_who_has_left_waits_for_the_others_and_learns_that_one_died(job):
     assert aborted(first, 'because worker 1 died')
 
 
-def test_who_fails_does_not_take_the_end_of_its_connection_for_a_death(job):
+def test_a_failing_process_does_not_take_the_end_of_its_connection_for_a_death(job):
     monitor, first, second = job(2)
     assert first.ask('fail no memory left') == 'ok'
     assert aborted(second, 'because worker 0 failed: no memory left')
@@ -515,7 +515,7 @@ def test_who_fails_does_not_take_the_end_of_its_connection_for_a_death(job):
     assert 'died' not in text
 
 
-def test_who_waits_for_the_others_learns_that_one_died(job):
+def test_a_worker_that_waits_for_the_others_learns_of_a_death(job):
     _, first, second = job(2)
     first.say('finish')
     assert second.ask('wait_for_end_of 0') == 'ok'
@@ -635,7 +635,7 @@ def test_messages_may_arrive_in_pieces():
         assert json.loads(answers.readline()) == {'release': True}
 
 
-def test_failures_from_many_threads_are_told_once():
+def test_failures_from_many_threads_are_reported_once():
     monitor = Monitor('127.0.0.1', 1, 0, SECRET)
     with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
         peer.settimeout(LIMIT_S)

@@ -48,7 +48,7 @@ def test_an_answer_that_is_late_or_malformed(pair, text, error):
         receive(far, 1000, 10)
 
 
-def test_who_says_nothing_is_not_waited_for(pair):
+def test_a_silent_connection_is_not_waited_for(pair):
     near, far = pair
     with pytest.raises(socket.timeout):
         receive(far, 1000, 0.05)
@@ -56,7 +56,7 @@ def test_who_says_nothing_is_not_waited_for(pair):
     assert receive(far, 1000, 10) == {'a': 1}
 
 
-def test_what_json_does_not_know_is_said_in_plain(pair):
+def test_objects_without_json_are_sent_as_plain_values(pair):
     class Number:
         def item(self):
             return 7
@@ -66,7 +66,7 @@ def test_what_json_does_not_know_is_said_in_plain(pair):
     assert receive(far, 1000, 10) == {'a': 7, 'b': 'c'}
 
 
-def test_a_message_that_was_torn_spoils_none_that_follows(pair, monkeypatch):
+def test_an_incomplete_message_does_not_spoil_the_next_one(pair, monkeypatch):
     monkeypatch.setattr(messages, 'SEND_TIMEOUT_S', 1)
     near, far = pair
     writer = Sender(near)

@@ -51,7 +51,7 @@ def watched(request, monkeypatch, tmp_path):
     listener.close()
 
 
-def test_one_that_greets_is_alive_and_one_that_stops_greeting_is_silent(watched):
+def test_a_scheduler_that_greets_lives_and_one_that_stops_greeting_is_silent(watched):
     address, _, greets, greeted, failures = watched
     for _ in range(5):
         assert greeted.get(timeout=LIMIT_S)
@@ -60,7 +60,7 @@ def test_one_that_greets_is_alive_and_one_that_stops_greeting_is_silent(watched)
     assert failures.get(timeout=LIMIT_S).startswith('the scheduler at 127.0.0.1:%d has been silent for' % address[1])
 
 
-def test_one_that_does_not_listen_is_dead(watched):
+def test_a_scheduler_that_does_not_listen_is_dead(watched):
     address, listener, _, greeted, failures = watched
     assert greeted.get(timeout=LIMIT_S)
     listener.shutdown(socket.SHUT_RDWR)

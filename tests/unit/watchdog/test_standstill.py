@@ -166,7 +166,7 @@ MXNET = 'import time\ndef wait():\n    time.sleep(60)\ndef compute():\n    while
     ('mxnet.wait()', AN_ARRAY), ('time.sleep(60)', None),
     ('threading.Thread(target=mxnet.compute, daemon=True).start(); mxnet.wait()', None)],
     ids=['in a library', 'in the script', 'while another thread computes'])
-def test_what_a_script_waits_for(body, expected, tmp_path):
+def test_the_reason_for_which_a_script_waits(body, expected, tmp_path):
     (tmp_path / 'mxnet').mkdir()
     (tmp_path / 'mxnet' / '__init__.py').write_text(MXNET)
     process = run_python(PROGRAM + body, str(tmp_path))
