@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--budget', type=float, metavar='SECONDS', help='time of the search (default 4.5)')
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after N proposals')
     parser.add_argument('--stale', type=int, metavar='N',
-                        help='end the chain from each start after N proposals without gain')
+                        help='end the walk from each start after N proposals without gain')
     parser.add_argument('--seed', type=int, default=0, metavar='N',
                         help='with --proposals and a large --budget, the same seed finds the same plan (default 0)')
     parser.add_argument('--memory', type=float, metavar='GB', help='memory that no rank may exceed')
@@ -128,7 +128,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     # Imported here: other subcommands work without MXNet.
-    from ..planner import SEARCH_SECONDS, load_cluster, skip_final_gc
+    from ..planner import SEARCH_SECONDS, load_cluster, no_last_collection
     from .model_argument import load_model, parse_inputs
 
     if options.cluster is None and not options.formula:
@@ -144,7 +144,7 @@ def _run(options: argparse.Namespace) -> int:
     shapes, types = parse_inputs(options.inputs, net)
     if options.formula:
         return _formula(options, net, shapes, types, cluster)
-    skip_final_gc()
+    no_last_collection()
     return _Planning(options, net, shapes, types, cluster).run()
 
 
@@ -246,8 +246,9 @@ class _Planning:
                 found.plain.seconds))
         speedup = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
         proposals = sum(chain.proposals for chain in found.discovery.chains)
-        console.write('\nthe plan, from %s, is predicted to be %.2f times as fast as the network without a plan; %d '
-                      'proposals in %.1f s' % (found.name, speedup, proposals, found.discovery.elapsed))
+        origin = 'the search' if found.name == 'search' else 'the start %r' % found.name
+        console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as the network without a '
+                      'plan; %d proposals in %.1f s' % (origin, speedup, proposals, found.discovery.elapsed))
         if not proposals and any(chain.ended == 'seconds' for chain in found.discovery.chains):
             console.write('the search spent all its time on the plans that it begins with: give it more, with --budget')
         self._print_front(found)

@@ -42,8 +42,8 @@ from .task_graph.prediction import Prediction
 #: Number of the fastest starts whose steps are simulated like those of the plan that was found, one behind the other.
 _FINALISTS = 3
 
-#: Default seconds of a search.  With what comes before and after it, and the imports of a command, that is less than
-#: 10 s for Inception-v3 on 16 ranks, once operators were timed.
+#: Default seconds of a search.  The whole command then takes less than 10 s for Inception-v3 on 16 ranks, once
+#: operators were timed.
 SEARCH_SECONDS = 4.5
 
 

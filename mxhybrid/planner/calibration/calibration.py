@@ -335,7 +335,7 @@ class Calibration:
                 pushes_and_pulls.append(Sample(touched, ranks * count * ROW_BYTES, summed.core_s))
                 waits += [measurement.elapsed_s - measurement.core_s for measurement in (pushed, pulled, summed)]
         push = self._fitted('push', pushes, self._extra_latency(waits[0] - max(0.0, waits[1]), 1))
-        # Rows that any worker has touched come back, after workers have agreed which ones these are.
+        # Workers agree which rows any of them has touched; then they pull these rows.
         pulls = [sample._replace(seconds=max(0.0, sample.seconds - push.seconds(int(sample.items),
                                                                                 sample.size / ranks)))
                  for sample in pushes_and_pulls]

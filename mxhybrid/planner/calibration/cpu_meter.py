@@ -19,7 +19,7 @@ _MIN_ROUNDS_LATE, _LATE_S = 2, 0.15
 #: Seconds of a round; a shorter action is repeated within the round.
 _ROUND_S = 0.004
 
-#: What is timed.
+#: A function whose time is measured.
 Action = Callable[[], None]
 
 
@@ -53,8 +53,8 @@ def process_seconds(pid: int) -> float:
 class CpuMeter:
     """Times what all workers of a job do at once (every method is collective).
 
-    The seconds of servers are divided among the workers of their host.  What threads take while nothing happens, and
-    what the barriers take, is subtracted.
+    The seconds of servers are divided among the workers of their host.  The time of barriers, and the time that threads
+    take while nothing happens, are subtracted.
     """
 
     def __init__(self, job: Job, budget: TimeBudget):

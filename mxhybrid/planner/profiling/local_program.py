@@ -1,6 +1,6 @@
 """A rank's program without communication, so that one process can run it.
 
-What the rank would send to others becomes an output of the program, what it would receive becomes an input.
+Arrays that the rank would send to others become outputs of the program, those that it would receive become inputs.
 """
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 

@@ -31,7 +31,7 @@ from .timing_batch import TimingBatch
 logger = get_logger(__name__)
 
 #: Maximal bytes that a timed shard may read and write: with gradients and temporary space MXNet needs about six times
-#: as much memory, and keeps some of it.  Of larger shards of data parallelism a scaled shard is timed.
+#: as much memory, and keeps some of it.  Larger shards of data parallelism are timed as scaled shards.
 MAX_BYTES = 1 << 28
 
 #: Seconds after which new times are written, so that little is lost with a process; this is also the length of a batch.

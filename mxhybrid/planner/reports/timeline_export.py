@@ -16,6 +16,8 @@ _COMPUTING = ('compute', 'update', 'step', 'merge')
 
 #: Maximal number of rows of a chart, and the share of the step from which on a task is labelled.
 _MAX_ROWS, _LABELLED_SHARE = 64, 0.04
+#: Characters of labels that fit into the width of a chart.
+_LABEL_CHARACTERS = 170
 
 
 def write_timeline(path: str, tasks: Sequence[SimulatedTask], names: Optional[Mapping[Where, str]] = None,
@@ -125,8 +127,10 @@ def draw_gantt(tasks: Sequence[SimulatedTask], picture: str, title: str = '',
             if bars:
                 axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=colors[group], edgecolor='white', linewidth=0.3)
         for task in row_tasks:
-            if task.end_s - task.start_s >= _LABELLED_SHARE * end:
-                axes.annotate(task.label, (500 * (task.start_s + task.end_s), row), ha='center', va='center',
+            share = (task.end_s - task.start_s) / end if end else 0.0
+            if share >= _LABELLED_SHARE:
+                label = _shortened(task.label, int(share * _LABEL_CHARACTERS))
+                axes.annotate(label, (500 * (task.start_s + task.end_s), row), ha='center', va='center',
                               fontsize='xx-small', clip_on=True)
     axes.set_yticks(range(len(rows)), [_name_of(where, names) for where in rows], fontsize='small')
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -138,6 +142,10 @@ def draw_gantt(tasks: Sequence[SimulatedTask], picture: str, title: str = '',
         axes.barh([0], [0], color=colors[group], label=TASK_GROUPS[group])
     axes.legend(fontsize='x-small', loc='upper left', bbox_to_anchor=(1, 1))
     save_figure(figure, picture)
+
+
+def _shortened(label: str, length: int) -> str:
+    return label if len(label) <= length else label[:length - 1] + '…'
 
 
 def _name_of(where: Where, names: Optional[Mapping[Where, str]]) -> str:

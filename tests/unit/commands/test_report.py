@@ -28,7 +28,7 @@ def record(step, store=0, seconds=0.01, routes=None, tables=None, **more):
 
 
 def table(route, pushed=100, pulled=50):
-    """What a record says about a table."""
+    """Return the entry of a table in a record."""
     return {'route': route, 'rows': 5, 'pushed': pushed, 'pulled': pulled}
 
 

@@ -1,4 +1,4 @@
-"""What a search asks of profiles, and what it is asked."""
+"""The planner: which times a search asks for, and which arguments it refuses."""
 import dataclasses
 
 import mxnet as mx
@@ -186,7 +186,7 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
 
 
 def test_a_plan_is_compared_with_the_network_without_one():
-    """Whose BatchNorms tell each other nothing."""
+    """The network without a plan has BatchNorms that exchange nothing."""
     made = planner(on=cluster(4, rate=1e5))
     plain, joint = made.plain(), made.predict(data_parallel())
     assert 0 < plain.seconds < joint.seconds

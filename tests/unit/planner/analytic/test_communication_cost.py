@@ -30,7 +30,7 @@ DENSE = dense_sizes('dense', 720, 40)
 
 
 def close(one, latency, words):
-    """Whether a time is so many starts and words of `PLAIN`."""
+    """Tell whether a time has the latency and the words of the network `PLAIN`."""
     return one.latency_s == latency and one.bandwidth_s == pytest.approx(words / 1000)
 
 
@@ -76,7 +76,7 @@ def test_choices_of_kinds_of_layers():
     assert list(costs.layer_times(CONV, 4, grid, PLAIN)) == ['batch', 'model', 'domain']
     assert list(costs.layer_times(DENSE, 4, grid, PLAIN)) == ['batch', 'model']
     other = costs.layer_times(LayerSizes('gamma', 'other', 64), 2, grid, PLAIN)
-    assert list(other) == ['batch'] and not other['batch'].idle  # what all have is summed, whoever computes
+    assert list(other) == ['batch'] and not other['batch'].idle  # gradients of all ranks are summed anyway
 
 
 def test_changes_of_layout():
@@ -124,7 +124,7 @@ def test_domain_goes_beyond_what_batches_have():
 
 
 def test_a_plan_to_start_from():
-    """Of an AlexNet of MXNet's: its dense layers are split as the formulas say, the others have their samples split."""
+    """The dense layers of MXNet's AlexNet are split as the formulas say, the other layers by samples."""
     net = gluon.model_zoo.vision.alexnet(classes=1000)
     net.initialize()
     graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, net.prefix)
@@ -191,7 +191,7 @@ def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate)
 
 
 def cluster(hosts):
-    """One of so many hosts of two ranks."""
+    """Return a cluster of hosts with two ranks each."""
     costs = dict.fromkeys(COST_KINDS, TransferCost(0.0, 0.0, 0.0))
     costs['exchange'] = TransferCost(3e-4, 1e-4, 1e-9, 5e-5)
     return Cluster((Host('a', 2, 2.0),) * hosts, TokenBucket(1e7), 1e-4, TokenBucket(1e9), 1e-6, costs)

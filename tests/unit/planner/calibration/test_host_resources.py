@@ -77,7 +77,7 @@ def test_hosts_of_one_machine_share_its_processors():
 
 
 def test_hosts_of_one_machine_with_quotas_of_their_own():
-    """As emulated hosts are set up: a fifth of the machine is nobody's."""
+    """Emulated hosts are set up like this: a fifth of the machine is reserved."""
     hosts = hosts_of(list('abcd'), list('abcd'), [rank(cpus=[at // 2], limit=['cpu:/h%d' % at, 0.4, 0.001])
                                                   for at in range(4)], [1.0] * 4)
     assert [(host.cores, host.burst_s) for host in hosts] == [(pytest.approx(0.4), 0.001)] * 4

@@ -1,4 +1,4 @@
-"""Times of operators' parts: what they are kept by, in which file, what is estimated, what a lone part computes."""
+"""Times of shards of operators: their keys, their file, estimates, and programs of single operators."""
 import fcntl
 import json
 import multiprocessing
@@ -135,7 +135,7 @@ def test_joint_statistics_are_another_part(images):
 
 @pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
 def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
-    """As many values, and gradients of as many weights."""
+    """The number of values, and of weights with gradients, is the same."""
     graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     for one in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
         where = place(graph, one, **cut)
@@ -151,7 +151,7 @@ def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
 
 
 def test_gradients_of_what_several_read_are_summed():
-    """With the part that they come back to."""
+    """The sums are timed with the shard that the gradients come back to."""
     data = mx.sym.var('data')
     first = mx.sym.FullyConnected(data, num_hidden=5, name='first')
     once, twice = (mx.sym.Activation(first, act_type='tanh', name=name) for name in ('once', 'twice'))
@@ -254,7 +254,7 @@ def test_a_whole_program_runs_without_others(images, plan):
 
 
 def test_exchanges_move_nothing(images):
-    """What a rank gives is an output, what it gets an input with a gradient."""
+    """Data that a rank sends are outputs, data that it receives are inputs with gradients."""
     _, _, program = local_of(images, parallel.grid(domain=(2,)), 2)
     taken = {name: value for name, value in program.inputs.items() if name.startswith('mxhybrid_received')}
     assert taken and any(value.has_gradient for value in taken.values())
@@ -276,7 +276,7 @@ def test_copies_have_arrays_of_their_own(words, copies):
 
 
 def test_a_part_that_computes_more_takes_longer():
-    """By far: this is no measurement."""
+    """The difference is large: the test does not depend on precise times."""
     seconds = []
     for units in (8, 1024):
         network = graph_of(nn.Dense(units, in_units=units), (256, units))
@@ -411,7 +411,7 @@ def test_what_cannot_be_cut_has_no_piece(words):
 
 
 def test_what_others_exchange_is_left_out():
-    """Of 512 ranks it takes many seconds to find that out."""
+    """The exchanges among 512 ranks would take many seconds to compute."""
     net = nn.HybridSequential(prefix='net_')
     net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
     network = graph_of(net, (512, 512))

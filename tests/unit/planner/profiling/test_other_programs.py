@@ -1,4 +1,4 @@
-"""What processors do for others, by the kernel's counters."""
+"""The share of other programs, from the kernel's counters."""
 import os
 
 import pytest
@@ -12,7 +12,7 @@ TICKS = os.sysconf('SC_CLK_TCK')
 
 
 def write_stat(root, *seconds, others=0.0):
-    """A /proc/stat of processors that have worked for so many seconds, a quarter of it in the kernel."""
+    """A /proc/stat of processors that have worked for some seconds, a quarter of it in the kernel."""
     (root / 'proc').mkdir(exist_ok=True)
     rows = ['cpu%d %d 0 %d %d 5 700 %d %d 0 0' % (number, 0.75 * one * TICKS, 0.25 * one * TICKS, 999 * TICKS,
                                                   800, others * TICKS) for number, one in enumerate(seconds)]

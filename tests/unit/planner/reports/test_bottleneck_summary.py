@@ -7,12 +7,12 @@ from mxhybrid.planner.task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS,
 
 
 def path_of(*tasks):
-    """One task after the other: label, kind, milliseconds."""
-    found, at = [], 0.0
+    """Return tasks that follow each other, from their labels, kinds and milliseconds."""
+    path, start_s = [], 0.0
     for label, kind, length in tasks:
-        found.append(SimulatedTask(label, 0, at, at + length / 1000, kind))
-        at += length / 1000
-    return found
+        path.append(SimulatedTask(label, 0, start_s, start_s + length / 1000, kind))
+        start_s += length / 1000
+    return path
 
 
 def test_what_takes_most_comes_first():
@@ -54,7 +54,7 @@ def test_latency_counts_for_the_message():
 @given(st.lists(st.tuples(st.sampled_from('abc'), st.sampled_from(sorted(TASK_KINDS)), st.integers(0, 20),
                           st.integers(0, 5)), min_size=1, max_size=20))
 def test_shares_are_the_whole_step(drawn):
-    """With overlaps, as where a task was overtaken, and with gaps."""
+    """Tasks may overlap, as when a task is overtaken, and have gaps between them."""
     path, at = [], 0
     for label, kind, length, back in drawn:
         start = max(0, at - back)

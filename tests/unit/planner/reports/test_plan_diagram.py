@@ -44,7 +44,7 @@ def test_what_moves_stands_at_its_edge(network):
 
 
 def test_changes_of_layout_move(network):
-    """Of four samples of half the height each rank has two already."""
+    """Each rank has two of its four samples of half the height already."""
     plan = parallel.layers({'left': {'height': 2, 'samples': 2}, 'conv': {'samples': 4}})
     nodes, edges = plan_diagram(*network(plan))
     assert (nodes[1].layout, nodes[1].ranks) == ('samples 2 x height 2', '0-3')

@@ -17,7 +17,7 @@ TASKS = [SimulatedTask('conv1', 0, 0.0, 0.010, 'forward'), SimulatedTask('conv1'
 
 
 def events_of(path):
-    """By name of the process: its events."""
+    """Return the events of each process by its name."""
     events = json.loads(path.read_text())
     names = {event['pid']: event['args']['name'] for event in events if event['name'] == 'process_name'}
     return {name: [event for event in events if event['pid'] == pid and event['ph'] != 'M']
@@ -47,7 +47,7 @@ def test_trace(tmp_path):
 
 
 def test_a_jobs_own_events_fit_beside_it(tmp_path):
-    """In form, and in the numbers of processes."""
+    """The format is the same, and no number of a process is used twice."""
     real = TraceFile(str(tmp_path / 'job.json'))
     real.name(2, 'worker 2 (host a)', 2)
     real.add(2, [{'ph': 'X', 'name': 'step 4', 'cat': 'step', 'ts': 1.0, 'dur': 2.0, 'tid': 0, 'args': {}}])
