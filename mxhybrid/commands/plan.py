@@ -128,7 +128,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     # Imported here: other subcommands work without MXNet.
-    from ..planner import SEARCH_SECONDS, load_cluster, no_last_collection
+    from ..planner import SEARCH_SECONDS, load_cluster, skip_final_gc
     from .model_argument import load_model, parse_inputs
 
     if options.cluster is None and not options.formula:
@@ -144,7 +144,7 @@ def _run(options: argparse.Namespace) -> int:
     shapes, types = parse_inputs(options.inputs, net)
     if options.formula:
         return _formula(options, net, shapes, types, cluster)
-    no_last_collection()
+    skip_final_gc()
     return _Planning(options, net, shapes, types, cluster).run()
 
 
