@@ -1,4 +1,4 @@
-"""Small networks and clusters to plan with, times that need no measurement, and what every change of a plan keeps."""
+"""Small networks and clusters to plan, operator times without a measurement, and a check of proposals."""
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -16,7 +16,7 @@ SLOWED = tuple(Host('host%d' % number, 2, 2.0, 0.0, 0.8, None, (1.0, 0.8)) for n
 
 
 def network():
-    """Convolutions with statistics and a shortcut, then dense layers."""
+    """Return a network of convolutions with statistics and a shortcut, then dense layers."""
 
     class Shortcut(nn.HybridSequential):
         def hybrid_forward(self, F, data):
@@ -45,7 +45,7 @@ def network():
 
 
 def recommender(users=5000, items=40):
-    """A large table and a small one, of which a sample names few rows."""
+    """Return a network with a large table and a small one; a sample names few rows."""
 
     class Net(nn.HybridSequential):
         def hybrid_forward(self, F, ids):
@@ -62,7 +62,7 @@ def recommender(users=5000, items=40):
 
 
 def transformer(units=16, heads=2, words=50, positions=20):
-    """A block of BERT as GluonNLP 0.10 makes it: words, types of segments, and counts of valid words of each sample."""
+    """Return a block of BERT as in GluonNLP 0.10: it reads words, types of segments, and counts of valid words."""
 
     class Block(gluon.HybridBlock):
         def __init__(self):
@@ -104,17 +104,17 @@ def transformer(units=16, heads=2, words=50, positions=20):
 
 
 def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
-    """Hosts of one core a rank; with a cost of `horovod`'s sums, there is a choice."""
+    """Return a cluster of one core for each rank; with a cost of sums by Horovod, sums are a choice."""
     cost = cost or TransferCost(1e-4, 1e-5, 1e-9)
     link = TokenBucket(rate, **keys)
-    there = tuple(Host('host%d' % at, ranks, float(ranks)) for at in range(hosts))
+    specs = tuple(Host('host%d' % number, ranks, float(ranks)) for number in range(hosts))
     costs = {kind: cost for kind in COST_KINDS if kind not in BY_HOROVOD.values()}
     costs.update(dict.fromkeys(BY_HOROVOD.values(), horovod) if horovod else {})
-    return Cluster(there, link, 1e-4, TokenBucket(4e9), 1e-5, costs)
+    return Cluster(specs, link, 1e-4, TokenBucket(4e9), 1e-5, costs)
 
 
 class Times:
-    """Seconds by the size of a part's output, in place of measured ones."""
+    """Operator times from the size of a shard's output, instead of measured ones."""
 
     def shard_seconds(self, graph, one, place, **_):
         """As :meth:`mxhybrid.planner.profiling.operator_profiler.OperatorProfiler.shard_seconds`."""
@@ -122,28 +122,31 @@ class Times:
         return seconds, 2 * seconds
 
     def measure(self, graph, wanted, **_):
-        """Nothing is to be measured."""
+        """Measure nothing."""
         return 0
 
     def save(self):
-        """Nothing is to be kept."""
+        """Save nothing."""
 
 
 def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
-    """Of the small network."""
+    """Return a planner, by default of the small network."""
     return Planner(net or network(), data, on or cluster(), Times(), **keys)
 
 
 def check_proposals(planned, problem, decisions, steps):
-    """Going from one plan to the next gives the blocks, the seconds and the memory of one that is made anew."""
-    splits, tables, dense = (of(decisions[0]) for of in (problem.splits, problem.tables, problem.dense))
-    blocks = StepTasks(planned.model, splits, steps, tables, dense)
+    """Check that a proposal of each plan gives the blocks, the seconds and the memory of new step tasks."""
+    def parts_of(plan):
+        return problem.splits(plan), problem.tables(plan), problem.dense(plan)
+
+    splits, tables, dense = parts_of(decisions[0])
+    step_tasks = StepTasks(planned.model, splits, steps, tables, dense)
     simulation = Simulation(planned.model.machine.resources)
-    simulation.run(blocks.blocks.values())
-    for one in decisions[1:]:
-        splits, tables, dense = (of(one) for of in (problem.splits, problem.tables, problem.dense))
-        found = simulation.propose(blocks.propose(splits, tables, None, dense))
-        anew = StepTasks(planned.model, splits, steps, tables, dense)
-        assert set(blocks.blocks) == set(anew.blocks)
-        assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
-        np.testing.assert_array_equal(blocks.memory, anew.memory)
+    simulation.run(step_tasks.blocks.values())
+    for plan in decisions[1:]:
+        splits, tables, dense = parts_of(plan)
+        seconds = simulation.propose(step_tasks.propose(splits, tables, None, dense))
+        expected = StepTasks(planned.model, splits, steps, tables, dense)
+        assert set(step_tasks.blocks) == set(expected.blocks)
+        assert seconds == Simulation(planned.model.machine.resources).run(expected.blocks.values())
+        np.testing.assert_array_equal(step_tasks.memory, expected.memory)

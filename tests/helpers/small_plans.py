@@ -1,34 +1,35 @@
-"""Small nets to be planned: a chain of layers with a short cut, each split by samples, by channels, or not at all."""
+"""Small networks to plan: a chain of layers with a shortcut, each split by samples, by channels, or not at all."""
 import numpy as np
 
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
-#: Ways to split a layer: by what, and among how many ranks.
-WAYS = (('samples', 4), ('samples', 2), ('channels', 4), ('channels', 2), ('whole', 1))
+#: The splits of a layer: the dimension, and the number of ranks.
+SPLITS = (('samples', 4), ('samples', 2), ('channels', 4), ('channels', 2), ('whole', 1))
 EDGE, WEIGHT = 1000, 2000
 
 
 class SmallPlan:
-    """A :class:`mxhybrid.planner.search.search_problem.SearchProblem`; numbers are drawn from a seed."""
+    """A :class:`mxhybrid.planner.search.search_problem.SearchProblem` whose numbers are drawn from a seed."""
 
-    def __init__(self, seed, layers, ways=WAYS, ranks=4):
+    def __init__(self, seed, layers, splits=SPLITS, ranks=4):
         random = np.random.RandomState(seed)
         self.operators = layers
-        self._ways, self._ranks = ways, ranks
-        # As in real nets: the first layers compute much and have few weights, the last ones the other way round.
+        self._splits, self._ranks = splits, ranks
+        # As in real networks, the first layers compute much and have few weights, the last ones compute little and have
+        # many.
         depth = np.linspace(0, 1, layers)
         self._seconds = 4e-3 * 0.3 ** depth * random.uniform(0.5, 2, layers)
         self._weights = 2e4 * 100 ** depth * random.uniform(0.5, 2, layers)
         self._outputs = 8e5 * 0.05 ** depth * random.uniform(0.5, 2, layers)
-        self._edges = [(one, one + 1) for one in range(layers - 1)] + ([(0, 2)] if layers > 2 else [])
+        self._edges = [(layer, layer + 1) for layer in range(layers - 1)] + ([(0, 2)] if layers > 2 else [])
         link = TokenBucket(25e6, 1e9, 64e3)
         self._simulation = Simulation([TokenBucket(1.0)] * ranks + [link] * (2 * ranks))
         self._assignment = self._proposed = ()
 
     def candidates(self, operator):
-        return self._ways
+        return self._splits
 
     def neighbours(self, operator):
         return [sum(edge) - operator for edge in self._edges if operator in edge]
@@ -39,7 +40,7 @@ class SmallPlan:
         return self._simulation.run([block for block in blocks if block is not None])
 
     def propose(self, changes, limit=None):
-        self._proposed = tuple(changes.get(one, choice) for one, choice in enumerate(self._assignment))
+        self._proposed = tuple(changes.get(layer, choice) for layer, choice in enumerate(self._assignment))
         return self._simulation.propose({key: self._block(key) for key in self._keys(changes)},
                                        limit(self.memory()) if limit else np.inf)
 
@@ -51,16 +52,16 @@ class SmallPlan:
         self._proposed = self._assignment
 
     def memory(self):
-        found = 0.0
-        for (way, degree), weight, output in zip(self._proposed, self._weights, self._outputs):
-            found += 3 * weight / (degree if way == 'channels' else 1) + output / degree
-        return found
+        size_bytes = 0.0
+        for (dimension, degree), weight, output in zip(self._proposed, self._weights, self._outputs):
+            size_bytes += 3 * weight / (degree if dimension == 'channels' else 1) + output / degree
+        return size_bytes
 
-    def _keys(self, operators):
-        for one in operators:
-            yield from (one, WEIGHT + one)
+    def _keys(self, layers):
+        for layer in layers:
+            yield from (layer, WEIGHT + layer)
         for number, edge in enumerate(self._edges):
-            if any(one in edge for one in operators):
+            if any(layer in edge for layer in layers):
                 yield EDGE + number
 
     def _block(self, key):
@@ -68,52 +69,54 @@ class SmallPlan:
             return self._sum(key - WEIGHT)
         return self._edge(key - EDGE) if key >= EDGE else self._operator(key)
 
-    def _operator(self, one):
-        _, degree = self._proposed[one]
+    def _operator(self, layer):
+        _, degree = self._proposed[layer]
         parts = np.arange(degree)
-        seconds = self._seconds[one] / degree + 1e-4
-        waits = [(part, EDGE + number, part) for number, edge in enumerate(self._edges) if edge[1] == one
-                 for part in parts]
-        waits += [(degree + part, EDGE + number, self._ranks + part) for number, edge in enumerate(self._edges)
-                  if edge[0] == one for part in parts]
-        return TaskBlock(one, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
-                     edges=[(part, degree + part) for part in parts],
-                     outputs=[(way * self._ranks + part, way * degree + part) for way in range(2) for part in parts],
-                     dependencies=waits)
+        seconds = self._seconds[layer] / degree + 1e-4
+        dependencies = [(part, EDGE + number, part) for number, edge in enumerate(self._edges) if edge[1] == layer
+                        for part in parts]
+        dependencies += [(degree + part, EDGE + number, self._ranks + part) for number, edge in enumerate(self._edges)
+                         if edge[0] == layer for part in parts]
+        return TaskBlock(layer, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
+                         edges=[(part, degree + part) for part in parts],
+                         outputs=[(direction * self._ranks + part, direction * degree + part)
+                                  for direction in range(2) for part in parts],
+                         dependencies=dependencies)
 
     def _edge(self, number):
-        """Joins, forward and backward, that wait for transfers where layouts differ."""
+        """Return joins, forward and backward, that wait for transfers where layouts differ."""
         first, last = self._edges[number]
-        resource, second, work, inner, ports, waits = [], [], [], [], [], []
-        for way, source, target in ((0, first, last), (1, last, first)):
-            (how, given), (other, taken) = self._proposed[source], self._proposed[target]
-            # Channels of an input are all needed; those of the same samples are there.
-            stays = how == other == 'samples' and given == taken
-            for to in range(taken):
+        resource, second, work, edges, outputs, dependencies = [], [], [], [], [], []
+        for direction, source, target in ((0, first, last), (1, last, first)):
+            (dimension, senders), (target_dimension, receivers) = self._proposed[source], self._proposed[target]
+            # All channels of an input are needed; the same samples are there already.
+            is_local = dimension == target_dimension == 'samples' and senders == receivers
+            for receiver in range(receivers):
                 join = len(resource)
                 resource, second, work = resource + [-1], second + [-1], work + [0.0]
-                ports.append((way * self._ranks + to, join))
-                for part in range(given):
-                    if part == to or stays:
-                        if part == to:
-                            waits.append((join, source, way * self._ranks + part))
-                        continue
-                    move = len(resource)
-                    size = self._outputs[first] / given / (taken if other == 'samples' else 1)
-                    resource += [self._ranks + part]
-                    second += [2 * self._ranks + to]
-                    work += [size]
-                    inner.append((move, join))
-                    waits.append((move, source, way * self._ranks + part))
+                outputs.append((direction * self._ranks + receiver, join))
+                for sender in range(senders):
+                    output = direction * self._ranks + sender
+                    if sender == receiver:
+                        dependencies.append((join, source, output))
+                    elif not is_local:
+                        transfer = len(resource)
+                        size_bytes = self._outputs[first] / senders / (
+                            receivers if target_dimension == 'samples' else 1)
+                        resource += [self._ranks + sender]
+                        second += [2 * self._ranks + receiver]
+                        work += [size_bytes]
+                        edges.append((transfer, join))
+                        dependencies.append((transfer, source, output))
         return TaskBlock(EDGE + number, resource, work, second, np.where(np.array(second) >= 0, 2e-4, 0.0),
-                     np.array(second) >= 0, inner, ports, waits)
+                         np.array(second) >= 0, edges, outputs, dependencies)
 
-    def _sum(self, one):
-        """A ring over the ranks that have the same weights."""
-        way, degree = self._proposed[one]
-        if way != 'samples' or degree == 1:
+    def _sum(self, layer):
+        """Return the sum of gradients in a ring over the ranks that have the same weights."""
+        dimension, degree = self._proposed[layer]
+        if dimension != 'samples' or degree == 1:
             return None
         parts = np.arange(degree)
-        return TaskBlock(WEIGHT + one, self._ranks + parts, 2 * self._weights[one] * (degree - 1) / degree,
-                     2 * self._ranks + (parts + 1) % degree, 2e-4,
-                     dependencies=[(part, one, self._ranks + part) for part in parts])
+        return TaskBlock(WEIGHT + layer, self._ranks + parts, 2 * self._weights[layer] * (degree - 1) / degree,
+                         2 * self._ranks + (parts + 1) % degree, 2e-4,
+                         dependencies=[(part, layer, self._ranks + part) for part in parts])

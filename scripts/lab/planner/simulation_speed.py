@@ -18,33 +18,35 @@ SIZES = {
 
 
 def seconds_of(call, times):
-    """The median of a few calls, in seconds of this process."""
-    found = []
+    """Return the median CPU time of some calls, in seconds."""
+    seconds = []
     for _ in range(times):
         start = time.process_time()
         call()
-        found.append(time.process_time() - start)
-    return statistics.median(found)
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds)
 
 
 def measure(step, times, proposals):
-    """Seconds to make all blocks, to run them, of a change of nothing, of a change and of its undo."""
+    """Return the number of tasks, and the seconds of building all blocks, of a run, of an empty proposal, of a proposal
+    and of its rollback.
+    """
     blocks = step.blocks()
     simulation = Simulation(step.resources)
-    made = seconds_of(step.blocks, 1)
-    run = seconds_of(lambda: simulation.run(blocks), times)
-    empty = seconds_of(lambda: simulation.propose({}), times)
-    random, change, undo = np.random.RandomState(1), [], []
+    build_s = seconds_of(step.blocks, 1)
+    run_s = seconds_of(lambda: simulation.run(blocks), times)
+    empty_s = seconds_of(lambda: simulation.propose({}), times)
+    random, proposal_s, rollback_s = np.random.RandomState(1), [], []
     for _ in range(proposals):
-        proposed = step.proposal(random.randint(step.operators))
+        proposal = step.proposal(random.randint(step.operators))
         start = time.process_time()
-        simulation.propose(proposed)
-        between = time.process_time()
+        simulation.propose(proposal)
+        end = time.process_time()
         if random.randint(10):
             simulation.rollback()
-        change.append(between - start)
-        undo.append(time.process_time() - between)
-    return simulation.tasks, made, run, empty, statistics.mean(change), statistics.mean(undo)
+        proposal_s.append(end - start)
+        rollback_s.append(time.process_time() - end)
+    return simulation.tasks, build_s, run_s, empty_s, statistics.mean(proposal_s), statistics.mean(rollback_s)
 
 
 def main():
@@ -52,12 +54,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--sizes', type=int, default=len(SIZES), help='number of sizes to simulate, from the smallest')
     given = parser.parse_args()
-    print('%-36s %8s %9s %9s %9s %9s %9s %6s' % ('step', 'tasks', 'blocks ms', 'run ms', 'none ms', 'change ms',
-                                                 'undo ms', 'ratio'))
+    print('%-36s %8s %9s %9s %9s %10s %11s %6s' % ('step', 'tasks', 'blocks ms', 'run ms', 'empty ms', 'propose ms',
+                                                   'rollback ms', 'ratio'))
     for name, sizes in list(SIZES.items())[:given.sizes]:
         large = sizes['ranks'] > 100
-        tasks, *found = measure(MadeUpStep(**sizes), 3 if large else 15, 20 if large else 200)
-        print('%-36s %8d' % (name, tasks), *('%9.2f' % (1e3 * one) for one in found), '%6.1f' % (found[1] / found[3]))
+        tasks, build_s, run_s, empty_s, proposal_s, rollback_s = measure(
+            MadeUpStep(**sizes), 3 if large else 15, 20 if large else 200)
+        print('%-36s %8d %9.2f %9.2f %9.2f %10.2f %11.2f %6.1f' % (
+            name, tasks, 1e3 * build_s, 1e3 * run_s, 1e3 * empty_s, 1e3 * proposal_s, 1e3 * rollback_s,
+            run_s / proposal_s))
 
 
 if __name__ == '__main__':

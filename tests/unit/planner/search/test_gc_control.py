@@ -1,4 +1,4 @@
-"""Python looks for no cycles meanwhile, and is as before afterwards."""
+"""The garbage collector is paused, and is as before afterwards."""
 import gc
 
 import pytest
@@ -8,7 +8,7 @@ from mxhybrid.planner.search.gc_control import paused_gc
 pytestmark = pytest.mark.both_pythons
 
 
-def test_it_is_on_again_afterwards_and_what_came_meanwhile_is_old():
+def test_it_is_enabled_again_afterwards_and_new_objects_are_old():
     kept = []
     with pytest.raises(KeyError):
         with paused_gc():
@@ -16,11 +16,11 @@ def test_it_is_on_again_afterwards_and_what_came_meanwhile_is_old():
             kept += [[] for _ in range(10_000)]
             raise KeyError
     assert gc.isenabled() and gc.get_freeze_count() == 0
-    assert sum(isinstance(one, list) for one in gc.get_objects(generation=0)) < len(kept)
+    assert sum(isinstance(item, list) for item in gc.get_objects(generation=0)) < len(kept)
 
 
-def test_what_its_user_has_frozen_or_turned_off_stays_so():
-    kept = [[] for _ in range(10_000)]  # what others have may go meanwhile
+def test_a_frozen_or_disabled_collector_stays_so():
+    kept = [[] for _ in range(10_000)]  # objects of others may be freed meanwhile
     gc.freeze()
     try:
         with paused_gc():

@@ -1,4 +1,4 @@
-"""Searches: the optimum of small nets, limits, memory, the same again."""
+"""Searches: the optimum of small networks, limits, memory, and the same result of the same seed."""
 import itertools
 import math
 import time
@@ -9,123 +9,124 @@ from hypothesis import given, strategies as st
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.search.mcmc import Progress, SearchLimits, run_chains
 from mxhybrid.planner.search.pareto import ParetoFront
-from tests.helpers.small_plans import WAYS, SmallPlan
+from tests.helpers.small_plans import SPLITS, SmallPlan
 from tests.oracles.exhaustive_search import gray_code, try_all
 
 SAMPLES = ('samples', 4)
 
 
-class Table:
-    """A problem of which all plans are listed: seconds and bytes of each."""
+class ListedPlans:
+    """A problem whose plans are all listed, with the seconds and the bytes of each."""
 
     def __init__(self, values):
         self.operators = len(next(iter(values)))
         self._values = values
-        self._now = self._then = None
-        self.proposed = []
+        self._current = self._proposed = None
+        self.proposals = []
 
     def candidates(self, operator):
         return sorted({assignment[operator] for assignment in self._values})
 
     def neighbours(self, operator):
-        return [one for one in (operator - 1, operator + 1) if 0 <= one < self.operators]
+        return [neighbour for neighbour in (operator - 1, operator + 1) if 0 <= neighbour < self.operators]
 
     def begin(self, assignment):
-        self._now = self._then = tuple(assignment)
-        return self._values[self._now][0]
+        self._current = self._proposed = tuple(assignment)
+        return self._values[self._current][0]
 
     def propose(self, changes, limit=None):
-        assert all(self._now[one] != choice for one, choice in changes.items())
-        assert self._then == self._now
-        self._then = tuple(changes.get(one, choice) for one, choice in enumerate(self._now))
-        self.proposed.append(self._then)
-        seconds, size = self._values[self._then]
-        if limit is None or seconds <= limit(size):
+        assert all(self._current[operator] != choice for operator, choice in changes.items())
+        assert self._proposed == self._current
+        self._proposed = tuple(changes.get(operator, choice) for operator, choice in enumerate(self._current))
+        self.proposals.append(self._proposed)
+        seconds, size_bytes = self._values[self._proposed]
+        if limit is None or seconds <= limit(size_bytes):
             return seconds
-        # No more is known than that.
-        return min(seconds, limit(size) + 1e-9)
+        # Any lower bound beyond the limit may be returned.
+        return min(seconds, limit(size_bytes) + 1e-9)
 
     def accept(self):
-        self._now = self._then
+        self._current = self._proposed
 
     def reject(self):
-        self._then = self._now
+        self._proposed = self._current
 
     def memory(self):
-        return self._values[self._then][1]
+        return self._values[self._proposed][1]
 
 
 @st.composite
-def tables(draw):
+def listed_plans(draw):
     counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
     plans = itertools.product(*(range(count) for count in counts))
-    return Table({plan: (draw(st.sampled_from([1.0, 2.0, 3.5, 7.0])), draw(st.integers(1, 4))) for plan in plans})
+    return ListedPlans({plan: (draw(st.sampled_from([1.0, 2.0, 3.5, 7.0])), draw(st.integers(1, 4))) for plan in plans})
 
 
-@given(tables())
-def test_all_combinations_are_tried_once(table):
-    found = try_all(table)
-    assert sorted(table.proposed + [(0,) * table.operators]) == sorted(table._values)
-    assert (found.seconds, found.bytes) == table._values[found.assignment]
-    assert found.seconds == min(seconds for seconds, _ in table._values.values())
+@given(listed_plans())
+def test_all_combinations_are_tried_once(problem):
+    result = try_all(problem)
+    assert sorted(problem.proposals + [(0,) * problem.operators]) == sorted(problem._values)
+    assert (result.seconds, result.bytes) == problem._values[result.assignment]
+    assert result.seconds == min(seconds for seconds, _ in problem._values.values())
 
 
-@given(tables(), st.integers(1, 4))
-def test_memory_is_a_hard_limit(table, memory):
-    fitting = [seconds for seconds, size in table._values.values() if size <= memory]
+@given(listed_plans(), st.integers(1, 4))
+def test_memory_is_a_hard_limit(problem, memory):
+    fitting = [seconds for seconds, size in problem._values.values() if size <= memory]
     limits = SearchLimits(proposals=50, memory=memory)
-    start = {'first': (0,) * table.operators}
+    start = {'first': (0,) * problem.operators}
     if not fitting:
-        for search in (lambda: try_all(table, limits), lambda: run_chains(table, start, limits)):
+        for search in (lambda: try_all(problem, limits), lambda: run_chains(problem, start, limits)):
             with pytest.raises(InputError, match='at most %d bytes' % memory):
                 search()
         return
-    found = try_all(table, limits)
-    assert found.seconds == min(fitting) and found.bytes <= memory
+    result = try_all(problem, limits)
+    assert result.seconds == min(fitting) and result.bytes <= memory
     try:
-        walked = run_chains(table, start, limits)
-    except InputError:  # it may not find one
-        assert table._values[start['first']][1] > memory
+        result = run_chains(problem, start, limits)
+    except InputError:  # a chain may find no plan that fits
+        assert problem._values[start['first']][1] > memory
     else:
-        assert walked.bytes <= memory and (walked.seconds, walked.bytes) == table._values[walked.assignment]
+        assert result.bytes <= memory and (result.seconds, result.bytes) == problem._values[result.assignment]
 
 
-@given(tables())
-def test_the_front_is_of_all_plans_seen(table):
-    front = try_all(table).front
-    worse = {plan for plan, (seconds, size) in table._values.items()
-             if any((a <= seconds and b <= size) and (a, b) != (seconds, size) for a, b in table._values.values())}
-    best = {value for plan, value in table._values.items() if plan not in worse}
+@given(listed_plans())
+def test_the_front_is_of_all_plans_seen(problem):
+    front = try_all(problem).front
+    worse = {plan for plan, (seconds, size) in problem._values.items()
+             if any((a <= seconds and b <= size) and (a, b) != (seconds, size) for a, b in problem._values.values())}
+    best = {value for plan, value in problem._values.items() if plan not in worse}
     assert sorted((point.seconds, point.bytes) for point in front) == sorted(best)
-    assert all(table._values[point.assignment] == (point.seconds, point.bytes) for point in front)
+    assert all(problem._values[point.assignment] == (point.seconds, point.bytes) for point in front)
     assert [point.bytes for point in front] == sorted(point.bytes for point in front)
 
 
 @given(st.lists(st.integers(1, 4), max_size=4))
-def test_numbers_are_led_through_a_digit_at_a_time(counts):
-    now = [0] * len(counts)
-    seen = {tuple(now)}
-    for place, digit in gray_code(counts):
-        assert abs(now[place] - digit) == 1
-        now[place] = digit
-        seen.add(tuple(now))
+def test_a_gray_code_changes_one_digit_at_a_time(counts):
+    digits = [0] * len(counts)
+    seen = {tuple(digits)}
+    for position, digit in gray_code(counts):
+        assert abs(digits[position] - digit) == 1
+        digits[position] = digit
+        seen.add(tuple(digits))
     assert len(seen) == math.prod(counts)
 
 
-@given(tables(), st.integers(1, 4) | st.none())
-def test_nothing_is_missed_of_what_nobody_asks_for(table, memory):
-    start = {'first': (0,) * table.operators, 'last': max(table._values)}
+@given(listed_plans(), st.integers(1, 4) | st.none())
+def test_lower_bounds_hide_no_plan_of_the_front(problem, memory):
+    start = {'first': (0,) * problem.operators, 'last': max(problem._values)}
     try:
-        found = run_chains(table, start, SearchLimits(proposals=60, memory=memory))
+        result = run_chains(problem, start, SearchLimits(proposals=60, memory=memory))
     except InputError:
         return
-    seen = {table._values[plan] for plan in [*table.proposed, *start.values()]}
-    assert found.seconds == min(seconds for seconds, size in seen if memory is None or size <= memory)
-    assert {(point.seconds, point.bytes) for point in found.front} == {
-        one for one in seen if not any(a <= one[0] and b <= one[1] and (a, b) != one for a, b in seen)}
+    seen = {problem._values[plan] for plan in [*problem.proposals, *start.values()]}
+    assert result.seconds == min(seconds for seconds, size in seen if memory is None or size <= memory)
+    assert {(point.seconds, point.bytes) for point in result.front} == {
+        value for value in seen if not any(seconds <= value[0] and size <= value[1] and (seconds, size) != value
+                                           for seconds, size in seen)}
 
 
-def test_a_front_asks_only_for_what_it_keeps():
+def test_a_front_asks_only_for_the_plans_that_it_keeps():
     front = ParetoFront()
     front.add(2.0, 5, lambda: ('a',))
     front.add(2.0, 5, lambda: pytest.fail('as good as another'))
@@ -136,24 +137,24 @@ def test_a_front_asks_only_for_what_it_keeps():
 
 
 @pytest.mark.parametrize('seed', range(8))
-def test_walks_find_the_optimum(seed):
+def test_chains_find_the_optimum(seed):
     best = try_all(SmallPlan(seed, 4))
     starts = {'samples': (SAMPLES,) * 4, 'channels': (('channels', 4),) * 4}
-    found = run_chains(SmallPlan(seed, 4), starts, SearchLimits(proposals=1500), seed)
-    assert found.seconds == best.seconds
-    assert best.seconds < min(walk.seconds for walk in found.chains)
+    result = run_chains(SmallPlan(seed, 4), starts, SearchLimits(proposals=1500), seed)
+    assert result.seconds == best.seconds
+    assert best.seconds < min(chain.seconds for chain in result.chains)
 
 
-def test_walks_find_the_optimum_within_memory():
+def test_chains_find_the_optimum_within_memory():
     free = try_all(SmallPlan(3, 4))
     tight = SearchLimits(proposals=1500, memory=0.5 * (free.front[0].bytes + free.bytes))
     best = try_all(SmallPlan(3, 4), tight)
-    found = run_chains(SmallPlan(3, 4), {'whole': (('whole', 1),) * 4}, tight)
-    assert found.seconds == best.seconds > free.seconds
-    assert found.bytes <= tight.memory < free.bytes
+    result = run_chains(SmallPlan(3, 4), {'whole': (('whole', 1),) * 4}, tight)
+    assert result.seconds == best.seconds > free.seconds
+    assert result.bytes <= tight.memory < free.bytes
 
 
-def test_a_seed_gives_the_same_whether_or_not_time_is_looked_at():
+def test_a_seed_gives_the_same_result_with_and_without_a_time_limit():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     first, again, timed, other = (
         run_chains(SmallPlan(1, 5), starts, limits, seed)._replace(elapsed=0.0)
@@ -163,67 +164,67 @@ def test_a_seed_gives_the_same_whether_or_not_time_is_looked_at():
     assert first.chains != other.chains
 
 
-def test_it_ends_by_proposals_and_shares_them():
+def test_a_search_ends_by_proposals_and_shares_them():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
-    seen = []
-    found = run_chains(SmallPlan(1, 5), starts, SearchLimits(proposals=101), watcher=seen.append)
-    # The other one begins far behind, and has a quarter as many.
-    assert [(walk.start, walk.proposals) for walk in found.chains] == [('whole', 80), ('samples', 21)]
-    assert {walk.ended for walk in found.chains} == {'proposals'}
-    assert [one.proposals for one in seen] == list(range(1, 102)) and isinstance(seen[0], Progress)
-    assert seen[-1].best == found.seconds == min(walk.best for walk in found.chains)
-    assert [one.best for one in seen] == sorted((one.best for one in seen), reverse=True)
+    progress = []
+    result = run_chains(SmallPlan(1, 5), starts, SearchLimits(proposals=101), watcher=progress.append)
+    # The other chain begins far behind, and gets a quarter as many.
+    assert [(chain.start, chain.proposals) for chain in result.chains] == [('whole', 80), ('samples', 21)]
+    assert {chain.ended for chain in result.chains} == {'proposals'}
+    assert [step.proposals for step in progress] == list(range(1, 102)) and isinstance(progress[0], Progress)
+    assert progress[-1].best == result.seconds == min(chain.best for chain in result.chains)
+    assert [step.best for step in progress] == sorted((step.best for step in progress), reverse=True)
 
 
-def test_who_begins_far_behind_has_a_quarter_and_equal_starts_walk_once():
-    table = Table({plan: (sum(plan) + 1.0, 1) for plan in itertools.product(range(2), repeat=8)})
+def test_a_start_far_behind_gets_a_quarter_and_equal_starts_have_one_chain():
+    problem = ListedPlans({plan: (sum(plan) + 1.0, 1) for plan in itertools.product(range(2), repeat=8)})
     starts = {'far': (1,) * 8, 'here': (1,) + (0,) * 7, 'again': (1,) + (0,) * 7, 'there': (0,) * 7 + (1,)}
-    found = run_chains(table, starts, SearchLimits(proposals=450))
-    assert [(walk.start, walk.seconds, walk.proposals, walk.ended) for walk in found.chains] == [
+    result = run_chains(problem, starts, SearchLimits(proposals=450))
+    assert [(chain.start, chain.seconds, chain.proposals, chain.ended) for chain in result.chains] == [
         ('here', 2.0, 200, 'proposals'), ('there', 2.0, 200, 'proposals'), ('again', 2.0, 0, 'same'),
         ('far', 9.0, 50, 'proposals')]
-    assert found.seconds == 1.0 and len(table.proposed) == 450
+    assert result.seconds == 1.0 and len(problem.proposals) == 450
 
 
-def test_it_ends_when_nothing_is_gained_and_leaves_the_rest_to_others():
+def test_a_chain_ends_when_patience_does_and_leaves_the_rest_to_others():
     starts = {'samples': (SAMPLES,) * 3, 'whole': (('whole', 1),) * 3}
-    found = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, patience=60))
-    assert {walk.ended for walk in found.chains} == {'patience'}
-    assert all(60 <= walk.proposals < 3000 for walk in found.chains)
+    result = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, patience=60))
+    assert {chain.ended for chain in result.chains} == {'patience'}
+    assert all(60 <= chain.proposals < 3000 for chain in result.chains)
 
 
-def test_who_watches_may_end_it():
+def test_a_watcher_may_end_a_search():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
-    found = run_chains(SmallPlan(1, 5), starts, SearchLimits(seconds=3600),
-                          watcher=lambda now: now.proposals == 70)
-    assert [(walk.proposals, walk.ended) for walk in found.chains] == [(70, 'stopped'), (0, 'stopped')]
-    assert found.seconds == min(walk.best for walk in found.chains)
+    result = run_chains(SmallPlan(1, 5), starts, SearchLimits(seconds=3600),
+                        watcher=lambda progress: progress.proposals == 70)
+    assert [(chain.proposals, chain.ended) for chain in result.chains] == [(70, 'stopped'), (0, 'stopped')]
+    assert result.seconds == min(chain.best for chain in result.chains)
 
 
 @pytest.mark.alone
-def test_it_ends_by_time():
+def test_a_search_ends_by_time():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     began = time.monotonic()
-    found = run_chains(SmallPlan(1, 5), starts, SearchLimits(seconds=0.6))
+    result = run_chains(SmallPlan(1, 5), starts, SearchLimits(seconds=0.6))
     assert 0.6 <= time.monotonic() - began < 1.5
-    assert [walk.ended for walk in found.chains] == ['seconds'] * 2
-    assert all(walk.proposals > 20 for walk in found.chains)
+    assert [chain.ended for chain in result.chains] == ['seconds'] * 2
+    assert all(chain.proposals > 20 for chain in result.chains)
 
 
 def test_starts_count_even_without_a_proposal():
     starts = {'whole': (('whole', 1),) * 4, 'samples': (SAMPLES,) * 4}
-    found = run_chains(SmallPlan(2, 4), starts, SearchLimits(proposals=0))
-    assert found.seconds == min(walk.seconds for walk in found.chains)
-    assert found.assignment in starts.values()
-    assert [walk.seconds for walk in found.chains] == sorted(walk.seconds for walk in found.chains)
+    result = run_chains(SmallPlan(2, 4), starts, SearchLimits(proposals=0))
+    assert result.seconds == min(chain.seconds for chain in result.chains)
+    assert result.assignment in starts.values()
+    assert [chain.seconds for chain in result.chains] == sorted(chain.seconds for chain in result.chains)
 
 
-def test_a_net_without_choices_needs_no_search():
-    found = run_chains(SmallPlan(2, 3, WAYS[:1]), {'samples': (SAMPLES,) * 3}, SearchLimits(seconds=3600))
-    assert found.chains[0].ended == 'no choice' and found.assignment == (SAMPLES,) * 3
+def test_a_network_without_choices_needs_no_search():
+    result = run_chains(SmallPlan(2, 3, SPLITS[:1]), {'samples': (SAMPLES,) * 3}, SearchLimits(seconds=3600))
+    assert result.chains[0].ended == 'no choice' and result.assignment == (SAMPLES,) * 3
 
 
-def test_what_never_ends_is_refused():
+def test_a_search_without_an_end_is_refused():
     plan = SmallPlan(0, 3)
     with pytest.raises(InputError, match='never ends'):
         run_chains(plan, {'samples': (SAMPLES,) * 3}, SearchLimits(memory=1e9))

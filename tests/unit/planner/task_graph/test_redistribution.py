@@ -1,4 +1,4 @@
-"""What moves between ranks, computed for all at once, is what the wing's messages say."""
+"""Redistributions: the transfers are the messages of split networks, and both languages make the same tasks."""
 import collections
 import itertools
 
@@ -20,103 +20,106 @@ from tests.oracles.transfer_tasks import PythonTransferTasks
 
 SHAPE = (6, 4, 5)
 COMPILED = TransferTasks(Machine(cluster()), load_transfer_tasks())
-both_languages = pytest.mark.parametrize('by', [COMPILED, PythonTransferTasks], ids=['compiled', 'python'])
+both_languages = pytest.mark.parametrize('builder', [COMPILED, PythonTransferTasks], ids=['compiled', 'python'])
 
 
 @st.composite
-def boxes_of(draw, copies=True):
-    """Boxes of a tensor by rank, some of them held by several."""
+def rank_boxes(draw, copies=True):
+    """Boxes of a tensor by rank; with copies, several ranks may hold the same box."""
     degrees = [draw(st.integers(1, 3)) for _ in SHAPE]
-    every = split_shape(SHAPE, degrees)
-    times = draw(st.integers(1, 2)) if copies else 1
-    ranks = draw(st.permutations(range(len(every) * times)))
-    return dict(zip(ranks, list(itertools.chain(*[[box] * times for box in every]))))
+    boxes = split_shape(SHAPE, degrees)
+    holders = draw(st.integers(1, 2)) if copies else 1
+    ranks = draw(st.permutations(range(len(boxes) * holders)))
+    return dict(zip(ranks, list(itertools.chain(*[[box] * holders for box in boxes]))))
+
+
+def elements_of(transfers):
+    """Return the elements of each pair of a source and a target."""
+    return {(source, target): elements for source, target, elements in
+            zip(transfers.sources.tolist(), transfers.targets.tolist(), transfers.elements.tolist())}
 
 
 @both_languages
 @settings(max_examples=200, deadline=None)
-@given(boxes_of(), boxes_of(), st.booleans())
-def test_moves_what_messages_say(by, boxes, wanted, partial):
+@given(rank_boxes(), rank_boxes(), st.booleans())
+def test_transfers_are_the_messages_of_split_networks(builder, held, needed, partial):
     if partial:
-        boxes = dict.fromkeys(list(boxes)[:4], tuple((0, count) for count in SHAPE))
-    have = Layout(SHAPE, boxes, partial)
+        held = dict.fromkeys(list(held)[:4], tuple((0, count) for count in SHAPE))
     expected, by_target = collections.Counter(), collections.Counter()
-    for one in messages(have, wanted):
-        if one.source != one.target:
-            expected[one.source, one.target] += size_of(one.box)
-            by_target[one.target] += size_of(one.box)
-    found = by.transfers(RankBoxes.from_boxes(boxes), partial, RankBoxes.from_boxes(wanted))
-    assert not (found.sources == found.targets).any() and (found.elements > 0).all()
-    unique = partial or len(set(boxes.values())) == len(boxes)
-    if unique:
-        pairs = zip(found.sources.tolist(), found.targets.tolist(), found.elements.tolist())
-        assert {(source, target): count for source, target, count in pairs} == dict(expected)
-    else:  # of those who hold the same, another one may be asked
-        counts = np.bincount(found.targets, found.elements, max(wanted) + 1)
-        assert {rank: count for rank, count in enumerate(counts) if count} == dict(by_target)
+    for message in messages(Layout(SHAPE, held, partial), needed):
+        if message.source != message.target:
+            expected[message.source, message.target] += size_of(message.box)
+            by_target[message.target] += size_of(message.box)
+    transfers = builder.transfers(RankBoxes.from_boxes(held), partial, RankBoxes.from_boxes(needed))
+    assert not (transfers.sources == transfers.targets).any() and (transfers.elements > 0).all()
+    if partial or len(set(held.values())) == len(held):
+        assert elements_of(transfers) == dict(expected)
+    else:  # of several ranks that hold the same box, any may send it
+        elements = np.bincount(transfers.targets, transfers.elements, max(needed) + 1)
+        assert {rank: count for rank, count in enumerate(elements) if count} == dict(by_target)
 
 
 @settings(max_examples=200, deadline=None)
-@given(boxes_of(), boxes_of(), st.booleans())
-def test_both_languages_say_the_same(boxes, wanted, partial):
-    have, there = RankBoxes.from_boxes(boxes), RankBoxes.from_boxes(wanted)
-    one, other = (by.transfers(have, partial, there) for by in (COMPILED, PythonTransferTasks))
-    rows = [sorted(zip(found.sources.tolist(), found.targets.tolist(), found.elements.tolist()))
-            for found in (one, other)]
-    assert rows[0] == rows[1]
-    some = RankBoxes.from_boxes({rank: box for rank, box in wanted.items() if rank in boxes})
-    assert COMPILED.coverage(have, some) == find_coverage(have, some)
-    assert COMPILED.coverage(have, have) == find_coverage(have, have) == 2
+@given(rank_boxes(), rank_boxes(), st.booleans())
+def test_both_languages_find_the_same_transfers(held, needed, partial):
+    held_boxes, needed_boxes = RankBoxes.from_boxes(held), RankBoxes.from_boxes(needed)
+    compiled, expected = (builder.transfers(held_boxes, partial, needed_boxes)
+                          for builder in (COMPILED, PythonTransferTasks))
+    assert len(compiled) == len(expected) and elements_of(compiled) == elements_of(expected)
+    on_holders = RankBoxes.from_boxes({rank: box for rank, box in needed.items() if rank in held})
+    assert COMPILED.coverage(held_boxes, on_holders) == find_coverage(held_boxes, on_holders)
+    assert COMPILED.coverage(held_boxes, held_boxes) == find_coverage(held_boxes, held_boxes) == 2
 
 
 @settings(max_examples=50, deadline=None)
-@given(boxes_of(copies=False), boxes_of(copies=False))
-def test_goes_back_to_where_it_came_from(boxes, wanted):
-    there = find_transfers(RankBoxes.from_boxes(boxes), False, RankBoxes.from_boxes(wanted))
-    answers = sorted(wanted)[::2]
-    back = reversed_transfers(there, answers)
-    forth = {(source, target): count for source, target, count in
-             zip(there.sources.tolist(), there.targets.tolist(), there.elements.tolist()) if target in answers}
-    assert forth == {(target, source): count for source, target, count in
-                     zip(back.sources.tolist(), back.targets.tolist(), back.elements.tolist())}
+@given(rank_boxes(copies=False), rank_boxes(copies=False))
+def test_gradients_go_back_to_the_sources(held, needed):
+    forward = find_transfers(RankBoxes.from_boxes(held), False, RankBoxes.from_boxes(needed))
+    gradient_ranks = sorted(needed)[::2]
+    backward = reversed_transfers(forward, gradient_ranks)
+    assert elements_of(backward) == {(target, source): elements for (source, target), elements
+                                     in elements_of(forward).items() if target in gradient_ranks}
 
 
 @pytest.mark.parametrize('hosts, ranks', [(2, 1), (4, 1), (5, 2), (4, 4)])
-@pytest.mark.parametrize('late', [0.0, 0.02])
-def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
-    """In both directions at once, in one message or very many, and whoever comes late keeps up only itself."""
+@pytest.mark.parametrize('delay_s', [0.0, 0.02])
+def test_an_all_to_all_takes_as_long_as_its_bytes_on_the_links(hosts, ranks, delay_s):
+    """Both directions run at once, as one message or very many, and a late rank delays only itself."""
     rate, every, columns = 1e6, hosts * ranks, 2000
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
-    have, wanted = (RankBoxes.from_boxes(dict(enumerate(split_shape((every, columns * every), degrees))))
+    held, needed = (RankBoxes.from_boxes(dict(enumerate(split_shape((every, columns * every), degrees))))
                     for degrees in ((every, 1), (1, every)))
     before = np.zeros(every)
-    before[0] = late
-    cores = [transfers.collective_operator('forward', np.arange(every, dtype=np.int32), before, np.zeros(every),
-                                find_transfers(have, False, wanted), 4)
-             for transfers in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks()))]
+    before[0] = delay_s
+    contents = [builder.collective_operator('forward', np.arange(every, dtype=np.int32), before, np.zeros(every),
+                                            find_transfers(held, False, needed), 4).content
+                for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks()))]
     names = 'work', 'resource', 'second', 'latency', 'high_priority', 'inner_end'
-    python, compiled = ([core.content.tasks[name].tolist() for name in names] + [core.content.successors.tolist()]
-                        for core in cores)
+    python, compiled = ([content.tasks[name].tolist() for name in names] + [content.successors.tolist()]
+                        for content in contents)
     assert python == compiled
-    found = Simulation(machine.resources).run([TaskBlock.from_content(0, cores[0].content, [])])
-    carried = ranks * (every - ranks) * columns * 4 / rate
-    # A late rank's own part is carried behind the others', or all is where its host has but one task.
-    assert carried <= found - machine.cluster.link_latency_s <= carried + late + 1e-9
-    if not late:
-        assert found == pytest.approx(carried + machine.cluster.link_latency_s)
+    seconds = Simulation(machine.resources).run([TaskBlock.from_content(0, contents[0], [])])
+    link_s = ranks * (every - ranks) * columns * 4 / rate
+    # The data of a late rank comes after that of the others; where its host has one task for all, all data is late.
+    assert link_s <= seconds - machine.cluster.link_latency_s <= link_s + delay_s + 1e-9
+    if not delay_s:
+        assert seconds == pytest.approx(link_s + machine.cluster.link_latency_s)
 
 
-def test_only_who_answers_gives_gradients_back_in_both_languages():
+def test_only_ranks_with_gradients_send_them_back_in_both_languages():
     machine = Machine(cluster(2, 2))
     rows, columns = (RankBoxes.from_boxes(dict(enumerate(split_shape((8, 8), degrees))))
                      for degrees in ((4, 1), (1, 4)))
-    made = []
-    for transfers in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
-        unit = Redistribution(rows, columns, transfers.transfers(rows, False, columns), np.array([1, 2], np.int32))
-        core = transfers.redistributions([(0, unit), (2, unit)], 4, True)
-        made.append([core.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
-                     core.content.output_tasks.tolist(), core.first.ranks.tolist(), core.last.ranks.tolist()])
-    assert made[0] == made[1]
-    # Of each two exchanges two ranks give to the three others, two of them on another host, and all four take.
-    assert made[0][2] == [1, 2] * 2 and made[0][3] == [0, 1, 2, 3] * 2
-    assert len(made[0][0]) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
+    results = []
+    for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
+        unit = Redistribution(rows, columns, builder.transfers(rows, False, columns), np.array([1, 2], np.int32))
+        subgraph = builder.redistributions([(0, unit), (2, unit)], 4, True)
+        tasks = subgraph.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist()
+        results.append([tasks, subgraph.content.output_tasks.tolist(), subgraph.first.ranks.tolist(),
+                        subgraph.last.ranks.tolist()])
+    assert results[0] == results[1]
+    tasks, _, senders, receivers = results[0]
+    # In each of the two redistributions two ranks send to the three others, two of them on another host, and all four
+    # receive.
+    assert senders == [1, 2] * 2 and receivers == [0, 1, 2, 3] * 2
+    assert len(tasks) == 2 * (2 + 4 + 2 * (1 + 2 * 2))

@@ -1,4 +1,4 @@
-"""A simulated step as a list of tasks."""
+"""The tasks of a simulated step for reports: by place, and in lanes."""
 from hypothesis import given, settings, strategies as st
 
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, COST_KINDS
@@ -19,10 +19,10 @@ def task(start, end, where=0):
 def test_ranks_come_before_links():
     tasks = [task(0, 1, 'b'), task(0, 1, 10), task(0, 1, 'a'), task(0, 1, 9), task(2, 3, 9), task(1, 2, 9)]
     assert places_of(tasks) == [9, 10, 'a', 'b']
-    assert [one.start_s for one in by_place(tasks)[9]] == [0, 1, 2]
+    assert [listed.start_s for listed in by_place(tasks)[9]] == [0, 1, 2]
 
 
-def test_every_kind_of_a_cluster_can_be_shown():
+def test_every_kind_of_cost_has_a_kind_of_tasks():
     assert set(COST_KINDS) - set(BY_HOROVOD.values()) <= set(TASK_KINDS) and set(BY_HOROVOD) <= set(TASK_KINDS)
     assert {kind.group for kind in TASK_KINDS.values()} == set(TASK_GROUPS)
 
@@ -35,13 +35,15 @@ def test_one_lane_is_enough_where_nothing_overlaps():
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30))
-def test_no_lane_has_two_at_once(spans):
-    tasks = sorted((task(start, start + length) for start, length in spans), key=lambda one: (one.start_s, one.end_s))
-    placed = in_lanes(tasks)
-    assert [one for _, one in placed] == tasks
+def test_no_two_tasks_of_a_lane_overlap(spans):
+    tasks = sorted((task(start, start + length) for start, length in spans),
+                   key=lambda listed: (listed.start_s, listed.end_s))
+    tasks_with_lanes = in_lanes(tasks)
+    assert [listed for _, listed in tasks_with_lanes] == tasks
     ends = {}
-    for lane, one in placed:
-        assert ends.get(lane, 0) <= one.start_s
-        ends[lane] = one.end_s
-    at_once = max([sum(other.start_s <= one.start_s < other.end_s for other in tasks) for one in tasks] + [0])
-    assert len(ends) <= max(1, at_once + sum(one.start_s == one.end_s for one in tasks))
+    for lane, listed in tasks_with_lanes:
+        assert ends.get(lane, 0) <= listed.start_s
+        ends[lane] = listed.end_s
+    overlapping = max([sum(other.start_s <= listed.start_s < other.end_s for other in tasks)
+                       for listed in tasks] + [0])
+    assert len(ends) <= max(1, overlapping + sum(listed.start_s == listed.end_s for listed in tasks))

@@ -5,9 +5,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxnet.gluon import nn
 
+from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.rank_program import NetworkShards, Program
@@ -146,7 +146,7 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
     graph, model = planned.graph, planned.model
     shares = InputShards(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
-    program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], UnusedExchange, 0)
+    program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, collectives(), UnusedExchange, 0)
     expected = sorted(exchange.bytes for exchange in program.redistributions)
     predicted = []
     operators = {number: model.operator(number, split) for number, split in splits.items()}
@@ -157,7 +157,7 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
                        int(reversed_transfers(unit.transfers, unit.gradient_ranks).elements.sum()) * itemsize)
                       for unit in model.flow(entry, producer_and_readers).redistributions]
     joint = [operator for operator in graph.computing if operator.op == 'BatchNorm'
-             and COMPOSED[True]['BatchNorm'].applies(graph, operator, splits[operator.number])]
+             and collectives()['BatchNorm'].applies(graph, operator, splits[operator.number])]
     assert len(predicted) + len(joint) == len(expected)
     for both_directions in predicted:
         expected.remove(both_directions)

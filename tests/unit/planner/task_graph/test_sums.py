@@ -1,4 +1,4 @@
-"""What sums dense weights, as one more choice of a plan: by the lane or by Horovod."""
+"""Sums of dense weights as a choice of a plan: by the lane or by Horovod."""
 import json
 
 import pytest
@@ -20,7 +20,7 @@ from tests.oracles.event_loop import PYTHON_BACKEND
 from tests.oracles.exhaustive_search import try_all
 
 RANKS = 4
-#: Of Horovod's sums: less of bytes than the lane's, more of parameters.
+#: The cost of sums by Horovod: less than the lane for each byte, more for each parameter.
 HOROVOD = TransferCost(2e-4, 1e-4, 1e-10, 3e-4)
 BY_ALLREDUCE = {'embedding%d_weight' % at: {'route': 'allreduce'} for at in (0, 1)}
 
@@ -39,39 +39,39 @@ def planned():
 
 
 @pytest.fixture(scope='module')
-def choices(planned):
+def space(planned):
     return SearchSpace(planned.model.dataflow, RANKS, 2, planned.cluster.sums)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_changes_are_what_is_made_anew(planned, choices, data):
-    problem = PlanEvaluator(planned.model, choices)
+def test_proposals_give_the_blocks_of_a_new_step(planned, space, data):
+    problem = PlanEvaluator(planned.model, space)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
-    check_proposals(planned, problem, [random_decisions(choices, draw) for draw in draws], data.draw(st.integers(1, 2)))
+    check_proposals(planned, problem, [random_decisions(space, draw) for draw in draws], data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_proposals_are_what_is_begun_anew(planned, choices, data):
-    problem = PlanEvaluator(planned.model, choices)
-    now = list(problem.decisions(planned.splits(data_parallel())))
-    assert now[-1] == 'lane' and problem.neighbours(problem.operators - 1) == []
-    begun = problem.begin(tuple(now))
+def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
+    problem = PlanEvaluator(planned.model, space)
+    current = list(problem.decisions(planned.splits(data_parallel())))
+    assert current[-1] == 'lane' and problem.neighbours(problem.operators - 1) == []
+    begun = problem.begin(tuple(current))
     for _ in range(data.draw(st.integers(1, 4))):
-        changes = {at: data.draw(st.sampled_from(list(problem.candidates(at)))) for at in data.draw(
+        changes = {index: data.draw(st.sampled_from(list(problem.candidates(index)))) for index in data.draw(
             st.sets(st.integers(0, problem.operators - 2), max_size=2))}
         changes[problem.operators - 1] = data.draw(st.sampled_from(['lane', 'horovod']))
-        proposed = [changes.get(at, one) for at, one in enumerate(now)]
-        other = PlanEvaluator(planned.model, choices)
+        proposed = [changes.get(index, choice) for index, choice in enumerate(current)]
+        other = PlanEvaluator(planned.model, space)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         if data.draw(st.booleans()):
             problem.accept()
-            now = proposed
+            current = proposed
         else:
             problem.reject()
-        assert problem.propose({}) == PlanEvaluator(planned.model, choices).begin(tuple(now))
+        assert problem.propose({}) == PlanEvaluator(planned.model, space).begin(tuple(current))
         problem.reject()
     back = problem.decisions(planned.splits(data_parallel()))
     assert problem.begin(back) == begun
@@ -89,17 +89,17 @@ def test_both_languages_have_the_same_bits(planned):
     assert found[0] == found[1] != found[2]
 
 
-def test_each_has_its_costs(planned):
+def test_each_means_has_costs_of_its_own(planned):
     lane, horovod = (planned.predict(of_data(dense)).seconds for dense in ('lane', 'horovod'))
     assert planned.predict(of_data()).seconds == lane != horovod
-    # As if the others were all there is, but for what is no sum; items of sums are parameters then.
+    # Make the costs of Horovod the only ones; the items of sums are parameters then.
     value = planned.cluster.as_json()
     for kind, other in BY_HOROVOD.items():
         value['costs'][kind] = dict(value['costs'].pop(other))
     dense = [name for name in planned.model.dataflow.trained if name not in planned.model.dataflow.tables]
     value['costs']['sum']['per_item_s'] *= len(dense) / RANKS
     only = planned_on(cluster_from_json(value))
-    # The rows that are updated in the end are so as before.
+    # Updates of rows cost the same as before.
     assert only.predict(of_data()).seconds == pytest.approx(horovod, rel=0.02)
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
@@ -110,20 +110,20 @@ def test_each_has_its_costs(planned):
 
 @pytest.mark.parametrize('horovod, expected', [(TransferCost(1e-6, 1e-7, 1e-11), 'horovod'),
                                                (TransferCost(1e-2, 1e-3, 1e-8), 'lane')])
-def test_a_search_takes_what_is_faster(horovod, expected):
+def test_a_search_chooses_the_faster_means(horovod, expected):
     planned = planner(cluster(2, 1, horovod=horovod))
     found = planned.search(seconds=None, proposals=400, seed=1)
     assert found.plan.store.dense == expected
     assert planned.predict(found.plan).seconds == found.prediction.seconds
     assert from_json(json.loads(json.dumps(found.plan.as_json()))).store.dense == expected
-    # The other one, to begin with: it is left.
+    # A search that begins with the other means leaves it.
     other = {'lane': 'horovod', 'horovod': 'lane'}[expected]
     start = planned.explicit(planned.splits(found.plan), {}, other)
     again = planned.search(seconds=None, proposals=400, seed=2, start=start)
     assert again.plan.store.dense == expected and again.prediction.seconds <= found.prediction.seconds
 
 
-def test_what_cannot_be_chosen_any_more_is_kept():
+def test_fixed_sums_are_kept():
     there = cluster(2, 1, horovod=TransferCost(1e-6, 1e-7, 1e-11))
     free, kept = planner(there), planner(there, sums='lane')
     found = kept.search(seconds=None, proposals=200, seed=1)
@@ -133,17 +133,17 @@ def test_what_cannot_be_chosen_any_more_is_kept():
         data_parallel()).seconds > free.predict(from_json({'plan': 'data_parallel', 'dense': 'horovod'})).seconds
 
 
-def test_the_walk_finds_the_best():
+def test_a_chain_finds_the_optimum():
     planned = planned_on(cluster(2, 1, horovod=HOROVOD, rate=1e6))
-    choices = SearchSpace(planned.model.dataflow, 2, 1, planned.cluster.sums)
-    problem = PlanEvaluator(planned.model, choices)
+    space = SearchSpace(planned.model.dataflow, 2, 1, planned.cluster.sums)
+    problem = PlanEvaluator(planned.model, space)
     start = problem.decisions(planned.splits(data_parallel()))
-    everything = try_all(problem)
+    optimum = try_all(problem)
     found = run_chains(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
-    assert found.seconds == everything.seconds
+    assert found.seconds == optimum.seconds
 
 
-def test_old_files_leave_no_choice():
+def test_a_file_without_the_costs_of_horovod_leaves_no_choice():
     there = cluster(2, 1)
     assert there.sums == () and cluster(2, 1, horovod=HOROVOD).sums == ('lane', 'horovod')
     found = planner(there).search(seconds=None, proposals=50)
@@ -152,7 +152,7 @@ def test_old_files_leave_no_choice():
     assert planner(there).search(seconds=None, proposals=50, start=start).plan.store.dense == 'horovod'
 
 
-def test_a_file_with_some_of_them_is_refused():
+def test_a_file_with_some_costs_of_horovod_is_refused():
     value = cluster(2, 1, horovod=HOROVOD).as_json()
     del value['costs']['horovod_step']
     with pytest.raises(InputError, match='there is horovod_sum: give all of horovod_row_sum, horovod_step, '

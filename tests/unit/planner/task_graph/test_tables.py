@@ -1,4 +1,4 @@
-"""Tables in plans: what their routes take, that changes are what is made anew, and the best of all is found."""
+"""Tables in plans: the time of their routes, proposals, and a search for the best routes."""
 import dataclasses
 import itertools
 
@@ -32,87 +32,89 @@ def planned():
 
 
 @pytest.fixture(scope='module')
-def choices(planned):
+def space(planned):
     return SearchSpace(planned.model.dataflow, RANKS, 2)
 
 
 def seconds(planned, **tables):
-    """Of a step by data parallelism, with ways of the tables by the ends of their names."""
-    plan = {'embedding%d_weight' % at: dict(zip(('route', 'partitions'), one.split()))
-            for at, one in ((int(name[1:]), one) for name, one in tables.items())}
-    for one in plan.values():
-        one.update({'partitions': int(one['partitions'])} if 'partitions' in one else {})
-    return planned.predict(from_json({'plan': 'data_parallel', 'tables': plan})).seconds
+    """Return the seconds of a step by data parallelism, given routes of tables: `_0` is that of the first one."""
+    plans = {}
+    for name, words in tables.items():
+        route, *partitions = words.split()
+        plans['embedding%s_weight' % name[1:]] = dict({'route': route}, **(
+            {'partitions': int(partitions[0])} if partitions else {}))
+    return planned.predict(from_json({'plan': 'data_parallel', 'tables': plans})).seconds
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_changes_are_what_is_made_anew(planned, choices, data):
-    problem = PlanEvaluator(planned.model, choices)
+def test_proposals_give_the_blocks_of_a_new_step(planned, space, data):
+    problem = PlanEvaluator(planned.model, space)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
-    decisions = [random_decisions(choices, draw) for draw in draws]
+    decisions = [random_decisions(space, draw) for draw in draws]
     check_proposals(planned, problem, decisions, data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_proposals_are_what_is_begun_anew(planned, choices, data):
-    problem = PlanEvaluator(planned.model, choices)
-    now = list(problem.decisions(planned.splits(data_parallel())))
-    problem.begin(tuple(now))
+def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
+    problem = PlanEvaluator(planned.model, space)
+    current = list(problem.decisions(planned.splits(data_parallel())))
+    problem.begin(tuple(current))
     for _ in range(data.draw(st.integers(1, 6))):
-        changes = {at: data.draw(st.sampled_from(list(problem.candidates(at)))) for at in data.draw(
+        changes = {index: data.draw(st.sampled_from(list(problem.candidates(index)))) for index in data.draw(
             st.sets(st.integers(0, problem.operators - 1), min_size=1))}
-        proposed = [changes.get(at, one) for at, one in enumerate(now)]
-        other = PlanEvaluator(planned.model, choices)
+        proposed = [changes.get(index, choice) for index, choice in enumerate(current)]
+        other = PlanEvaluator(planned.model, space)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         assert problem.memory() == other.memory()
         if data.draw(st.booleans()):
             problem.accept()
-            now = proposed
+            current = proposed
         else:
             problem.reject()
-    assert problem.begin(tuple(now)) == PlanEvaluator(planned.model, choices).begin(tuple(now))
+    assert problem.begin(tuple(current)) == PlanEvaluator(planned.model, space).begin(tuple(current))
 
 
-def test_what_is_not_said_is_what_the_store_does(planned, choices):
-    problem = PlanEvaluator(planned.model, choices)
-    found = problem.tables(problem.decisions(planned.splits(data_parallel())))
-    assert found == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
-    assert all(one in choices.table_candidates(name) for name, one in found.items())
+def test_a_table_without_a_route_goes_as_the_store_chooses(planned, space):
+    problem = PlanEvaluator(planned.model, space)
+    plans = problem.tables(problem.decisions(planned.splits(data_parallel())))
+    assert plans == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
+    assert all(plan in space.table_candidates(name) for name, plan in plans.items())
     assert seconds(planned) == seconds(planned, _0='servers 2', _1='servers 2') == seconds(planned, _0='servers')
 
 
-def test_tables_are_on_all_ranks(planned, choices):
+def test_tables_are_on_all_ranks(planned, space):
     graph = planned.graph
-    embeddings = [one for one in graph.computing if one.op == 'Embedding']
+    embeddings = [operator for operator in graph.computing if operator.op == 'Embedding']
     assert len(embeddings) == 2
-    for one in embeddings:
-        assert all(len(split.ranks) == RANKS for split in choices.candidates(one.number))
-        assert whole_on(len(graph.shape(one)), range(RANKS)) in choices.candidates(one.number)
+    for embedding in embeddings:
+        candidates = space.candidates(embedding.number)
+        assert all(len(split.ranks) == RANKS for split in candidates)
+        assert whole_on(len(graph.shape(embedding)), range(RANKS)) in candidates
 
 
-def test_a_table_goes_where_it_takes_least():
-    """Links alone count: rows by servers, which are few of a large table and many of a small one, or all rows."""
+def test_routes_of_tables_take_as_long_as_their_bytes_on_the_links():
+    """Servers move the touched rows, few of a large table and many of a small one; allreduce moves all rows."""
     rate, free = 1e4, TransferCost(0.0, 0.0, 0.0)
     there = dataclasses.replace(cluster(2, 1, rate=rate, cost=free), link_latency_s=0.0)
     planned = planned_on(there, users=2000)
     dense = 2 * (8 * 128 + 8) * 4 / 2 / rate
-    # 16 ids of each rank and all 32 of them, 64 bytes a row, of which a half lies on the other host.
+    # Push 16 ids of each rank, pull all 32, 64 bytes for each row; a half of the rows is on the other host.
     users = (16 * 64 / 2 + 32 * 64 / 2) / rate
-    # 40 rows at most of the small one, 16 bytes each.
+    # Of the small table at most 40 rows, 16 bytes each.
     items = (40 * 16 / 2 + 40 * 16 / 2) / rate
     assert seconds(planned) == pytest.approx(dense + users + items, rel=0.02)
-    # All of its rows and their marks, of which each host sums a half.
+    # All rows of the small table and their marks; each host sums a half.
     every = 2 * 40 * (16 + 4) / 2 / rate
     assert seconds(planned, _1='allreduce') == pytest.approx(dense + users + every, rel=0.02)
     assert seconds(planned, _0='allreduce') > 10 * seconds(planned)
-    # On one server rows of the other host alone move, but all through the same link.
+    # With one server, only rows of the other host move, but all through the same link.
     assert seconds(planned, _0='servers 1') > seconds(planned)
 
 
-def test_more_partitions_balance_links_and_cost_cores():
+def test_more_partitions_balance_links_and_take_core_time():
     slow = planned_on(cluster(2, 1, rate=1e4))
     assert seconds(slow, _0='servers 2') < seconds(slow, _0='servers 1')
     fast = planned_on(cluster(2, 1, rate=1e12, cost=TransferCost(1e-4, 1e-3, 1e-12)))
@@ -125,7 +127,7 @@ def test_the_buffer_of_a_sum_takes_memory(planned):
     assert by_allreduce - by_servers == 5000 * (16 + 1) * 4
 
 
-def test_a_file_may_lack_what_sums_of_rows_cost():
+def test_a_file_may_lack_the_cost_of_sums_of_rows():
     whole = cluster(2, 1)
     value = whole.as_json()
     del value['costs']['row_sum']
@@ -139,21 +141,21 @@ def test_a_file_may_lack_what_sums_of_rows_cost():
 
 @pytest.mark.parametrize('rate', [1e5, 1e7, 1e10])
 @pytest.mark.parametrize('cost', [TransferCost(1e-4, 1e-5, 1e-9), TransferCost(1e-4, 1e-3, 1e-10)], ids=['few', 'many'])
-def test_the_walk_finds_the_best_ways_of_tables(rate, cost):
+def test_a_chain_finds_the_best_routes_of_tables(rate, cost):
     there = cluster(2, 1, rate=rate, cost=cost)
     planned = planned_on(there)
-    choices = SearchSpace(planned.model.dataflow, 2, 1)
-    problem = PlanEvaluator(planned.model, choices)
+    space = SearchSpace(planned.model.dataflow, 2, 1)
+    problem = PlanEvaluator(planned.model, space)
     start = problem.decisions(planned.splits(data_parallel()))
-    best = min(itertools.product(*map(choices.table_candidates, choices.tables)),
-               key=lambda ways: problem.begin(start[:-2] + ways))
-    everything = try_all(problem)
-    assert everything.seconds <= problem.begin(start[:-2] + best)
+    best = min(itertools.product(*map(space.table_candidates, space.tables)),
+               key=lambda routes: problem.begin(start[:-2] + routes))
+    optimum = try_all(problem)
+    assert optimum.seconds <= problem.begin(start[:-2] + best)
     found = run_chains(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
-    assert found.seconds == everything.seconds
+    assert found.seconds == optimum.seconds
 
 
-def test_found_plans_say_how_rows_travel():
+def test_found_plans_name_the_routes_of_tables():
     planned = planned_on(cluster(2, 1, rate=1e6))
     found = planned.search(seconds=None, proposals=300, seed=1)
     assert set(found.plan.store.tables) == {'embedding0_weight', 'embedding1_weight'}
