@@ -1,7 +1,7 @@
 """Show the partition counts that a search (partitions='auto') found.
 
-FILE is what a job with MXHYBRID_PARTITION_FILE=FILE has written.  Prints samples and the count taken for each table;
-with PICTURE it draws samples and fit.
+FILE was written by a job with MXHYBRID_PARTITION_FILE=FILE.  The command prints the samples and the chosen count of
+each table; with PICTURE it also draws the samples and the fit.
 """
 import argparse
 import sys
@@ -26,8 +26,8 @@ def draw_search(content: Dict[str, Any], picture: str) -> None:
     if not tables:
         raise InputError('no table was searched: there is nothing to draw')
     figure = new_figure(6, 4 * len(tables))
-    for at, (name, entry) in enumerate(sorted(tables.items())):
-        axes = figure.add_subplot(len(tables), 1, at + 1)
+    for number, (name, entry) in enumerate(sorted(tables.items()), 1):
+        axes = figure.add_subplot(len(tables), 1, number)
         counts = [count for count, _ in entry['samples']]
         axes.plot(counts, [1000 * seconds for _, seconds in entry['samples']], 'o', label='measured')
         if entry.get('theta'):
@@ -38,35 +38,35 @@ def draw_search(content: Dict[str, Any], picture: str) -> None:
         axes.axvline(entry['partitions'], linestyle=':', color='gray', label='P = %d' % entry['partitions'])
         axes.set_xscale('log', base=2)
         axes.set_xlabel('partitions P')
-        axes.set_ylabel('ms a step')
+        axes.set_ylabel('step (ms)')
         axes.set_title(name)
         axes.legend()
     save_figure(figure, picture)
 
 
 def lines_of(content: Dict[str, Any]) -> List[str]:
-    """Return the contents in words, a line for each table."""
-    found = ['%d workers, %d servers; a step took %.3g ms before and %.3g ms after; %.3g s of %.3g s lost'
-             % (content['workers'], content['servers'], 1000 * content['seconds_before'],
-                1000 * content['seconds_after'], content['lost'], content['budget'])]
+    """Return the content as text, with a line for each table."""
+    lines = ['%d workers, %d servers; a step took %.3g ms before and %.3g ms after; the search lost %.3g s of at most '
+             '%.3g s' % (content['workers'], content['servers'], 1000 * content['seconds_before'],
+                         1000 * content['seconds_after'], content['lost'], content['budget'])]
     for name, entry in sorted(content['tables'].items()):
         samples = ', '.join('%d: %.3g ms' % (count, 1000 * seconds) for count, seconds in entry['samples'])
-        found.append('%s: %d partitions (%s)%s' % (name, entry['partitions'], entry.get('reason'),
+        lines.append('%s: %d partitions (%s)%s' % (name, entry['partitions'], entry.get('reason'),
                                                    '; ' + samples if samples else ''))
-    return found
+    return lines
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Show the partition file; returns the exit status."""
     try:
         from ..routes import partition_cache  # needs NumPy
 
-        content = partition_cache.read(given.file)
+        content = partition_cache.read(options.file)
         if content is None:
-            raise InputError('%s does not exist' % given.file)
+            raise InputError('%s does not exist' % options.file)
         console.write('\n'.join(lines_of(content)))
-        if given.picture:
-            draw_search(content, given.picture)
+        if options.picture:
+            draw_search(content, options.picture)
     except (ImportError, InputError) as error:
         sys.stderr.write('mxhybrid partitions: %s\n' % error)
         return 1

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--budget', type=float, metavar='SECONDS', help='time of the search (default 4.5)')
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after N proposals')
     parser.add_argument('--stale', type=int, metavar='N',
-                        help='end the walk from each start after N proposals without gain')
+                        help='end the chain from each start after N proposals without gain')
     parser.add_argument('--seed', type=int, default=0, metavar='N',
                         help='with --proposals and a large --budget, the same seed finds the same plan (default 0)')
     parser.add_argument('--memory', type=float, metavar='GB', help='memory that no rank may exceed')

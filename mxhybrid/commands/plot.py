@@ -9,11 +9,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     partitions.add_arguments(parser)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Show the partition file, with a warning that names the new command; returns the exit status."""
     sys.stderr.write("mxhybrid plot: this command is now called 'mxhybrid partitions': use that name, the former one "
                      'works for one more release\n')
-    return partitions.run(given)
+    return partitions.run(options)
 
 
 if __name__ == '__main__':

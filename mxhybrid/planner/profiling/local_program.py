@@ -85,8 +85,7 @@ class _OneRank(Program):
     def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
         """See :meth:`mxhybrid.parallel.runtime.rank_program.Program.redistribute`."""
         return super().redistribute(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank},
-                                    *more,
-                                **others)
+                                    *more, **others)
 
 
 def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],

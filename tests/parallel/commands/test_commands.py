@@ -25,7 +25,7 @@ def broken_mxnet(directory):
 
 
 def test_doctor_in_a_job(tmp_path):
-    """Under horovodrun, too, but over two hosts, tests/multihost/test_horovodrun_ssh.py has it."""
+    """The doctor works under launch.py; tests/multihost/test_horovodrun_ssh.py tests it under horovodrun, too."""
     path = tmp_path / 'found.json'
     with jobs.start_command(launched('launch.py', 2, '--json', str(path))) as job:
         output = job.wait(timeout=200).ok().output
@@ -85,7 +85,7 @@ def test_selftest_interrupted(launcher, number):
 
 
 def test_selftest_killed():
-    """Whoever started the jobs is gone at once: they end all the same."""
+    """The jobs end even if the process that started them is killed."""
     with jobs.start_command(MXHYBRID + ['selftest', '--launcher', 'launch.py']) as job:
         job.wait_for_processes('server', 1, timeout=60)
         job.kill(job.pid, signal.SIGKILL)

@@ -33,7 +33,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     # The lane sums in this job, and Horovod was timed beside it: both can be planned.
     assert set(cluster.costs) == set(COST_KINDS) and cluster.sums == ('lane', 'horovod')
     for kind, cost in cluster.costs.items():
-        # Of 16 parameters and a megabyte: more than a few function calls, less than a second.
+        # The cost of 16 parameters and a megabyte is more than that of a few function calls, and less than a second.
         assert kind.startswith('horovod') or 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
         assert 0 <= cost.latency_s < 1
     for dense in cluster.sums:

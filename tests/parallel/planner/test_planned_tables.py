@@ -34,7 +34,7 @@ def test_rows_travel_as_the_plan_says(tmp_path):
     # A table that is left out is named, and goes as without a plan.
     assert '%s: the plan does not name this table' % TABLE in found['left out']['told']
     assert (found['left out']['route'], found['left out']['partitions']) == ('server gradients', 2)
-    # What a user says counts.
+    # The user's setting takes precedence.
     assert (found['overruled']['route'], found['overruled']['partitions']) == ('server gradients', 1)
     assert 'go by allreduce, but routes says servers, which counts' in result.output
     assert found['overruled in part']['partitions'] == 4

@@ -94,8 +94,8 @@ def place(tmp_path):
 
 
 def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0):
-    """What the command prints."""
-    # Other tests may run on this machine: the times are to be there for the next command all the same.
+    """Return the output of the command."""
+    # Other tests may run on this machine: the next command needs the times all the same.
     command = [sys.executable, '-m', 'mxhybrid', 'plan', model, '--inputs', *inputs.split(), '--profiles',
                'profiles.json', '--keep-busy-times']
     done = subprocess.run(command + list(words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

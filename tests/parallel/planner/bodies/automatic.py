@@ -48,7 +48,7 @@ def message(**settings):
 
 
 def disagreement(rank, path):
-    """Of a worker that has a plan with one that has none."""
+    """Return the error when one worker has a plan and another one has none."""
     try:
         mxhybrid.parallelize(build(), *([mxhybrid.parallel.data_parallel()] if rank else ['auto']), (BATCH, INPUTS),
                              dtype='float64', cluster=None if rank else path)

@@ -61,7 +61,7 @@ def values(net):
 
 
 def split(path, tables=None, dense=''):
-    """By data parallelism, with what a file says of rows and sums."""
+    """Split the network by data parallelism, with the routes and sums of a plan file."""
     with open(path, 'w') as file:
         json.dump({'format': 'mxhybrid.parallel 2', 'plan': 'data_parallel', **({'tables': tables} if tables else {}),
                    **({'dense': dense} if dense else {})}, file)
