@@ -36,7 +36,7 @@ from .search.pareto import Point
 from .search.plan_evaluator import PlanEvaluator, random_decisions
 from .search.search_space import SearchSpace
 from .task_graph.dataflow import Dataflow
-from .task_graph.operator_tasks import OperatorTasks, PartTime
+from .task_graph.operator_tasks import OperatorTasks, ShardTime
 from .task_graph.prediction import Prediction
 
 #: Number of the fastest starts whose steps are simulated like those of the plan that was found, one behind the other.
@@ -130,7 +130,7 @@ class Planner:
             profiles.kernel_times())
         machine = Machine(cluster, core_speed)
         keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
-        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._part_times(measure), states,
+        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), states,
                                                     alike=keys.operator_key)
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
@@ -140,21 +140,21 @@ class Planner:
                                 (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
 
-    def _part_times(self, measure: bool) -> PartTime:
-        def part_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
+    def _shard_times(self, measure: bool) -> ShardTime:
+        def shard_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
             return self._profiles.shard_seconds(self.graph, operator, place, frozen=self._frozen, measure=measure,
                                                 part=part)
-        return part_time
+        return shard_time
 
     def plain(self, measure: bool = True) -> Prediction:
         """Predict a step of the network without a plan: data parallelism, each rank with its own statistics."""
         graph = with_own_statistics(self.graph)
         keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
 
-        def part_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
+        def shard_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, place, frozen=self._frozen, measure=measure, part=part)
         dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
-        model = OperatorTasks(dataflow, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
+        model = OperatorTasks(dataflow, Machine(self.cluster), shard_time, self._states, alike=keys.operator_key)
         prediction = Prediction(model, self._base, {}, self._sums)
         self._profiles.save()
         return prediction

@@ -20,8 +20,8 @@ def network():
 
     class Shortcut(nn.HybridSequential):
         def hybrid_forward(self, F, data):
-            for one in self._children.values():
-                data = one(data)
+            for layer in self._children.values():
+                data = layer(data)
             return data
 
     class Net(nn.HybridSequential):
@@ -29,8 +29,8 @@ def network():
             layers = list(self._children.values())
             first = layers[0](data)
             data = layers[1](first) + first
-            for one in layers[2:]:
-                data = one(data)
+            for layer in layers[2:]:
+                data = layer(data)
             return data
 
     net = Net(prefix='net_')
@@ -83,20 +83,20 @@ def transformer(units=16, heads=2, words=50, positions=20):
 
         def hybrid_forward(self, F, ids, segments, valid):
             norms = list(self.norms._children.values())
-            made = self.word(ids) + self.segment(segments)
-            places = F.contrib.arange_like(made, axis=1)
-            made = F.broadcast_add(made, F.expand_dims(self.position(places), axis=0))
-            made = self.dropout(norms[0](made)).transpose((1, 0, 2))
-            every = self.query_key_value(made)
-            scores = F.contrib.interleaved_matmul_selfatt_qk(every, heads=heads)
-            mask = F.broadcast_lesser(F.reshape(places, shape=(1, -1)), F.reshape(valid, shape=(-1, 1)))
+            hidden = self.word(ids) + self.segment(segments)
+            positions = F.contrib.arange_like(hidden, axis=1)
+            hidden = F.broadcast_add(hidden, F.expand_dims(self.position(positions), axis=0))
+            hidden = self.dropout(norms[0](hidden)).transpose((1, 0, 2))
+            projected = self.query_key_value(hidden)
+            scores = F.contrib.interleaved_matmul_selfatt_qk(projected, heads=heads)
+            mask = F.broadcast_lesser(F.reshape(positions, shape=(1, -1)), F.reshape(valid, shape=(-1, 1)))
             mask = F.repeat(F.expand_dims(mask, axis=1), repeats=heads, axis=0)
             weights = F.softmax(F.broadcast_add(scores, 1e4 * (mask - 1)), axis=-1)
-            found = F.contrib.interleaved_matmul_selfatt_valatt(every, self.dropout(weights), heads=heads)
-            made = norms[1](made + self.projection(found))
-            made = norms[2](made + self.narrow(self.gelu(self.wide(made))))
-            made = F.SequenceMask(made, sequence_length=valid, use_sequence_length=True)
-            return self.pooler(F.reshape(F.slice_axis(made, axis=0, begin=0, end=1), shape=(-3, 0)))
+            attended = F.contrib.interleaved_matmul_selfatt_valatt(projected, self.dropout(weights), heads=heads)
+            hidden = norms[1](hidden + self.projection(attended))
+            hidden = norms[2](hidden + self.narrow(self.gelu(self.wide(hidden))))
+            hidden = F.SequenceMask(hidden, sequence_length=valid, use_sequence_length=True)
+            return self.pooler(F.reshape(F.slice_axis(hidden, axis=0, begin=0, end=1), shape=(-3, 0)))
 
     net = Block()
     net.initialize()
@@ -116,9 +116,10 @@ def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
 class Times:
     """Operator times from the size of a shard's output, instead of measured ones."""
 
-    def shard_seconds(self, graph, one, place, **_):
+    def shard_seconds(self, graph, operator, shard, **_):
         """As :meth:`mxhybrid.planner.profiling.operator_profiler.OperatorProfiler.shard_seconds`."""
-        seconds = size_of(place.box) * {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(one.op, 1e-9) / place.addends
+        element_s = {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(operator.op, 1e-9)
+        seconds = size_of(shard.box) * element_s / shard.addends
         return seconds, 2 * seconds
 
     def measure(self, graph, wanted, **_):

@@ -7,8 +7,8 @@ from mxhybrid.planner.task_graph.redistribution import Transfers, box_array
 def find_transfers(held, partial, needed):
     """Return the transfers that give each rank the box that it needs.
 
-    Where ranks hold `partial` sums, a target gets one from each of them.  Of several ranks that hold the same box, it
-    gets the box from the one that sends the fewest.
+    Where ranks hold `partial` sums, a target gets one from each of them.  Where several ranks hold the same
+    box, it comes from the rank that sends the fewest boxes.
     """
     sources, targets = held.ranks, needed.ranks
     if not len(sources) or not len(targets):

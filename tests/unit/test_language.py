@@ -19,12 +19,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ROOTS = [
     'README.md', 'CONTRIBUTING.md', 'docs', 'tests/README.md', 'tests/unit/test_language.py',
     'mxhybrid/base', 'mxhybrid/job', 'mxhybrid/native', 'mxhybrid/servers', 'mxhybrid/watchdog',
-    'mxhybrid/commands', 'mxhybrid/planner/analytic', 'mxhybrid/planner/calibration', 'mxhybrid/planner/profiling',
-    'mxhybrid/planner/reports', 'mxhybrid/planner/planner.py', 'mxhybrid/planner/parallelize.py',
-    'mxhybrid/planner/__init__.py',
+    'mxhybrid/commands', 'mxhybrid/planner', 'scripts/lab/planner', 'tests/oracles',
     'tests/unit/base', 'tests/unit/job', 'tests/unit/native', 'tests/unit/servers', 'tests/unit/watchdog',
-    'tests/unit/commands', 'tests/unit/planner/analytic', 'tests/unit/planner/calibration',
-    'tests/unit/planner/profiling', 'tests/unit/planner/reports', 'tests/unit/planner/test_planner.py',
+    'tests/unit/commands', 'tests/unit/planner',
 ]
 
 #: Words after which "who" has no noun: prepositions, conjunctions and verbs.

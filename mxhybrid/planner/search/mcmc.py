@@ -128,8 +128,8 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
     problem : SearchProblem
     starts : mapping of str to tuple
         Plans by name.  All are evaluated, whatever the limits, so the result is never worse than one of them.  Chains
-        run in order of time, the fastest start first; what a chain leaves of its budget goes to the next ones.  Of
-        equal starts only the first one has a chain.
+        run in order of time, the fastest start first; what a chain leaves of its budget goes to the next ones.
+        Equal starts have one chain, that of the first.
     limits : SearchLimits
         At least one of `seconds`, `proposals` and `patience`.
     seed : int

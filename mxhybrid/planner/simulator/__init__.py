@@ -1,1 +1,1 @@
-"""A simulator of tasks that use resources: discrete events, in Python and compiled; it knows no network."""
+"""A discrete-event simulator of tasks that use resources, compiled; it is independent of networks."""

@@ -56,12 +56,12 @@ class TaskTable:
 
     def __init__(self, blocks: Sequence[TaskBlock], expected: Sequence[TaskBlock] = ()):
         """Set aside arrays for these blocks, for expected blocks, and for changes of them."""
-        every = [*blocks, *expected]
-        self.tasks = np.empty(_capacity(block.size for block in every), TASK)
-        self.successors = np.empty(_capacity(len(block.content.successors) for block in every), np.int32)
-        self.outer_successors = np.empty(_capacity(len(block_input.dependencies) for block in every
+        all_blocks = [*blocks, *expected]
+        self.tasks = np.empty(_capacity(block.size for block in all_blocks), TASK)
+        self.successors = np.empty(_capacity(len(block.content.successors) for block in all_blocks), np.int32)
+        self.outer_successors = np.empty(_capacity(len(block_input.dependencies) for block in all_blocks
                                                    for block_input in block.inputs), np.int32)
-        slots = _capacity(1 for _ in every)
+        slots = _capacity(1 for _ in all_blocks)
         self.bases, self.sizes = np.empty(slots, np.int32), np.empty(slots, np.int32)
         self.keys, self.alive = np.empty(slots, np.int64), np.zeros(slots, np.uint8)
         self.counts = np.zeros(5, np.int64)

@@ -1,1 +1,1 @@
-"""A training step as tasks: what each operator, transfer and update of a plan puts into the simulator."""
+"""Tasks of a training step: those of each operator, transfer and update of a plan, for the simulator."""

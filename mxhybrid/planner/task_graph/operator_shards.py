@@ -72,35 +72,37 @@ class OperatorShards:
 
     def __init__(self, graph: Graph, operator: Operator, split: Split):
         rule = rule_of(operator)
-        places = list(split.shards(graph.shape(operator), rule.grains(graph, operator)).values())
-        part_of: Dict[OutputShard, OperatorShard] = {}
-        for place in places:
-            if place not in part_of:
-                part_of[place] = rule.shard(graph, operator, place)
-        parts = [part_of[place] for place in places]
-        self.inputs = [_shard_boxes([part.inputs[index] for part in parts]) for index in range(len(operator.inputs))]
-        self.outputs = [_shard_boxes([part.outputs[index] for part in parts]) for index in range(operator.outputs)]
-        self.fills = parts[0].fills
-        self.output_bytes = np.zeros(len(places))
+        output_shards = list(split.shards(graph.shape(operator), rule.grains(graph, operator)).values())
+        shard_of: Dict[OutputShard, OperatorShard] = {}
+        for output_shard in output_shards:
+            if output_shard not in shard_of:
+                shard_of[output_shard] = rule.shard(graph, operator, output_shard)
+        shards = [shard_of[output_shard] for output_shard in output_shards]
+        self.inputs = [_shard_boxes([shard.inputs[index] for shard in shards])
+                       for index in range(len(operator.inputs))]
+        self.outputs = [_shard_boxes([shard.outputs[index] for shard in shards]) for index in range(operator.outputs)]
+        self.fills = shards[0].fills
+        self.output_bytes = np.zeros(len(shards))
         for index, output in enumerate(self.outputs):
             self.output_bytes += ((output.boxes[:, :, 1] - output.boxes[:, :, 0]).prod(axis=1)
                                   * graph.dtypes[operator.number, index].itemsize)
         self.different: List[Tuple[OutputShard, OperatorShard]] = []
         kind_numbers: Dict[Any, int] = {}
         kind_of: Dict[OutputShard, int] = {}
-        for place, part in part_of.items():
-            shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
-            key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))
+        for output_shard, shard in shard_of.items():
+            shapes = tuple(None if box is None else shape_of(box) for box in shard.inputs)
+            key = shape_of(output_shard.box), output_shard.addends, shapes, tuple(sorted(shard.attrs.items()))
             if key not in kind_numbers:
                 kind_numbers[key] = len(kind_numbers)
-                self.different.append((place, part))
-            kind_of[place] = kind_numbers[key]
-        self.kinds = np.array([kind_of[place] for place in places])
+                self.different.append((output_shard, shard))
+            kind_of[output_shard] = kind_numbers[key]
+        self.kinds = np.array([kind_of[output_shard] for output_shard in output_shards])
         self.inner: Optional[InnerRedistribution] = None
         collective = rule.collective
         if collective is not None and collective.applies(graph, operator, split):
-            held, needed, dtype = collective.layouts(graph, operator, dict(enumerate(place.box for place in places)))
-            positions = range(len(places))
+            boxes = dict(enumerate(output_shard.box for output_shard in output_shards))
+            held, needed, dtype = collective.layouts(graph, operator, boxes)
+            positions = range(len(shards))
             self.inner = InnerRedistribution(box_array([held.boxes[position] for position in positions]),
                                              box_array([needed[position] for position in positions]),
                                              np.dtype(dtype).itemsize)

@@ -1,6 +1,6 @@
 """The tasks of operators and of the redistributions between them, as the splits of the operators say.
 
-Whatever depends on the same splits is made once; :mod:`mxhybrid.planner.task_graph.step_tasks` puts it together.
+Objects that depend on the same splits are made once; :mod:`mxhybrid.planner.task_graph.step_tasks` puts them together.
 """
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -22,8 +22,9 @@ from .transfer_tasks import TransferTasks, load_transfer_tasks
 from .weight_tasks import WeightTasks
 
 #: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
-#: the same for shards that read and make boxes of the same shapes.  The last argument is what its rule says of it.
-PartTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
+#: the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the operator's
+#: rule.
+ShardTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
 
 #: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
 #: half.
@@ -56,8 +57,8 @@ class OperatorTasks:
     ----------
     dataflow : Dataflow
     machine : Machine
-    part_time : callable
-        See :data:`PartTime`.
+    shard_time : callable
+        See :data:`ShardTime`.
     states : int, optional
         The number of arrays that the optimizer keeps beside each weight.
     transfer_tasks : TransferTasks, optional
@@ -71,9 +72,9 @@ class OperatorTasks:
     weights : WeightTasks
     """
 
-    def __init__(self, dataflow: Dataflow, machine: Machine, part_time: PartTime, states: int = 0,
+    def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime, states: int = 0,
                  transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None):
-        self.dataflow, self.machine, self._part_time = dataflow, machine, part_time
+        self.dataflow, self.machine, self._shard_time = dataflow, machine, shard_time
         self.graph = dataflow.graph
         self.states = states
         self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
@@ -114,7 +115,7 @@ class OperatorTasks:
 
     def _shard_seconds(self, number: int, split: Split) -> np.ndarray:
         shards, operator = self._shards(number, split), self.graph.operators[number]
-        times = [self._part_time(operator, place, part) for place, part in shards.different]
+        times = [self._shard_time(operator, output_shard, shard) for output_shard, shard in shards.different]
         return np.array(times).T[:, shards.kinds]
 
     def operator(self, number: int, split: Split) -> SplitOperator:

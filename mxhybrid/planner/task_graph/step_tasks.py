@@ -15,7 +15,7 @@ from .weight_tasks import BUCKET_BYTES, WeightShards
 
 #: Tasks of a block that wait, the key of the block that they wait for, and the unit of its endpoints.
 Wait = Tuple[Endpoints, int, int]
-#: A block by its kind and by what it is of: see :attr:`.Dataflow.keys`.
+#: A block by its kind and its object, as in :attr:`.Dataflow.keys`.
 BlockName = Tuple[str, Any]
 
 
@@ -171,18 +171,18 @@ class StepTasks:
                    if number not in self._operators or self._operators[number].split != split}
         names: Dict[BlockName, None] = {}
         trained: Dict[str, None] = {}
-        kept: Dict[str, None] = {}
+        weight_names: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
         self._saved = saved = _Saved({}, {}, {}, {}, {}, {}, self._replicated, self._buckets, self.memory.copy(),
                                      self._compute_load, self._load, self._dense)
         for number in changed:
             names[('forward', number)] = names[('backward', number)] = None
             trained.update(dict.fromkeys(self._dataflow.weights_of.get(number, ())))
-            kept.update(dict.fromkeys(self._dataflow.kept_of.get(number, ())))
+            weight_names.update(dict.fromkeys(self._dataflow.kept_of.get(number, ())))
             entries.update(dict.fromkeys(self._outputs[number]))
             entries.update(dict.fromkeys([entry for entry, _ in self._inputs[number]]))
         names.update({} if self._operators else {('step', None): None})
-        self._apply(changed, kept, tables or {}, saved)
+        self._apply(changed, weight_names, tables or {}, saved)
         most_seconds = np.inf if limit is None else limit()
         self.least_seconds = self._compute_load.least_seconds()
         if self.least_seconds > most_seconds:
@@ -370,14 +370,14 @@ class StepTasks:
         redistribution_of = self._flows[entry].redistribution_of
 
         def waits() -> List[Wait]:
-            found: List[Wait] = []
+            wait_list: List[Wait] = []
             for (reader, _), unit in redistribution_of.items():
                 if unit is None or reader != SCRIPT and reader not in self._dataflow.learning:
                     continue
                 senders = subgraph.first.of_unit(unit)
-                found.append((senders, self.key('exchange', entry, step), unit) if reader == SCRIPT else
-                             (senders, self.key('backward', reader, step), 0))
-            return found
+                wait_list.append((senders, self.key('exchange', entry, step), unit) if reader == SCRIPT else
+                                 (senders, self.key('backward', reader, step), 0))
+            return wait_list
         return BlockSpec(subgraph, waits, list(redistribution_of.values()))
 
     def _backward_block(self, number: int, step: int) -> BlockSpec:
@@ -387,16 +387,16 @@ class StepTasks:
         flows = [(entry, self._flows[entry].redistribution_of) for entry in self._outputs[number]]
 
         def waits() -> List[Wait]:
-            found: List[Wait] = []
+            wait_list: List[Wait] = []
             for entry, redistribution_of in flows:
                 for (reader, _), unit in redistribution_of.items():
                     if unit is not None:
-                        found.append((subgraph.first, self.key('exchange_back', entry, step), unit))
+                        wait_list.append((subgraph.first, self.key('exchange_back', entry, step), unit))
                     elif reader == SCRIPT:
-                        found.append((subgraph.first, self.key('forward', number, step), 0))
+                        wait_list.append((subgraph.first, self.key('forward', number, step), 0))
                     elif reader in self._dataflow.learning:
-                        found.append((subgraph.first, self.key('backward', reader, step), 0))
-            return found
+                        wait_list.append((subgraph.first, self.key('backward', reader, step), 0))
+            return wait_list
         return BlockSpec(subgraph, waits, [list(redistribution_of.values()) for _, redistribution_of in flows])
 
     def _weight_block(self, name: str, step: int) -> BlockSpec:

@@ -65,8 +65,8 @@ class TransferTasks:
     def transfers(self, held: RankBoxes, partial: bool, needed: RankBoxes) -> Transfers:
         """Return the transfers that give each rank the box that it needs.
 
-        Where ranks hold `partial` sums, a target gets one from each of them.  Of several ranks that hold the same box,
-        it gets the box from the one that sends the fewest.
+        Where ranks hold `partial` sums, a target gets one from each of them.  Where several ranks hold the same
+        box, it comes from the rank that sends the fewest boxes.
         """
         capacity = len(held.ranks) * len(needed.ranks)
         arrays = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int64)

@@ -175,10 +175,10 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     for name, alike in (('each', None), ('alike', ProfileKeys(made.graph, collectives()).operator_key)):
         asked[name] = []
 
-        def part_time(one, place, part, name=name):
+        def shard_time(one, place, part, name=name):
             asked[name].append((one.number, place))
             return Times().shard_seconds(made.graph, one, place)
-        model = OperatorTasks(made.model.dataflow, made.model.machine, part_time, alike=alike)
+        model = OperatorTasks(made.model.dataflow, made.model.machine, shard_time, alike=alike)
         seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.

@@ -319,7 +319,7 @@ class TaskTable {
   // By key: the keys of live blocks that depend on the block of that key, which may not exist.
   std::unordered_map<int64_t, std::vector<int64_t>> dependents_;
   Undo undo_;
-  // Of the last replacement: keys of affected blocks, the replaced ones first, and the number of those.
+  // The keys of the blocks that the last replacement affected, those that it replaced first, and the number of those.
   std::vector<int64_t> affected_;
   size_t replaced_count_ = 0;
   // By key: the last round in which the block was affected.

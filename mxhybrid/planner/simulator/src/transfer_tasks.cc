@@ -284,7 +284,7 @@ class SubgraphBuilder {
   PlannerSubgraph& subgraph_;
   int32_t size_ = 0;
   std::vector<Edge> edges_;
-  // Of the exchange under way, by rank.
+  // The messages and the tasks of the current exchange, by rank.
   std::vector<Traffic> sent_, received_;
   std::vector<int32_t> send_tasks_, receive_tasks_;
   std::vector<std::pair<int64_t, int64_t>> order_;
@@ -395,7 +395,7 @@ int64_t planner_coverage(const PlannerRankBoxes* held, const PlannerRankBoxes* n
 }
 
 // Fills in the transfers that give each rank the box that it needs; returns their number, or -1 if there is no memory.
-// Partial sums come from all ranks that hold one. Of several ranks that hold the same box, each target asks one.
+// Partial sums come from all ranks that hold one. Each target asks one of the ranks that hold the same box.
 int64_t planner_transfers(const PlannerRankBoxes* held, int64_t partial, const PlannerRankBoxes* needed,
                           PlannerTransfers* transfers) {
   try {

@@ -1,4 +1,4 @@
-"""Cluster files: what is written is read, and whatever cannot be is refused by its key."""
+"""Cluster files: a saved cluster is loaded again, and impossible values are refused by their keys."""
 import copy
 import dataclasses
 import json
@@ -15,34 +15,34 @@ CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001
 
 
 def without(value, *keys):
-    """A deep copy without a key."""
-    found = copy.deepcopy(value)
-    inner = found
+    """Return a deep copy without a key."""
+    result = copy.deepcopy(value)
+    inner = result
     for key in keys[:-1]:
         inner = inner[key]
     del inner[keys[-1]]
-    return found
+    return result
 
 
 def changed(value, new, *keys):
-    """A deep copy with another value of a key."""
-    found = copy.deepcopy(value)
-    inner = found
+    """Return a deep copy with another value of a key."""
+    result = copy.deepcopy(value)
+    inner = result
     for key in keys[:-1]:
         inner = inner[key]
     inner[keys[-1]] = new
-    return found
+    return result
 
 
 WRITTEN = json.loads(json.dumps(CLUSTER.as_json()))
 
-#: With a reference, and cores that slow each other down.
+#: A cluster with a reference, and with cores that slow each other down.
 SLOWED = dataclasses.replace(CLUSTER, reference=(0.006, 0.005, 0.004), hosts=(
     Host('a', 3, 3.0, 0.0, 0.8, 1 << 30, (1.0, 0.9, 0.8)), CLUSTER.hosts[1]))
 MORE = json.loads(json.dumps(SLOWED.as_json()))
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_cluster_is_loaded(tmp_path):
     path = str(tmp_path / 'cluster.json')
     save(path, CLUSTER)
     assert load(path) == CLUSTER and load(path).digest() == CLUSTER.digest()
@@ -51,14 +51,14 @@ def test_what_is_saved_is_loaded(tmp_path):
         CLUSTER.host_of(3)
 
 
-def test_speeds_and_the_reference_are_in_the_file_where_they_are_known(tmp_path):
+def test_known_speeds_and_references_are_in_the_file(tmp_path):
     path = str(tmp_path / 'cluster.json')
     save(path, SLOWED)
     assert load(path) == SLOWED and load(path).digest() == SLOWED.digest() != CLUSTER.digest()
     # Digests of clusters without them are those of former versions.
     assert 'reference' not in WRITTEN and not any('speeds' in host for host in WRITTEN['hosts'])
-    found = cluster_from_json(without(MORE, 'hosts', 0, 'speed'))
-    assert found == SLOWED and found.hosts[0].speed == 0.8
+    loaded = cluster_from_json(without(MORE, 'hosts', 0, 'speed'))
+    assert loaded == SLOWED and loaded.hosts[0].speed == 0.8
 
 
 def test_speeds_by_the_number_of_busy_cores():
@@ -75,20 +75,20 @@ def test_speeds_by_the_number_of_busy_cores():
     (changed(MORE, 3, 'reference'), 'reference=3: give an object'),
     (without(MORE, 'reference', 'memory'), 'reference.memory=None: give a number'),
     (changed(MORE, 0, 'reference', 'dense'), 'reference.dense=0.0: give seconds, more than 0')])
-def test_speeds_and_references_that_cannot_be_are_refused(value, words):
+def test_impossible_speeds_and_references_are_refused(value, words):
     with pytest.raises(InputError) as caught:
         cluster_from_json(value)
     assert 'cluster: ' + words in str(caught.value)
 
 
-def test_what_may_be_left_out():
+def test_optional_keys_have_defaults():
     short = {'format': WRITTEN['format'], 'hosts': [{'ranks': 1, 'cores': 1}], 'link': {'rate': 1},
              'memory': {'rate': 2},
              'costs': {kind: {'fixed_s': 0, 'per_item_s': 0, 'per_byte_s': 0} for kind in COST_KINDS}}
-    found = cluster_from_json(short)
-    assert found.hosts == (Host('host0', 1, 1.0),) and found.measured is None
-    assert (found.link, found.link_latency_s, found.memory) == (TokenBucket(1.0), 0.0, TokenBucket(2.0))
-    assert found.digest() != CLUSTER.digest()
+    loaded = cluster_from_json(short)
+    assert loaded.hosts == (Host('host0', 1, 1.0),) and loaded.measured is None
+    assert (loaded.link, loaded.link_latency_s, loaded.memory) == (TokenBucket(1.0), 0.0, TokenBucket(2.0))
+    assert loaded.digest() != CLUSTER.digest()
 
 
 @pytest.mark.parametrize('value, words', [
@@ -134,13 +134,13 @@ def test_what_may_be_left_out():
     (changed(WRITTEN, -1e-3, 'costs', 'step', 'latency_s'), 'costs.step.latency_s=-0.001'),
     (changed(WRITTEN, 1, 'costs', 'step', 'per_mb_s'), 'costs.step.per_mb_s is no key')],
     ids=lambda value: str(value)[:48])
-def test_what_cannot_be_is_refused_by_its_key(value, words):
+def test_impossible_values_are_refused_by_their_keys(value, words):
     with pytest.raises(InputError) as raised:
         cluster_from_json(value)
     assert words in str(raised.value)
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     path = tmp_path / 'cluster.json'
     with pytest.raises(InputError, match='cannot read .*cluster.json'):
         load(str(path))

@@ -54,7 +54,7 @@ def space(planned):
 def python_model_of(planned):
     """Return the model of a planner with transfers in Python."""
     machine = planned.model.machine
-    return OperatorTasks(planned.model.dataflow, machine, planned._part_times(False),
+    return OperatorTasks(planned.model.dataflow, machine, planned._shard_times(False),
                          transfer_tasks=PythonTransferTasks(machine))
 
 
@@ -215,8 +215,8 @@ def test_one_rank_computes_operators_one_after_the_other():
     alone = planner(cluster(1, 1))
     graph = alone.graph
     splits = alone.splits(data_parallel())
-    computed = sum(sum(Times().shard_seconds(graph, operator, place)) for operator in graph.computing
-                   for place in splits[operator.number].shards(graph.shape(operator)).values())
+    computed = sum(sum(Times().shard_seconds(graph, operator, shard)) for operator in graph.computing
+                   for shard in splits[operator.number].shards(graph.shape(operator)).values())
     cost = alone.cluster.costs['step']
     sizes = [int(np.prod(shape)) * 4 for name, shape in graph.parameters.items() if name not in graph.auxiliary]
     expected = computed + cost.seconds(len(sizes), 0) + cost.seconds(len(sizes), sum(sizes))

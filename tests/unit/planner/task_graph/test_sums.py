@@ -22,7 +22,7 @@ from tests.oracles.exhaustive_search import try_all
 RANKS = 4
 #: The cost of sums by Horovod: less than the lane for each byte, more for each parameter.
 HOROVOD = TransferCost(2e-4, 1e-4, 1e-10, 3e-4)
-BY_ALLREDUCE = {'embedding%d_weight' % at: {'route': 'allreduce'} for at in (0, 1)}
+BY_ALLREDUCE = {'embedding%d_weight' % number: {'route': 'allreduce'} for number in (0, 1)}
 
 
 def planned_on(there):
@@ -79,14 +79,14 @@ def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
 
 def test_both_languages_have_the_same_bits(planned):
     splits, resources = planned.splits(data_parallel()), planned.model.machine.resources
-    found = []
+    times = []
     for dense in (None, 'lane', 'horovod'):
         blocks = list(StepTasks(planned.model, splits, 2, planned.tables(of_data()), dense).blocks.values())
         seconds, python_seconds = (Simulation(resources, backend=backend).run(blocks)
                                    for backend in (native_backend(), PYTHON_BACKEND))
         assert seconds == python_seconds
-        found.append(seconds)
-    assert found[0] == found[1] != found[2]
+        times.append(seconds)
+    assert times[0] == times[1] != times[2]
 
 
 def test_each_means_has_costs_of_its_own(planned):
@@ -125,11 +125,11 @@ def test_a_search_chooses_the_faster_means(horovod, expected):
 
 def test_fixed_sums_are_kept():
     there = cluster(2, 1, horovod=TransferCost(1e-6, 1e-7, 1e-11))
-    free, kept = planner(there), planner(there, sums='lane')
-    found = kept.search(seconds=None, proposals=200, seed=1)
+    free, fixed = planner(there), planner(there, sums='lane')
+    found = fixed.search(seconds=None, proposals=200, seed=1)
     assert found.plan.store.dense == 'lane'
     assert found.prediction.seconds == free.predict(found.plan).seconds
-    assert kept.predict(from_json({'plan': 'data_parallel', 'dense': 'horovod'})).seconds == free.predict(
+    assert fixed.predict(from_json({'plan': 'data_parallel', 'dense': 'horovod'})).seconds == free.predict(
         data_parallel()).seconds > free.predict(from_json({'plan': 'data_parallel', 'dense': 'horovod'})).seconds
 
 

@@ -103,7 +103,7 @@ def test_routes_of_tables_take_as_long_as_their_bytes_on_the_links():
     dense = 2 * (8 * 128 + 8) * 4 / 2 / rate
     # Push 16 ids of each rank, pull all 32, 64 bytes for each row; a half of the rows is on the other host.
     users = (16 * 64 / 2 + 32 * 64 / 2) / rate
-    # Of the small table at most 40 rows, 16 bytes each.
+    # Push and pull at most all 40 rows of the small table, 16 bytes for each.
     items = (40 * 16 / 2 + 40 * 16 / 2) / rate
     assert seconds(planned) == pytest.approx(dense + users + items, rel=0.02)
     # All rows of the small table and their marks; each host sums a half.
