@@ -17,9 +17,10 @@ from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import from_json
 from ..parallel.plans.strategies import data_parallel
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
+from ..parallel.runtime.builder import split_network
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
-from ..parallel.runtime.parallel_block import Parallel, split_network
+from ..parallel.runtime.parallel_block import Parallel
 from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
 from .planner import SEARCH_SECONDS, Planner, preserve_rng_state
@@ -170,7 +171,7 @@ class _Automatic:
     def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:
         """Return the seconds of a step by a plan, on the slowest worker, with a copy of the network."""
         net = split_network(_Copy(self._network, self._net), plan, data, batch_axis, dtype, False, 'joint')
-        seconds = self._step_seconds(net, net.given)
+        seconds = self._step_seconds(net, net.local_inputs)
         net.forget()
         return seconds
 

@@ -14,7 +14,7 @@ from ..redistribution.worker_group import WorkerGroup
 from ..sharding.box import Box, full, overlap, shape_of, slices_in, split_range
 from ..sharding.layout import Layout
 from .grad_clipping import clip_by_whole_norms
-from .rank_program import NetworkShards
+from .split_network import SplitNetwork
 
 #: Bytes of a whole weight that are gathered or scattered at a time.
 SLAB_BYTES = 8 << 20
@@ -154,13 +154,14 @@ class ShardedParameters:
         self.by_name, self.shards = by_name, shards
 
 
-def shard_parameters(net: Any, shards: NetworkShards, workers: WorkerGroup, first: int) -> ShardedParameters:
+def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedParameters:
     """Split the weights of a network, with the values of worker 0 (collective).
 
     A weight that every worker holds whole stays as it is.  Weights are split one after the other, so that a weight
     whose initialization was deferred is whole only for a moment, on worker 0.
     """
-    shapes, weights = shards.weights.shapes, shards.weights
+    workers, weights = network.workers, network.shards.weights
+    shapes = weights.shapes
     params: Dict[str, Any] = {}
     sharded: Dict[str, ShardedWeight] = {}
     random_state = np.random.get_state()

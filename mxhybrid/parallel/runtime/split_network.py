@@ -14,8 +14,9 @@ from .rank_program import NetworkShards
 
 
 class SplitNetwork(NamedTuple):
-    """A network and its split."""
+    """A network and its split over the workers of a job."""
 
+    workers: WorkerGroup
     traced: TracedNetwork
     plan: Plan
     shards: NetworkShards
@@ -38,8 +39,8 @@ class SplitNetwork(NamedTuple):
         return list(self.traced.axes)
 
 
-def apply_plan(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str,
-             workers: WorkerGroup) -> SplitNetwork:
+def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_grad: bool,
+               batch_norm: str) -> SplitNetwork:
     """Split a network by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
@@ -51,10 +52,11 @@ def apply_plan(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm:
     _check_averages(graph, shards)
     gradient_inputs = set(network.axes) if input_grad else set()
     input_shards = InputShards(graph, network.axes, dimensions, workers.size, workers.rank, gradient_inputs)
-    return SplitNetwork(network, plan, shards, resolved.notes, resolved.tables, input_shards, batch_norm == 'joint')
+    return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
+                        batch_norm == 'joint')
 
 
-def reshape(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetwork:
+def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
     """Return the same network for joint batches of another shape, with the shards of weights that workers hold.
 
     Raises
@@ -67,14 +69,13 @@ def reshape(network: SplitNetwork, data: Any, workers: WorkerGroup) -> SplitNetw
         if shape != network.graph.parameters[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (retraced.graph.data, name, shape, network.graph.parameters[name]))
-    split = apply_plan(retraced, network.plan.for_graph(network.graph, retraced.graph),
-                    bool(network.input_shards.gradient_inputs),
-                   'joint' if network.joint_statistics else 'local', workers)
+    split = apply_plan(network.workers, retraced, network.plan.for_graph(network.graph, retraced.graph),
+                       bool(network.input_shards.gradient_inputs), 'joint' if network.joint_statistics else 'local')
     lacking = split.shards.weights.adopt(network.shards.weights)
     if lacking:
         raise InputError('for_data: split for data of shapes %s, workers would need elements of %s that they do not '
-                         'hold: give a joint batch with more samples, as by repeating some' % (retraced.graph.data,
-                                                                                               lacking))
+                         'hold: give a joint batch with more samples, as by repeating some'
+                         % (retraced.graph.data, lacking))
     return split
 
 

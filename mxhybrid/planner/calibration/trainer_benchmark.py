@@ -9,7 +9,7 @@ from ...kvstore.hybrid import Hybrid
 from ...kvstore.weight_shards import set_shard
 from ...parallel.plans.strategies import data_parallel
 from ...parallel.redistribution.worker_group import WorkerGroup
-from ...parallel.runtime.parallel_block import split_network
+from ...parallel.runtime.builder import split_network
 from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
 from ..task_graph.weight_tasks import BUCKET_BYTES

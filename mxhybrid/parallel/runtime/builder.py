@@ -1,0 +1,98 @@
+"""Builds a split network: from a network and a plan to the Block that runs on this worker.
+
+The plan is read first; then the network is split by it, the workers agree on the split, and weights move.
+"""
+import functools
+from typing import Any, Optional, Tuple
+
+import mxnet as mx
+
+from ...base.errors import InputError
+from ...base.log import get_logger
+from ...base.settings import variable
+from ...job.join import member
+from ...kvstore.table_hints import set_table_hint
+from ...native import trainers
+from ..ops.tracing import traced
+from ..plans.plan import Plan
+from ..plans.plan_json import as_plan
+from ..redistribution.worker_group import worker_group_of
+from .joint_work import joint_operators, joint_warning
+from .model_files import ModelFiles
+from .network_outline import outline_of_split
+from .parallel_block import NUMBERS, Parallel
+from .sharded_parameters import shard_parameters
+from .split_network import SplitNetwork, apply_plan
+
+logger = get_logger(__name__)
+
+
+def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
+                  tell: bool = True) -> Parallel:
+    """Split a network by a given plan; parameters and errors are those of :func:`mxhybrid.parallelize`.
+
+    Worker 0 logs the split, if `tell`.
+    """
+    network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm)
+    parallel = _build(net, network, seed)
+    if network.workers.rank == 0 and tell:
+        _log(parallel, network)
+    return parallel
+
+
+def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str
+                  ) -> Tuple[SplitNetwork, int]:
+    """Return the split, once all workers have the same one, and a random seed that is the same on all (collective)."""
+    read, problem = _read(plan)
+    job = member({'dense': None if read is None else read.store.dense})
+    workers = worker_group_of(job)
+    try:
+        if read is None:
+            raise InputError(problem)
+        network = apply_plan(workers, traced(net, data, batch_axis, dtype), read, input_grad, batch_norm)
+    except InputError as error:
+        workers.agree('parallelize', None, str(error))
+        raise
+    return network, workers.agree('parallelize', outline_of_split('parallelize', network, net.collect_params()))
+
+
+def _read(plan: Any) -> Tuple[Optional[Plan], str]:
+    """Return the plan that a user gave, or None and the problem with it, which all workers have to know."""
+    try:
+        return as_plan(plan), ''
+    except InputError as error:
+        return None, str(error)
+
+
+def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
+    """Move the weights, and return the Block (collective)."""
+    workers = network.workers
+    first = workers.reserve_numbers(NUMBERS)
+    draws_weights = any(trainers.awaits_shape(param) for param in net.collect_params().values())
+    params = shard_parameters(net, network, first + NUMBERS // 2)
+    for name, table in network.tables.items():
+        set_table_hint(params.by_name[name], table)
+    if any(operator.draws for operator in network.graph.computing):
+        mx.random.seed((seed + workers.rank) % 2 ** 31)  # or all shards would drop the same elements
+    elif draws_weights:
+        mx.random.seed(seed)  # worker 0 alone has drawn initial values
+    paths = {path: param.name for path, param in trainers.params_by_place(net).items()}
+    return Parallel(network, params, ModelFiles(workers, params, paths, network.traced.symbol, net.prefix), first)
+
+
+def _log(parallel: Parallel, network: SplitNetwork) -> None:
+    graph, ranks, dense = network.graph, network.workers.size, network.plan.store.dense
+    logger.info('%s', parallel.report())
+    _warn_once(joint_warning(graph, joint_operators(graph, network.traced.dimensions, network.shards.splits, ranks),
+                             ranks))
+    job = member()
+    if dense is not None and job.distributed and dense != job.sums:
+        logger.warning('the plan has dense weights summed by %s, but in this job %s sums them: its first store or %s '
+                       'counts', dense, job.sums, variable('dense'))
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_once(text: str) -> None:
+    """Log a warning, once in a process."""
+    if text:
+        logger.warning('%s', text)
