@@ -60,7 +60,7 @@ log = logging.getLogger('launch.py')
 
 #: Statuses of a process that was told to end, or ended by itself since others did: as here, and as a shell says it.
 _TOLD_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
-#: What ssh says then.
+#: The message of ssh in that case.
 _SSH_ENDED = 255
 
 

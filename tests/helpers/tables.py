@@ -58,13 +58,13 @@ class Table:
         Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
     def push(self, ids, rows):
-        """What servers do with one merged push, partitions without rows included."""
+        """Handle one merged push as servers do, partitions without rows included."""
         for part, at in enumerate(split(self.plan, ids)):
             grad = make_row_sparse(local(self.plan, ids[at]), rows[at], self.plan.shape(part))
             self.handler.update_multi_precision(self.keys[part], self.stored[part], grad, None)
 
     def set_optimizer(self, optimizer, count=None, **changes):
-        """What worker 0 sends, through the text that it travels as."""
+        """Carry out a command of worker 0, by way of the text that is sent."""
         attributes = dict(attributes_of(optimizer), lr=optimizer.learning_rate, wd=optimizer.wd, **changes)
         self.handler.do_optimizer('w', self.keys, reference_of(optimizer), json.loads(json.dumps(attributes)), count)
 
@@ -112,7 +112,7 @@ class Whole:
         return self.weight.asnumpy()
 
     def states(self):
-        """Its optimizer state, dense."""
+        """Return its optimizer state, dense."""
         return [array.asnumpy().reshape(ROWS, -1) for array in state_arrays(self.updater.states[0])]
 
 

@@ -1,4 +1,4 @@
-"""Values under random pushes and pulls by both wires, and who talks to the servers."""
+"""Values under random pushes and pulls by both wires, and the workers that talk to the servers."""
 import numpy as np
 import pytest
 from lab.jobs import run_job

@@ -1,4 +1,4 @@
-"""Dense sums and gathers: equal to NumPy's, whoever carries them, with the same bits; a worker's death among them."""
+"""Dense sums and gathers: NumPy's bits by every transport; and the death of a worker among them."""
 import numpy as np
 import pytest
 from lab.jobs import run_job

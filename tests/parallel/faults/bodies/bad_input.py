@@ -26,7 +26,7 @@ class Odd(mx.optimizer.SGD):
 
 @mxhybrid.row_wise
 class Local(mx.optimizer.SGD):
-    """One that works row by row, but that servers cannot import."""
+    """An optimizer that works row by row, but that servers cannot import."""
 
 
 def wrong_calls(kv):

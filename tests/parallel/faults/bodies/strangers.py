@@ -71,7 +71,7 @@ def send_commands(native, recorded, name):
 
 
 def talk_to_monitor(address):
-    """What would fail the job, if the monitor believed it."""
+    """Return a message that would fail the job, if the monitor believed it."""
     says = ['{"hello": {"name": "worker 1", "rank": 1}}\n',
             '{"hello": {"name": "worker 1", "rank": 1}}\n{"fail": "it is over"}\n',
             '{"fail": "it is over"}\n', '{"done": 1}\n', '[' * 4000 + '\n']

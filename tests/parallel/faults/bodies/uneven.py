@@ -40,7 +40,7 @@ def multiplier(worker, trainer, net, step):
 
 
 def logs(worker, trainer, net, step):
-    """What the rate is, as the worker that writes the log asks; MXNet's schedules change themselves when asked."""
+    """Read the rate on one worker, as for its log; MXNet's schedules change their state when they are read."""
     assert trainer.learning_rate < 0.1
     return 8
 
@@ -83,7 +83,7 @@ class Case:
                                      kvstore='hybrid')
 
     def run(self):
-        """Where an error came, and which, and the dense weight before and after."""
+        """Return the step and the text of an error, and the dense weight before and after it."""
         for step in range(STEPS):
             size = self.meddle(self, self.trainer, self.net, step) if self.odd and step == self.when else 8
             with autograd.record():

@@ -26,7 +26,7 @@ class Net(gluon.Block):
             self.score = gluon.nn.Dense(1, in_units=600, prefix='score_')
 
     def forward(self, ids):
-        """One number a sample."""
+        """A network with one output for each sample."""
         tables = ((self.words, 3000), (self.bins, 1000), (self.days, 7))
         parts = [table(ids % rows).mean(axis=1) for table, rows in tables]
         return self.score(self.more(self.hidden(mx.nd.concat(*parts, dim=1))))

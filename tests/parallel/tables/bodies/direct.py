@@ -75,7 +75,8 @@ def dense(store, key):
 
 
 def values_of_the_store(store, keys):
-    """What a store holds is its own, and casts to whatever it is pulled into; rows pushed to a dense key are its value.
+    """Check the values of a store: it holds copies, casts them to the dtype of the array that they are pulled into, and
+    takes rows that are pushed to a dense key as its value.
     """
     kv = store.kv
     kv.init(keys[0], mx.nd.ones((3, 2)))

@@ -31,7 +31,7 @@ def cut(trainer, step, counts=COUNTS):
 
 
 def embedding(worker, kind, optimizer, still, widths=(4, 3), meddle=None, **options):
-    """One model with tables of one kind."""
+    """A model with tables of one kind."""
     net = train.Model(kind, widths, use_bias=optimizer != 'groupadagrad')
     train.fill(net.collect_params())
     trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(train.OPTIMIZERS[optimizer]),

@@ -42,7 +42,7 @@ class Anchored(mx.optimizer.Optimizer):
         return weight.copy(), (count, None)
 
     def update(self, index, weight, grad, state):
-        """By dense arrays; the weight comes back without rows of zeros."""
+        """Update by dense arrays; the weight comes back without rows of zeros."""
         self._update_count(index)
         first, (count, _) = state
         now, anchor, step = (array.copyto(mx.nd.zeros(weight.shape, dtype=weight.dtype))
