@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 #: Files and folders that this test covers, relative to the repository.
 ROOTS = [
     'README.md', 'CONTRIBUTING.md', 'docs', 'tests/README.md', 'tests/unit/test_language.py',
-    'mxhybrid/base', 'mxhybrid/job', 'mxhybrid/native', 'mxhybrid/servers', 'mxhybrid/watchdog',
+    'mxhybrid/base', 'mxhybrid/job', 'mxhybrid/native', 'mxhybrid/parallel', 'mxhybrid/servers', 'mxhybrid/watchdog',
     'mxhybrid/commands', 'mxhybrid/planner', 'scripts/lab/planner', 'tests/oracles',
     'tests/unit/base', 'tests/unit/job', 'tests/unit/native', 'tests/unit/servers', 'tests/unit/watchdog',
     'tests/unit/commands', 'tests/unit/planner',

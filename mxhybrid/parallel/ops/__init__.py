@@ -1,1 +1,1 @@
-"""A network as traced operators: its graph, where samples are, and the rule of each operator."""
+"""A network as traced operators: its graph, its sample axes, and the registry of the operators' rules."""

@@ -14,32 +14,32 @@ import numpy as np
 
 from ...base.errors import InputError
 
-#: Operators that draw numbers.
+#: Names of operators that draw random numbers.
 _DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|_?shuffle$|_npi_(bernoulli|choice|'
                       r'exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|random_|rayleigh|'
                       r'shuffle|uniform|weibull)')
 
-#: An output of an operator: its number, and which of its outputs.
+#: An output of an operator: the number of the operator, and the index of the output.
 Entry = Tuple[int, int]
 
 
 class Operator:
-    """An operator of the graph, a parameter, or data (then `op` is ``'null'``)."""
+    """An operator of the graph, a parameter or a data input; `op` is ``'null'`` for parameters and data."""
 
     def __init__(self, number: int, op: str, name: str, attrs: Dict[str, str], inputs: Sequence[Entry]):
         self.number, self.op, self.name, self.attrs = number, op, name, attrs
         self.inputs = [(int(source), int(output)) for source, output in inputs]
-        #: Outputs that others may use.
+        #: The number of outputs that other operators may read.
         self.outputs = 0
         self._values: Dict[str, Any] = {}
 
     @property
     def draws(self) -> bool:
-        """Whether it draws numbers, other ones each time."""
+        """True if it draws random numbers at each call."""
         return bool(_DRAWING.match(self.op)) or self.op == 'LeakyReLU' and self.get('act_type') == 'rrelu'
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Value of an attribute; `default` where it is not given, or None."""
+        """Return the value of an attribute; `default` if it is missing or None."""
         if key not in self.attrs:
             return default
         if key not in self._values:
@@ -51,26 +51,26 @@ class Operator:
 
 
 class Graph:
-    """All operators in an order in which they can run, with shapes and types.
+    """A network as a list of operators, in an order in which they can run, with shapes and types.
 
     Parameters
     ----------
     symbol : mxnet.symbol.Symbol
     data : dict of str to tuple
-        Whole shape of each input, that of the joined batch.
+        The shape of each input, for the joint batch.
     dtypes : dict of str to dtype
-        Of each input and parameter, float32 where nothing is said.
+        The type of each input and parameter; float32 for those that are missing.
     prefix : str
-        What names of the network begin with, as often as it was made in a process.
+        The prefix of the network's names, which differs between networks that a process makes.
     """
 
     def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
         self._prefix = prefix
-        text = json.loads(symbol.tojson(remove_amp_cast=False))  # by default MXNet leaves casts of AMP out
+        text = json.loads(symbol.tojson(remove_amp_cast=False))  # by default MXNet removes casts of AMP
         for node in text['nodes']:
             if node.get('subgraphs'):
-                raise InputError('parallelize: %s is %s, whose body is a network of its own, which cannot be split: '
-                                 'unroll it' % (node['name'], node['op']))
+                raise InputError('parallelize: %s (%s) contains a network of its own, which cannot be split: unroll it'
+                                 % (node['name'], node['op']))
         self.operators = [Operator(number, node['op'], node['name'], node.get('attrs') or {},
                                    [tuple(entry[:2]) for entry in node['inputs']])
                           for number, node in enumerate(text['nodes'])]
@@ -82,110 +82,110 @@ class Graph:
         self.dtypes: Dict[Entry, np.dtype] = {}
         self._infer(symbol, dtypes)
         self._refuse_scalars()
-        #: Operators that compute from parameters and constants only.
+        #: The numbers of parameters, and of operators that read parameters and constants alone.
         self.fixed = set()
-        #: Operators through which a gradient may flow, to a parameter or to data.
         for operator in self.operators:
             if operator.op == 'null':
                 if operator.name not in self.data:
                     self.fixed.add(operator.number)
             elif operator.draws and not operator.inputs:
-                raise InputError('parallelize: %s (%s) draws numbers of its own on each worker: draw as many as an '
-                                 'array has, as F.random.uniform_like(x) does, or give them as an input'
+                raise InputError('parallelize: %s (%s) would draw other numbers on each worker: draw a number for each '
+                                 'element of an array, as F.random.uniform_like(x) does, or pass them as an input'
                                  % (operator.name, operator.op))
             elif all(source in self.fixed for source, _ in operator.inputs):
                 self.fixed.add(operator.number)
 
     def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
-        """The graph of the same symbol with other shapes of its inputs."""
+        """Return the graph of the same symbol with other shapes of its inputs."""
         types = {operator.name: self.dtypes[operator.number, 0] for operator in self.operators if operator.op == 'null'}
         return Graph(symbol, data, types, self._prefix)
 
     def _refuse_scalars(self) -> None:
-        """Raise InputError where an operator gives an array of shape (), which MXNet takes for an unknown shape."""
+        """Raise InputError if an operator returns an array of shape (), which MXNet takes for an unknown shape."""
         for (number, _), shape in self.shapes.items():
             operator = self.operators[number]
             if shape == () and operator.op != 'null' and not mx.util.is_np_shape():
-                raise InputError('parallelize: %s (%s) gives an array of shape (), which MXNet 1.9.1 takes for one of '
-                                 'an unknown shape: leave it out of the network, or call mx.npx.set_np() before the '
+                raise InputError('parallelize: %s (%s) returns an array of shape (), which MXNet 1.9.1 takes for an '
+                                 'unknown shape: leave it out of the network, or call mx.npx.set_np() before the '
                                  'network is made' % (operator.name, operator.op))
 
     def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
         inner = symbol.get_internals()
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # MXNet prints arguments of what fails
+            with contextlib.redirect_stdout(io.StringIO()):  # MXNet prints the arguments of an operator that fails
                 _, shapes, _ = inner.infer_shape(**self.data)
                 _, types, _ = inner.infer_type(**dtypes)
-        except Exception as error:  # of any type: MXNet raises Exception itself for what is too large
+        except Exception as error:  # of any type: MXNet raises Exception itself for shapes that are too large
             raise InputError('parallelize: the network does not take data of shapes %s: %s'
                              % (self.data, str(error).strip().split('\n')[0])) from error
         if shapes is None or types is None:
-            raise InputError('parallelize: shapes and types of the network do not follow from data=%s: give the shape '
-                             'of every input of the joined batch' % self.data)
-        # It lists the outputs that can be used, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
-        owners = [inner[place].name for place in range(len(shapes))]
+            raise InputError('parallelize: MXNet cannot infer the shapes and types of the network from data=%s: give '
+                             'the shape of every input, for the joint batch' % self.data)
+        # MXNet lists the visible outputs, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
+        output_names = [inner[position].name for position in range(len(shapes))]
         at = 0
-        for name, those in itertools.groupby(self.operators, lambda operator: operator.name):
-            # A Block that is called on what it has made, gives two operators of one name behind each other.
-            same = list(those)
-            each, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, owners[at:])), len(same))
-            if rest or not each or len({operator.op for operator in same}) > 1:
+        for name, operators in itertools.groupby(self.operators, lambda operator: operator.name):
+            # A Block that is called on its own output makes two neighbouring operators of one name.
+            same_name = list(operators)
+            output_count, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, output_names[at:])),
+                                        len(same_name))
+            if rest or not output_count or len({operator.op for operator in same_name}) > 1:
                 raise InputError('parallelize: two operators of the network are called %s: give each a name' % name)
-            for operator in same:
-                operator.outputs = each
-                for output in range(each):
+            for operator in same_name:
+                operator.outputs = output_count
+                for output in range(output_count):
                     self.shapes[operator.number, output] = tuple(shapes[at])
                     self.dtypes[operator.number, output] = np.dtype(types[at])
                     at += 1
         for operator in self.operators:
-            # Which MXNet itself finds out when it is computed.
+            # MXNet itself reports this only when it computes.
             if operator.op.lower() == 'reshape' and \
                     math.prod(self.inputs(operator)[0]) != math.prod(self.shape(operator)):
                 raise InputError('parallelize: the network does not take data of shapes %s: %s makes %s of %s'
                                  % (self.data, operator.name, self.shape(operator), self.inputs(operator)[0]))
 
     def shape(self, operator: Operator, output: int = 0) -> Tuple[int, ...]:
-        """Whole shape of an output."""
+        """Return the whole shape of an output."""
         return self.shapes[operator.number, output]
 
     def inputs(self, operator: Operator) -> List[Tuple[int, ...]]:
-        """Whole shapes of what an operator takes."""
+        """Return the whole shapes of an operator's inputs."""
         return [self.shapes[entry] for entry in operator.inputs]
 
     def is_parameter(self, number: int) -> bool:
-        """Whether that is a parameter or an auxiliary state of the network."""
+        """Tell whether a number is that of a parameter or an auxiliary state."""
         operator = self.operators[number]
         return operator.op == 'null' and operator.name not in self.data
 
     @property
     def parameters(self) -> Dict[str, Tuple[int, ...]]:
-        """Whole shapes of parameters and auxiliary states, by name."""
+        """The whole shapes of parameters and auxiliary states, by name."""
         return {operator.name: self.shape(operator)
                 for operator in self.operators if self.is_parameter(operator.number)}
 
     @property
     def tables(self) -> List[int]:
-        """Numbers of parameters with row_sparse gradients."""
+        """The numbers of parameters with row_sparse gradients."""
         return sorted({operator.inputs[1][0] for operator in self.computing
                        if self.has_table(operator) and self.is_parameter(operator.inputs[1][0])})
 
     def has_table(self, operator: Operator) -> bool:
-        """Whether an operator reads a weight whose gradient is row_sparse."""
+        """Tell whether an operator reads a weight whose gradient is row_sparse: Embedding alone can."""
         return operator.op == 'Embedding' and bool(operator.get('sparse_grad', False))
 
     @property
     def computing(self) -> List[Operator]:
-        """Operators that compute from data."""
+        """The operators that depend on data."""
         return [operator for operator in self.operators if operator.op != 'null' and operator.number not in self.fixed]
 
     def label(self, operator: Operator) -> str:
-        """An operator's name in plans: without the network's own; the second of a name has #2 behind it, as where a
-        Block is called twice.
+        """Return an operator's name in plans: without the network's prefix, and with the suffix #2 for the second
+        operator of a name, as where a Block is called twice.
         """
         return self._labels[operator.number]
 
     def short_name(self, operator: Operator) -> str:
-        """An operator's name, which others may have, without the network's own."""
+        """Return an operator's name without the network's prefix; several operators may have the same."""
         return operator.name[len(self._prefix):] if operator.name.startswith(self._prefix) else operator.name
 
     def _unique_labels(self) -> List[str]:
@@ -198,16 +198,16 @@ class Graph:
         return found
 
     def digest(self) -> str:
-        """Tells networks apart: operators, attributes, shapes and how they hang together."""
-        told = [(operator.op, self.label(operator),
-                 sorted(item for item in operator.attrs.items() if not item[0].startswith('__')),
-                 operator.inputs,
-                 [self.shape(operator, output) for output in range(operator.outputs)]) for operator in self.operators]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        """Return a digest of operators, attributes, shapes and connections, which tells networks apart."""
+        content = [(operator.op, self.label(operator),
+                    sorted(item for item in operator.attrs.items() if not item[0].startswith('__')), operator.inputs,
+                    [self.shape(operator, output) for output in range(operator.outputs)])
+                   for operator in self.operators]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def geometry_of(graph: Graph, operator: Operator) -> Any:
-    """What operators have in common whose parts are the same."""
+    """Return a key that is equal for operators with equal attributes, shapes and types."""
     return (operator.op, tuple(sorted(item for item in operator.attrs.items() if not item[0].startswith('__'))),
             tuple((graph.shapes[entry], graph.dtypes[entry]) for entry in operator.inputs),
             tuple((graph.shape(operator, output), graph.dtypes[operator.number, output])

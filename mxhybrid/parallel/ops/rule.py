@@ -32,7 +32,7 @@ class OperatorShard:
 
 
 class Rule:
-    """How operators of a kind can be split, and what else runtime and planner need to know of them.
+    """The rule of a kind of operators: how they can be split, and what else runtime and planner need to know of them.
 
     The base class is the rule of operators that cannot be split.
     """

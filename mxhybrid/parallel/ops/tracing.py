@@ -1,4 +1,4 @@
-"""A network as a graph, without a job: what both who splits it and who plans that start from."""
+"""Traces a network: its graph, sample axes and names of dimensions, which runtime and planner start from."""
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -13,30 +13,28 @@ from .graph import Graph
 
 
 class TracedNetwork(NamedTuple):
-    """A network and what its inputs are."""
+    """A traced network and its inputs."""
 
     symbol: Any
     graph: Graph
     dimensions: Dimensions
-    #: Which dimension of each input has the samples, if any, in the order of the inputs.
+    #: The dimension of each input that has the samples, None if there is none, in the order of the inputs.
     axes: Dict[str, Optional[int]]
-    #: Puts a list of outputs into the form that the network gives them.
+    #: Puts a list of outputs into the form in which the network returns them.
     regroup: Callable[[List[Any]], Any]
 
 
 def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> TracedNetwork:
-    """The graph of a network for joint batches of a shape; the parameters are those of
-    :func:`mxhybrid.parallelize`, and so are the errors.
-    """
+    """Trace a network for joint batches of a shape; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if not isinstance(net, gluon.HybridBlock):
-        raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
-                         'keep its tables outside' % type(net).__name__)
+        raise InputError('parallelize: the network is a %s, not a HybridBlock: split a HybridBlock inside it, and keep '
+                         'tables outside' % type(net).__name__)
     shapes = shapes_of(data)
     names = ['data'] if len(shapes) == 1 else ['data%d' % at for at in range(len(shapes))]
     axes = dict(zip(names, _each(batch_axis, len(shapes), 'batch_axis')))
     try:
-        types = dict(zip(names, [one if one is None else np.dtype(one)
-                                 for one in _each(dtype, len(shapes), 'dtype')]))
+        types = dict(zip(names, [None if kind is None else np.dtype(kind)
+                                 for kind in _each(dtype, len(shapes), 'dtype')]))
     except TypeError as error:
         raise InputError('parallelize: dtype=%r: %s: give a type of arrays' % (dtype, error)) from error
     _check_shapes(shapes, axes)
@@ -48,16 +46,16 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
     if missing:
         raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
     try:
-        with mx.name.NameManager():  # or what was traced before would number the operators of a net without a prefix
-            found = net(*[mx.sym.var(name) for name in names])
-    except Exception as error:  # of any type: it is the network's own code that fails
+        with mx.name.NameManager():  # else numbers in names would depend on what was traced before
+            traced_outputs = net(*[mx.sym.var(name) for name in names])
+    except Exception as error:  # of any type: the network's own code fails
         raise InputError('parallelize: the network cannot be traced: called with %d symbols, it raises %s: %s; give it '
-                         'as many inputs as it takes, and have hybrid_forward use neither their shapes nor their values'
+                         'all of its inputs, and use neither their shapes nor their values in hybrid_forward'
                          % (len(names), type(error).__name__, error)) from error
-    outputs, regroup = _flatten(found)
-    if not outputs or not all(isinstance(one, mx.sym.Symbol) for one in outputs):
-        raise InputError('parallelize: the network cannot be traced: called with symbols, it returns %r: have it '
-                         'return what it computes, or lists of that' % (found,))
+    outputs, regroup = _flatten(traced_outputs)
+    if not outputs or not all(isinstance(output, mx.sym.Symbol) for output in outputs):
+        raise InputError('parallelize: the network cannot be traced: called with symbols, it returns %r: return '
+                         'symbols, or lists of symbols' % (traced_outputs,))
     symbol = mx.sym.Group(outputs)
     used = set(symbol.list_inputs())
     unused = [name for name in names if name not in used]
@@ -84,19 +82,19 @@ def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
 
 
 def shapes_of(data: Any) -> List[Tuple[int, ...]]:
-    """Shapes of all inputs, of what users give as `data`."""
+    """Return the shapes of all inputs, from the `data` that a user gives."""
     if isinstance(data, (list, tuple)):
-        if all(isinstance(one, (int, np.integer)) for one in data):
+        if all(isinstance(count, (int, np.integer)) for count in data):
             return [_whole(data)]
-        if all(isinstance(one, (list, tuple)) for one in data):
-            return [_whole(one) for one in data]
-    raise InputError('parallelize: data=%s: give the shape of the joint batch, of each input'
+        if all(isinstance(shape, (list, tuple)) for shape in data):
+            return [_whole(shape) for shape in data]
+    raise InputError('parallelize: data=%s: give the shape of each input, for the joint batch'
                      % (data if isinstance(data, (list, tuple, str, int, type(None))) else type(data).__name__,))
 
 
 def _whole(shape: Any) -> Tuple[int, ...]:
-    """A shape without numbers of NumPy's, which are no ints to whoever checks that they are."""
-    return tuple(int(one) if isinstance(one, np.integer) else one for one in shape)
+    """Return a shape with ints in place of NumPy's integers, which are not instances of int."""
+    return tuple(int(count) if isinstance(count, np.integer) else count for count in shape)
 
 
 def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]]) -> None:
@@ -105,27 +103,28 @@ def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]])
                                  or not 0 <= axis < len(shape)):
             raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
         if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
-            raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))
+            raise InputError('parallelize: data=%s: give a shape of positive whole numbers, that of the joint batch'
+                             % (shape,))
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
-        raise InputError('parallelize: %s=%r for %d inputs: give one each' % (what, value, count))
+        raise InputError('parallelize: %s=%r for %d inputs: give one for each' % (what, value, count))
     return list(value)
 
 
-def _flatten(found: Any) -> Tuple[List[Any], Any]:
-    """Outputs of a network in one list, and what puts such a list into their form."""
-    if not isinstance(found, (list, tuple)):
-        return [found], lambda values: values[0]
-    pieces = [_flatten(one) for one in found]
+def _flatten(outputs: Any) -> Tuple[List[Any], Any]:
+    """Return the outputs of a network in one list, and a function that puts such a list into their form."""
+    if not isinstance(outputs, (list, tuple)):
+        return [outputs], lambda values: values[0]
+    pieces = [_flatten(item) for item in outputs]
 
     def regroup(values: List[Any]) -> Any:
-        at, made = 0, []
+        at, items = 0, []
         for symbols, inner in pieces:
-            made.append(inner(values[at:at + len(symbols)]))
+            items.append(inner(values[at:at + len(symbols)]))
             at += len(symbols)
-        return type(found)(made)
+        return type(outputs)(items)
     return [symbol for symbols, _ in pieces for symbol in symbols], regroup

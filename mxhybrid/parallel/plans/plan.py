@@ -35,7 +35,7 @@ class ResolvedPlan(NamedTuple):
 
 
 class Plan:
-    """How operators are split.  This class is data parallelism; subclasses override :meth:`request`."""
+    """A plan that splits operators.  This class is data parallelism; subclasses override :meth:`request`."""
 
     name = 'data parallel'
     #: The routes of tables, and what sums dense weights.

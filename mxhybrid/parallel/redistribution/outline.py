@@ -5,7 +5,7 @@ from typing import Any, List, NamedTuple, Optional
 
 
 class Line(NamedTuple):
-    """One item of an outline."""
+    """An item of an outline."""
 
     #: The thing that it describes, as ``'operator 3'``.
     what: str

@@ -16,7 +16,7 @@ Slices = Tuple[slice, ...]
 
 
 class Transfer(NamedTuple):
-    """One direction of a redistribution, as a rank sees it."""
+    """A redistribution in one direction, as a rank sees it."""
 
     #: The same on all ranks, and unlike the tag of any other transfer.
     tag: int
@@ -78,7 +78,7 @@ class Redistribution:
 
     @property
     def takes_part(self) -> bool:
-        """Whether this rank sends or receives anything."""
+        """True if this rank sends or receives anything."""
         return self.source is not None or self.target is not None
 
     @property

@@ -67,7 +67,7 @@ class Parallel(gluon.Block):
 
     @property
     def samples(self) -> slice:
-        """This worker's samples of the joint batch, of inputs and outputs.  If there are fewer samples than workers,
+        """Samples of the joint batch that this worker takes and returns.  If there are fewer samples than workers,
         several workers have the same sample; then one of them passes its gradient on.
         """
         return self._input_shards.samples

@@ -36,7 +36,7 @@ class Message(NamedTuple):
 def messages(have: Layout, wanted: Dict[int, Box]) -> List[Message]:
     """Return the messages that give every rank its box of `wanted`; the list is the same on all ranks.
 
-    All ranks that have an addend send it.  An element that several ranks hold comes from the target itself if it can,
+    Every rank with an addend sends it.  An element that several ranks hold comes from the target itself if it can,
     else from a rank that sends to few others.
     """
     needed = []

@@ -87,7 +87,7 @@ def run(program, name, directory, store):
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
     # What numbers exchanges have next: workers that differ in it would take each other's arrays for those of others.
-    number = worker_group_of(member({})).reserve(0)
+    number = worker_group_of(member({})).reserve_numbers(0)
     everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
     if not any(everyone) and len(set(numbers)) > 1:
         everyone = [['numbers', 'the next exchange has the numbers %s' % (numbers,)]]

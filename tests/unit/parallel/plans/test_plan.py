@@ -70,9 +70,9 @@ def network_of(make, shape=(8, 6)):
 
 @pytest.mark.parametrize('make, words', [
     (lambda F, x: F.reshape(x, shape=(7, 11)), "shapes {'data': (8, 6)}: "),
-    (lambda F, x: F.broadcast_add(x, F.random.uniform(shape=(1, 6))), 'draws numbers of its own on each worker'),
+    (lambda F, x: F.broadcast_add(x, F.random.uniform(shape=(1, 6))), 'would draw other numbers on each worker'),
     (lambda F, x: F.contrib.foreach(lambda row, total: (row + total, row + total), x, F.zeros_like(x).slice_axis(
-        axis=0, begin=0, end=1).reshape((6,)))[0], 'is _foreach, whose body is a network of its own')], ids=range(3))
+        axis=0, begin=0, end=1).reshape((6,)))[0], '(_foreach) contains a network of its own')], ids=range(3))
 def test_what_cannot_be_split_is_refused_by_its_name(make, words):
     with pytest.raises(InputError) as raised:
         network_of(make)
