@@ -34,7 +34,7 @@ def write_timeline(path: str, tasks: Sequence[SimulatedTask], names: Optional[Ma
     names : dict of int or str to str, optional
         Names of ranks and links, for example ``'worker 0 (host a)'``.
     begin_s : float, optional
-        The begin of the step in the file, for example that of a real step to compare with.
+        The start of the step in the file, for example that of a real step to compare with.
 
     Raises
     ------

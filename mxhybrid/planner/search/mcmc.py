@@ -21,7 +21,7 @@ from .gc_control import paused_gc
 from .pareto import ParetoFront, Point
 from .search_problem import Assignment, SearchProblem
 
-#: 1 / beta at the begin of each wave, in units of the mean slowdown of slower proposals; and its share of that at the
+#: 1 / beta at the start of each wave, in units of the mean slowdown of slower proposals; and its share of that at the
 #: end of the wave.
 _TEMPERATURES, _COOLING = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0), 0.01
 #: The slowdown before any slower proposal was seen, as a share of the seconds of the start.

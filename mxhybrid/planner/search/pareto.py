@@ -35,11 +35,11 @@ class ParetoFront:
 
     def add(self, seconds: float, size_bytes: float, assignment: Callable[[], Assignment]) -> None:
         """Add a plan, unless another one is as good in both; `assignment` is called only for a plan that is added."""
-        begin = bisect.bisect_right(self._keys, (size_bytes, seconds))
-        if begin and self._points[begin - 1].seconds <= seconds:
+        start = bisect.bisect_right(self._keys, (size_bytes, seconds))
+        if start and self._points[start - 1].seconds <= seconds:
             return
-        end = begin
+        end = start
         while end < len(self._points) and self._points[end].seconds >= seconds:
             end += 1
-        self._keys[begin:end] = [(size_bytes, seconds)]
-        self._points[begin:end] = [Point(size_bytes, seconds, assignment())]
+        self._keys[start:end] = [(size_bytes, seconds)]
+        self._points[start:end] = [Point(size_bytes, seconds, assignment())]

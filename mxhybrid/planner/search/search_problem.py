@@ -42,4 +42,4 @@ class SearchProblem(Protocol):
         """Reject the last proposal."""
 
     def memory(self) -> float:
-        """Return the bytes of the fullest rank, for the last beginning or proposal."""
+        """Return the bytes of the fullest rank, after the last :meth:`begin` or :meth:`propose`."""

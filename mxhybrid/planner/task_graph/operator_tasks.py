@@ -226,7 +226,7 @@ class OperatorTasks:
     def script(self, dense: Optional[str] = None) -> TaskSubgraph:
         """Return the tasks of the training loop at the beginning of a step.
 
-        The entries of unit 0 are its own work, those of unit 1 the begin of what ranks compute.
+        The entries of unit 0 are its own work, those of unit 1 the start of the computation on each rank.
         """
         return self.memo.once(('script', dense), self._script, dense)
 
@@ -234,11 +234,11 @@ class OperatorTasks:
         tasks, cost = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
         seconds = cost.seconds(len(self.dataflow.trained), 0)
         loop = [tasks.spend('step', rank, seconds, cost.latency_s) for rank in self._all_ranks]
-        begin = [tasks.add('step', rank, -1, 0.0, after=[loop[rank]]) for rank in self._all_ranks]
+        starts = [tasks.add('step', rank, -1, 0.0, after=[loop[rank]]) for rank in self._all_ranks]
         numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)
         entries = Endpoints(numbers // self.machine.ranks, numbers % self.machine.ranks,
-                            np.array(loop + begin, np.int32))
-        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(begin))))
+                            np.array(loop + starts, np.int32))
+        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(starts))))
 
     def load(self, subgraphs: Sequence[TaskSubgraph]) -> np.ndarray:
         """Return the work of each resource, in its units, without high-priority tasks, which delay no others."""

@@ -18,7 +18,7 @@ class SimulatedTask:
     where : int or str
         The rank that does it, or the name of the link that carries it.
     start_s, end_s : float
-        Seconds from the begin of the step.
+        Seconds from the start of the step.
     kind : str
         One of :data:`TASK_KINDS`.
     size : int

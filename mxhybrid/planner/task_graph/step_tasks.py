@@ -345,9 +345,9 @@ class StepTasks:
                 return []
             # The script waits for the outputs.  MXNet computes in the same memory as in the step before, and begins
             # when backward no longer needs it.
-            loop, begin = subgraph.first.of_unit(0), subgraph.first.of_unit(1)
+            loop, start = subgraph.first.of_unit(0), subgraph.first.of_unit(1)
             return [self._wait_for_input(loop, entry, reader, step - 1) for entry, reader in self._heads] + [
-                (begin, self.key('backward', number, step - 1), 0) for number in self._dataflow.deepest]
+                (start, self.key('backward', number, step - 1), 0) for number in self._dataflow.deepest]
         return BlockSpec(subgraph, waits, [self._flows[entry].redistribution_of[reader]
                                            for entry, reader in self._heads])
 
