@@ -1,7 +1,7 @@
-"""Puts back what a model and its Trainer have learned, as :mod:`mxhybrid.checkpoint.collect` read it.
+"""Restores the weights and the state that :mod:`mxhybrid.checkpoint.collect` has collected.
 
-All workers call :func:`put`; worker 0 gives the values.  Tables pass through in pieces, dense weights and their state,
-of which every worker holds a copy anyway, one array at a time.
+All workers call :func:`put`; worker 0 provides the values.  Tables are restored in pieces.  Dense weights and their
+state, of which every worker holds a copy anyway, are restored one array at a time.
 """
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -31,9 +31,10 @@ logger = get_logger(__name__)
 
 
 class Source:
-    """Gives stored arrays on worker 0; after a failure it gives zeros, so that the workers stay in step.
+    """Reads stored arrays on worker 0; after a failure it returns zeros, so that the workers stay in step.
 
-    ``read(name, start, stop)`` gives elements of an array, flat; it is None on the other workers, which get them.
+    ``read(name, start, stop)`` returns elements of an array, flat.  It is None on the other workers, which receive
+    the elements.
     """
 
     def __init__(self, read: Optional[Callable[[str, int, int], np.ndarray]]):
@@ -41,7 +42,7 @@ class Source:
         self.problem = ''
 
     def read(self, name: str, start: int, stop: int, dtype: Any) -> np.ndarray:
-        """Elements ``start:stop`` of an array."""
+        """Return elements ``start:stop`` of an array."""
         if self._read is not None and not self.problem:
             try:
                 return self._read(name, start, stop).astype(dtype, copy=False)
@@ -50,7 +51,7 @@ class Source:
         return np.zeros(stop - start, dtype)
 
     def fill(self, view: np.ndarray, name: str) -> None:
-        """Overwrite a contiguous array; a no-op on the other workers."""
+        """Overwrite a contiguous array on worker 0; do nothing on other workers."""
         if self._read is None:
             return
         flat = view.reshape(-1)
@@ -60,70 +61,73 @@ class Source:
             flat[first:last] = self.read(name, first, last, flat.dtype)
 
 
-def misfit(trainer: Any, items: List[Item], about: Any, stored: Dict[str, Any]) -> str:
-    """Why a checkpoint is of another model or Trainer; empty if it fits.
+def misfit(trainer: Any, items: List[Item], described: Any, stored: Dict[str, Any]) -> str:
+    """Return why a checkpoint does not fit the model and its Trainer, '' if it fits.
 
-    `about` is what :func:`~mxhybrid.checkpoint.collect.describe` gave, if it is sound; `stored` has shape and dtype of
-    the arrays by name, ``{'shape': [...], 'dtype': '...'}``.
+    `described` is the result of :func:`~mxhybrid.checkpoint.collect.describe`, but may be damaged.  `stored` has shape
+    and dtype of the arrays by name, ``{'shape': [...], 'dtype': '...'}``.
     """
-    if not _is_sound(about):
+    if not _is_sound(described):
         return 'its description of the Trainer is not what this version writes'
-    there, here = set(about['parameters']), {item.name for item in items}
-    if there != here:
-        return 'it has parameters %s, the net has %s instead' % (_some(there - here), _some(here - there))
+    stored_names, names = set(described['parameters']), {item.name for item in items}
+    if stored_names != names:
+        return 'it has parameters %s, the net has %s instead' % (_some(stored_names - names),
+                                                                 _some(names - stored_names))
     for item in items:
-        found, shape, dtype = stored.get(item.name + '/weight'), _shape(item.param), np.dtype(item.param.dtype).name
-        if found is None:
+        entry, shape, dtype = stored.get(item.name + '/weight'), _shape(item.param), np.dtype(item.param.dtype).name
+        if entry is None:
             return 'it has no values of %s' % item.name
-        if found['dtype'] != dtype:
-            return '%s is %s there, %s in the net' % (item.name, found['dtype'], dtype)
-        if shape is not None and (len(shape) != len(found['shape']) or
-                                  any(known not in (0, -1, size) for known, size in zip(shape, found['shape']))):
-            return '%s has shape %s there, %s in the net' % (item.name, tuple(found['shape']), tuple(shape))
+        if entry['dtype'] != dtype:
+            return '%s is %s in the checkpoint, %s in the net' % (item.name, entry['dtype'], dtype)
+        if shape is not None and (len(shape) != len(entry['shape']) or
+                                  any(known not in (0, -1, size) for known, size in zip(shape, entry['shape']))):
+            return '%s has shape %s in the checkpoint, %s in the net' % (item.name, tuple(entry['shape']),
+                                                                         tuple(shape))
         if not trainers.has_values(item.param) and not trainers.awaits_shape(item.param):
             return '%s has not been initialised: call net.initialize() before load' % item.name
-        slots = about['parameters'][item.name]['state'] or 0
+        slots = described['parameters'][item.name]['state'] or 0
         if any('%s/state%d' % (item.name, slot) not in stored for slot in range(slots)):
             return 'it lacks optimizer state of %s' % item.name
-    if about['optimizer'][0] != name_of(trainer.optimizer):
-        return 'it was written with optimizer %r, the Trainer has %r' % (about['optimizer'][0],
+    if described['optimizer'][0] != name_of(trainer.optimizer):
+        return 'it was written with optimizer %r, the Trainer has %r' % (described['optimizer'][0],
                                                                           name_of(trainer.optimizer))
     return ''
 
 
 def _shape(param: Any) -> Any:
-    """Of the whole weight; zeros stand for what is not known yet."""
-    part = shard_of(param)
-    return param.shape if part is None else part.whole_shape
+    """Return the shape of the whole weight; zeros stand for dimensions that are not known yet."""
+    shard = shard_of(param)
+    return param.shape if shard is None else shard.whole_shape
 
 
-def _is_sound(about: Any) -> bool:
+def _is_sound(described: Any) -> bool:
     def count(value: Any) -> bool:
         return value is None or isinstance(value, int)
 
-    def described(value: Any) -> bool:
+    def has_attributes(value: Any) -> bool:
         return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
 
-    return (isinstance(about, dict) and described(about.get('optimizer'))
-            and isinstance(about.get('num_update'), int) and isinstance(about.get('begin_num_update'), int)
-            and (about.get('scheduler') is None or described(about['scheduler']))
-            and isinstance(about.get('loss_scaler') or {}, dict) and isinstance(about.get('parameters'), dict)
-            and all(isinstance(one, dict) and count(one.get('count')) and count(one.get('state'))
-                    and all(isinstance(one.get(name), (int, float)) for name in ('lr_mult', 'wd_mult'))
-                    for one in about['parameters'].values()))
+    return (isinstance(described, dict) and has_attributes(described.get('optimizer'))
+            and isinstance(described.get('num_update'), int) and isinstance(described.get('begin_num_update'), int)
+            and (described.get('scheduler') is None or has_attributes(described['scheduler']))
+            and isinstance(described.get('loss_scaler') or {}, dict) and isinstance(described.get('parameters'), dict)
+            and all(isinstance(entry, dict) and count(entry.get('count')) and count(entry.get('state'))
+                    and all(isinstance(entry.get(name), (int, float)) for name in ('lr_mult', 'wd_mult'))
+                    for entry in described['parameters'].values()))
 
 
 def _some(names: Any) -> str:
     return ', '.join(sorted(names)[:5]) + (', …' if len(names) > 5 else '') if names else 'none'
 
 
-def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str, Any], source: Source,
+def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict[str, Any], source: Source,
         workers: Any) -> None:
-    """Put weights, optimizer state and counters back (collective), all workers with the same arguments but `source`.
+    """Restore weights, optimizer state and counters (collective).
 
-    That of worker 0 is asked.  ``workers.spread(array, what)`` overwrites a dense array with worker 0's;
-    ``workers.allgather_json(value, what)`` gives the JSON values of all; `workers.together` is whether there are
-    several.  CheckpointError on all of them if stored state is not what the optimizer keeps.
+    All workers give the same arguments, except `source`: worker 0's has the values.  ``workers.spread(array, what)``
+    overwrites a dense array by worker 0's, ``workers.allgather_json(value, what)`` returns the JSON values of all
+    workers, and `workers.together` says whether there are several.  CheckpointError on all workers if the stored state
+    is not of the kind that the optimizer keeps.
     """
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
@@ -135,11 +139,11 @@ def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str
             shape = tuple(stored[item.name + '/weight']['shape'])
             put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
     trainers.start(trainer)
-    _put_scalars(trainer, items, about)
+    _put_scalars(trainer, items, described)
     split: List[Tuple[Item, Optional[List[WholeArray]]]] = []
     for item in items:
         if item.key is not None:
-            names = _state_names(item, about)
+            names = _state_names(item, described)
             if shard_of(item.param) is not None:
                 split.append((item, None if names is None else [
                     WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']), None)
@@ -152,14 +156,14 @@ def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str
         source, '%s/state%d' % (item.name, slot), whole.shape, whole.dtype), workers.allgather_json)
 
 
-def _state_names(item: Item, about: Dict[str, Any]) -> Optional[List[str]]:
-    """Of the arrays of an item's state; None for no state."""
-    count = about['parameters'][item.name]['state']
+def _state_names(item: Item, described: Dict[str, Any]) -> Optional[List[str]]:
+    """Return the names of the arrays of an item's state, None for no state."""
+    count = described['parameters'][item.name]['state']
     return None if count is None else ['%s/state%d' % (item.name, slot) for slot in range(count)]
 
 
 def _adjacent(source: Source, name: str, shape: Tuple[int, ...], dtype: Any) -> Callable[[int, int], np.ndarray]:
-    """Gives rows of a stored array, from the first to before the last."""
+    """Return a function that reads the rows of a stored array, from the first to before the last."""
     width = row_width(shape)
     return lambda first, last: source.read(name, first * width, last * width, dtype).reshape(
         (last - first,) + tuple(shape[1:]))
@@ -167,7 +171,7 @@ def _adjacent(source: Source, name: str, shape: Tuple[int, ...], dtype: Any) -> 
 
 def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Callable[[Any, str], None],
                 together: bool) -> None:
-    """Set a weight before the store learns it; tables of several workers are filled later."""
+    """Set a weight before the store is made; tables of several workers are filled later."""
     param, name = item.param, item.name + '/weight'
     shape, dtype = tuple(stored[name]['shape']), np.dtype(param.dtype)
     if not trainers.is_row_sparse(param) or item.key is None:
@@ -189,34 +193,34 @@ def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Call
     trainers.initialise_now(param)
 
 
-def _put_scalars(trainer: Any, items: List[Item], about: Dict[str, Any]) -> None:
+def _put_scalars(trainer: Any, items: List[Item], described: Dict[str, Any]) -> None:
     optimizer, changed = trainer.optimizer, []
-    changed += _set_scalars(optimizer, about['optimizer'][1], 'optimizer')
-    optimizer.num_update, optimizer.begin_num_update = about['num_update'], about['begin_num_update']
-    counts = {item.key: about['parameters'][item.name]['count'] for item in items
-              if item.key is not None and about['parameters'][item.name]['count'] is not None}
+    changed += _set_scalars(optimizer, described['optimizer'][1], 'optimizer')
+    optimizer.num_update, optimizer.begin_num_update = described['num_update'], described['begin_num_update']
+    counts = {item.key: described['parameters'][item.name]['count'] for item in items
+              if item.key is not None and described['parameters'][item.name]['count'] is not None}
     set_counts(optimizer, counts, trainers.device_numbers(trainer))
     for item in items:
-        item.param.lr_mult = about['parameters'][item.name]['lr_mult']
-        item.param.wd_mult = about['parameters'][item.name]['wd_mult']
-    scheduler, there = optimizer.lr_scheduler, about.get('scheduler')
-    if (there and there[0]) != (scheduler and type(scheduler).__name__):
+        item.param.lr_mult = described['parameters'][item.name]['lr_mult']
+        item.param.wd_mult = described['parameters'][item.name]['wd_mult']
+    scheduler, stored_scheduler = optimizer.lr_scheduler, described.get('scheduler')
+    if (stored_scheduler and stored_scheduler[0]) != (scheduler and type(scheduler).__name__):
         if speaks_for_all():
             logger.warning('the checkpoint was written with lr_scheduler %s, the Trainer has %s, which starts at '
-                           'update %d', there and there[0], scheduler and type(scheduler).__name__,
-                           optimizer.num_update)
-    elif there:
-        changed += _set_scalars(scheduler, there[1], 'lr_scheduler')
+                           'update %d', stored_scheduler and stored_scheduler[0],
+                           scheduler and type(scheduler).__name__, optimizer.num_update)
+    elif stored_scheduler:
+        changed += _set_scalars(scheduler, stored_scheduler[1], 'lr_scheduler')
     scaler = trainers.loss_scaler_of(trainer)
-    if scaler is not None and about.get('loss_scaler'):
-        _set_scalars(scaler, about['loss_scaler'], 'loss scaler')
+    if scaler is not None and described.get('loss_scaler'):
+        _set_scalars(scaler, described['loss_scaler'], 'loss scaler')
     if changed and speaks_for_all():
         logger.info('taken from the checkpoint, not from the script: %s; to change them, set them after load',
                     ', '.join(changed))
 
 
 def _set_scalars(thing: Any, values: Dict[str, Any], what: str) -> List[str]:
-    """Set attributes that an object has; tells which were others."""
+    """Set the attributes that an object has; return a description of each that changed."""
     changed = []
     for name, value in values.items():
         if name in vars(thing) and is_scalar(vars(thing)[name]):
@@ -233,13 +237,13 @@ def _stored_shapes(names: List[str], stored: Dict[str, Any]) -> List[Tuple[int, 
     return [tuple(stored[name]['shape']) for name in names]
 
 
-def _refuse(item: Item, optimizer: Any, wanted: List[Tuple[int, ...]], names: List[str], stored: Dict[str, Any]
-            ) -> None:
-    found = _stored_shapes(names, stored)
-    if wanted != found:
+def _check_shapes(item: Item, optimizer: Any, shapes: List[Tuple[int, ...]], names: List[str],
+                  stored: Dict[str, Any]) -> None:
+    stored_shapes = _stored_shapes(names, stored)
+    if shapes != stored_shapes:
         raise CheckpointError('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: '
-                              'set momentum, centered and the like as when it was written'
-                              % (name_of(optimizer), item.name, found, wanted))
+                              'set momentum, centered and similar options as when it was written'
+                              % (name_of(optimizer), item.name, stored_shapes, shapes))
 
 
 def _put_table(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source) -> None:
@@ -247,25 +251,26 @@ def _put_table(trainer: Any, item: Item, names: Optional[List[str]], stored: Dic
     route, optimizer = table_route(trainer, item), trainer.optimizer
     route.forget_optimizer()
     rows, *rest = stored[item.name + '/weight']['shape']
-    wide = int(np.prod(rest))
-    route.write_weight(_rows(source, item.name + '/weight', wide, wide, route.dtype))
+    table_width = int(np.prod(rest))
+    route.write_weight(_rows(source, item.name + '/weight', table_width, table_width, route.dtype))
     if names is None:
         return
     maker = maker_of(_stored_shapes(names, stored), optimizer, route.state_shapes)
     shapes = route.state_shapes(maker)
-    _refuse(item, optimizer, shapes, names, stored)
-    route.write_state(maker, optimizer, [_rows(source, name, row_width(shape), wide, route.dtype)
+    _check_shapes(item, optimizer, shapes, names, stored)
+    route.write_state(maker, optimizer, [_rows(source, name, row_width(shape), table_width, route.dtype)
                                          for name, shape in zip(names, shapes)])
 
 
-def _rows(source: Source, name: str, width: int, wide: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Give adjacent rows of a stored array, made as wide as the rows of its table."""
+def _rows(source: Source, name: str, width: int, table_width: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that reads adjacent rows of a stored array, padded to the width of its table."""
     def values(ids: np.ndarray) -> np.ndarray:
-        found = source.read(name, int(ids[0]) * width, (int(ids[-1]) + 1) * width, dtype).reshape(len(ids), width)
-        if width == wide:
-            return found
-        rows = np.zeros((len(ids), wide), dtype)
-        rows[:, :width] = found
+        stored_rows = source.read(name, int(ids[0]) * width, (int(ids[-1]) + 1) * width, dtype)
+        stored_rows = stored_rows.reshape(len(ids), width)
+        if width == table_width:
+            return stored_rows
+        rows = np.zeros((len(ids), table_width), dtype)
+        rows[:, :width] = stored_rows
         return rows
     return values
 
@@ -281,28 +286,27 @@ def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dic
     with uncounted_reads(trainer):
         weights = trainers.arrays_of(item.param)
 
-    def shapes(one: Any) -> List[Tuple[int, ...]]:
-        return [tuple(array.shape) for array in state_arrays(one.create_state_multi_precision(item.key, weights[0]))]
+    def shapes_by(maker: Any) -> List[Tuple[int, ...]]:
+        return [tuple(array.shape) for array in state_arrays(maker.create_state_multi_precision(item.key, weights[0]))]
 
-    maker = maker_of(_stored_shapes(names, stored), optimizer, shapes)
+    maker = maker_of(_stored_shapes(names, stored), optimizer, shapes_by)
     templates = [maker.create_state_multi_precision(item.key, weight) for _, weight in zip(updaters, weights)]
-    _refuse(item, optimizer, shapes(maker), names, stored)
-    found: List[List[Any]] = [[] for _ in templates]
+    _check_shapes(item, optimizer, shapes_by(maker), names, stored)
+    arrays: List[List[Any]] = [[] for _ in templates]
     for slot, (name, like) in enumerate(zip(names, state_arrays(templates[0]))):
         value, view = _empty_like(like)
         source.fill(view, name)
         if value.stype == 'default':
             spread(value, 'checkpoint.state')
-        for template, copies in zip(templates, found):
+        for template, copies in zip(templates, arrays):
             copies.append(value.copyto(state_arrays(template)[slot].context))
-    for updater, template, copies in zip(updaters, templates, found):
+    for updater, template, copies in zip(updaters, templates, arrays):
         put_state(updater, item.key, template, copies)
 
 
 def _empty_like(array: Any) -> Tuple[Any, np.ndarray]:
-    """An array on the host of the same shape and kind, all rows stored, and a view of them."""
+    """Return an array on the host of the same shape and kind, with all rows stored, and a view of its elements."""
     if array.stype == 'default':
-        made = mx.nd.zeros(array.shape, dtype=array.dtype, ctx=mx.cpu())
-        return made, host_view(made)
-    made, rows = allocate_rows(np.arange(array.shape[0], dtype=np.int64), array.shape, array.dtype)
-    return made, rows
+        empty = mx.nd.zeros(array.shape, dtype=array.dtype, ctx=mx.cpu())
+        return empty, host_view(empty)
+    return allocate_rows(np.arange(array.shape[0], dtype=np.int64), array.shape, array.dtype)

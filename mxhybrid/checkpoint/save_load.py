@@ -1,20 +1,20 @@
-"""Checkpoints of a whole training: save it, go on from the newest whole one, on any number of processes.
+"""Saves a training to checkpoints, and resumes it from the newest whole one, on any number of processes.
 
 ::
 
-    at = mxhybrid.checkpoint.load('checkpoints', net, trainer)     # None the first time
-    for step in range(at.step if at else 0, STEPS):
+    checkpoint = mxhybrid.checkpoint.load('checkpoints', net, trainer)     # None the first time
+    for step in range(checkpoint.step if checkpoint else 0, STEPS):
         ...                                                        # forward, backward
         trainer.step(batch_size)
         if (step + 1) % 1000 == 0:
             mxhybrid.checkpoint.save('checkpoints', net, trainer, step + 1, extra={'epoch': epoch})
 
-All workers make both calls.  Worker 0 writes and reads; what goes wrong there is raised on all of them.  See
-:mod:`mxhybrid.checkpoint.files` for the files and :mod:`mxhybrid.checkpoint.collect` for what is in them.
+All workers make both calls.  Worker 0 writes and reads; its errors are raised on all workers.  See
+:mod:`mxhybrid.checkpoint.files` for the files, and :mod:`mxhybrid.checkpoint.collect` for their content.
 
-A checkpoint does not depend on the numbers of workers, servers, hosts and partitions, nor on routes.  It has none of
+A checkpoint does not depend on the numbers of workers, servers, hosts and partitions, nor on routes.  It does not have
 MXNet's random state, which cannot be read: seed by the step, or draw from a generator of your own and put its state
-into `extra`.  Statistics that every worker keeps for itself, as of BatchNorm, are those of worker 0.
+into `extra`.  Statistics that every worker keeps for itself, such as those of BatchNorm, are worker 0's.
 """
 import contextlib
 import os
@@ -38,11 +38,11 @@ logger = get_logger(__name__)
 
 
 class Checkpoint(NamedTuple):
-    """What :func:`load` found, besides what it put back."""
+    """The checkpoint that :func:`load` has restored."""
 
-    #: As given to :func:`save`.
+    #: The step that :func:`save` got.
     step: int
-    #: As given to :func:`save`, a JSON value.
+    #: The JSON value that :func:`save` got.
     extra: Any
     #: Directory of the checkpoint, on worker 0's host.
     path: str
@@ -55,14 +55,14 @@ class _Alone:
     together = False
 
     def allgather_json(self, value: Any, what: str) -> List[Any]:
-        """The value of every worker."""
+        """Return the value of every worker."""
         return [value]
 
     def spread(self, array: Any, what: str) -> None:
         """Overwrite a dense array with worker 0's."""
 
     def busy(self) -> Any:
-        """A context manager around what may take long while the others wait."""
+        """Return a context manager around work that may take long while other workers wait."""
         return contextlib.nullcontext()
 
 
@@ -80,7 +80,7 @@ class _Together:
 def _workers_of(trainer: Any) -> Any:
     store = store_of(trainer) or wanted_store(trainer)
     if isinstance(store, str) and is_hybrid(store):
-        # The workers have to talk before the Trainer makes its store, which needs all shapes.
+        # The workers have to communicate before the Trainer makes its store, which needs all shapes.
         store = mx.kv.create(store)
         set_wanted_store(trainer, store)
     if isinstance(store, Hybrid):
@@ -89,15 +89,15 @@ def _workers_of(trainer: Any) -> Any:
     tasks = launcher.several_tasks()
     workers = max(launcher.read().workers or 1, tasks.count if tasks is not None and tasks.certain else 1)
     if workers > 1 or name is not None and name.lower().startswith(('dist', 'horovod', 'byteps')):
-        raise InputError("checkpoint: kvstore=%r does not say what the %d workers of this job have: use "
-                         "kvstore='hybrid'" % (name, workers))
+        raise InputError("checkpoint: with kvstore=%r the values of the %d workers of this job cannot be collected: "
+                         "use kvstore='hybrid'" % (name, workers))
     return _Alone()
 
 
 def _on_worker_0(workers: Any, what: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
-    """Have worker 0 do something; the JSON value that it returns, or the error that it raises, on all workers.
+    """Call ``work()`` on worker 0; return its JSON value, or raise its error, on all workers.
 
-    All call ``finish()`` after it, the others at once.
+    Worker 0 calls ``finish()`` afterwards, the other workers call it at once.
     """
     outcome: Dict[str, Any] = {}
     if workers.rank == 0:
@@ -106,7 +106,7 @@ def _on_worker_0(workers: Any, what: str, work: Callable[[], Any], finish: Calla
                 outcome['value'] = work()
         except InputError as error:
             outcome['refused'] = str(error)
-        except Exception as error:  # a full disk, no permission, no memory: all workers have to know
+        except Exception as error:  # a full disk, no permission, no memory: all workers have to raise it
             outcome['problem'] = str(error) if isinstance(error, CheckpointError) else '%s: %s' % (
                 type(error).__name__, error)
             logger.debug('%s failed', what, exc_info=True)
@@ -125,18 +125,19 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     Parameters
     ----------
     directory : str or path
-        On worker 0's host; made if need be.  Give every job a directory of its own.
+        A directory on worker 0's host, made if need be.  Give every job a directory of its own.
     net : gluon.Block or ParameterDict
-        Holds all parameters of the Trainer; a Block's parameters are known by their place in it, as for
-        ``save_parameters``.
+        A net with all parameters of the Trainer.  The parameters of a Block are stored under their names in its
+        structure, as ``save_parameters`` does.
     trainer : gluon.Trainer
-        With a hybrid store, or in a job of one process with any.
+        A Trainer with a hybrid store, or with any store in a job of one process.
     step : int
-        Steps done, or any other count that says where in the data to go on.
+        The number of steps done, or any other count that tells where to continue in the data.
     extra : JSON value, optional
-        What the script needs besides; that of worker 0 is stored.
+        Further values that the script needs; worker 0's are stored.
     keep : int, optional
-        How many checkpoints to keep, the newest ones.  An old one that cannot be removed is left, with a warning.
+        The number of checkpoints to keep, the newest ones.  An old checkpoint that cannot be removed is left, with a
+        warning.
 
     Returns
     -------
@@ -146,14 +147,15 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     Raises
     ------
     CheckpointError
-        On all workers, when worker 0 cannot write; nothing new is left then.
+        Worker 0 cannot write (raised on all workers); no new checkpoint is left then.
     InputError
         A parameter has no values yet, or `step`, `extra` or `keep` cannot be used.
     """
     if isinstance(step, bool) or not hasattr(step, '__index__') or step < 0:
-        raise InputError('checkpoint.save: step=%r is not a count' % (step,))
+        raise InputError('checkpoint.save: step=%r is not a count: give an integer of at least 0' % (step,))
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise InputError('checkpoint.save: keep=%r is not at least 1' % (keep,))
+        raise InputError('checkpoint.save: keep=%r is not a count of checkpoints: give an integer of at least 1'
+                         % (keep,))
     items = collect.items_of(net, trainer)
     for item in items:
         if not has_values(item.param):
@@ -188,28 +190,28 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
 
 
 def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
-    """Go on from the newest whole checkpoint (collective).
+    """Restore the newest whole checkpoint (collective).
 
-    Call it after ``net.initialize()``, best before the first step; later it takes back what was learned since.  A
-    checkpoint that was damaged is passed over with a warning that names what is wrong with it.
+    Call it after ``net.initialize()``, normally before the first step; after a step it discards what was learned since.
+    A damaged checkpoint is skipped, with a warning that names the damage.
 
     Parameters
     ----------
     directory : str or path
-        On worker 0's host.
+        A directory on worker 0's host.
     net, trainer
-        As for :func:`save`, the same model and optimizer.
+        As for :func:`save`, with the same model and optimizer.
 
     Returns
     -------
     Checkpoint or None
-        None where there is no checkpoint; nothing was changed then.
+        None if there is no checkpoint; nothing was changed then.
 
     Raises
     ------
     CheckpointError
-        On all workers: no checkpoint is whole, none can be read, or it is of another model.  Where it says that it
-        failed on the way, weights are those of neither.
+        No checkpoint is whole, none can be read, or it belongs to another model (raised on all workers).  If the
+        message says that the load failed on the way, weights are partly restored.
     """
     items = collect.items_of(net, trainer)
     workers = _workers_of(trainer)
@@ -245,5 +247,5 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
 
 
 def gather(trainer: Any, value: Any) -> List[Any]:
-    """The JSON `value` of every worker of the job, in rank order, for `extra` (collective)."""
+    """Return the JSON `value` of every worker of the job, in rank order, for `extra` (collective)."""
     return _workers_of(trainer).allgather_json(manifest.plain(value, 'value'), 'checkpoint.gather')

@@ -1,6 +1,6 @@
-"""Weights of which each worker has a part, and their optimizer state: whole in a checkpoint, as of an unsplit network.
+"""Stores sharded weights and their optimizer state as whole arrays, as those of an unsplit network.
 
-Worker 0 has a piece of a whole array at a time, and no more.  All workers take part, see
+Worker 0 has at most a piece of a whole array at a time.  All workers take part, see
 :class:`mxhybrid.kvstore.weight_shards.WeightShard`.
 """
 import hashlib
@@ -15,168 +15,174 @@ from ..native.arrays import host_view
 from ..native.optimizer_state import counts_of, drop_state, maker_of, put_state, state_arrays
 from ..native.optimizers import name_of
 
-#: Gives every worker the JSON values of all: ``exchange(value, what)``.
+#: Returns the JSON values of all workers on every worker: ``exchange(value, what)``.
 Exchange = Callable[[Any, str], List[Any]]
 
 
 class WholeArray(NamedTuple):
-    """Shape and type of a whole array, and this worker's part of it, None for nothing."""
+    """Shape and type of a whole array, and this worker's shard of it, None for none."""
 
     shape: Tuple[int, ...]
     dtype: np.dtype
-    mine: Any
+    shard: Any
 
 
 class Gathering:
-    """Brings the parts of all `items` that have some to worker 0 (collective).
+    """Collects the shards of all sharded weights of `items` on worker 0 (collective).
 
-    All workers make it, and in the end call :meth:`finish`; before that worker 0 may read :meth:`pieces`, in the order
-    of `items`, their weights before their state.
+    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read :meth:`pieces`, in the order
+    of `items`, and weights before their state.
     """
 
     def __init__(self, trainer: Any, items: List[Any], exchange: Exchange):
         optimizer = trainer.optimizer
-        #: Updates of the optimizer, the most that any worker has counted.
+        #: Number of updates of the optimizer, the largest of all workers.
         self.num_update = int(optimizer.num_update)
-        #: By name: updates, None before the first one.
+        #: Number of updates by name, None before the first.
         self.counts: Dict[str, Optional[int]] = {}
-        #: By name: the weight, and its state, None before the first update.
+        #: The weight, and its state, by name; None before the first update.
         self.weights: Dict[str, WholeArray] = {}
         self.states: Dict[str, Optional[List[WholeArray]]] = {}
         self._pieces: Dict[Any, Iterator[np.ndarray]] = {}
         items = [item for item in items if shard_of(item.param) is not None]
         if not items:
             return
-        told = exchange([self.num_update, [_told(trainer, item) for item in items]], 'checkpoint.parts')
-        self.num_update = max(one for one, _ in told)
-        for item, *theirs in zip(items, *(one for _, one in told)):
-            self._add(trainer, item, [one for one in theirs if one is not None])
+        everyone = exchange([self.num_update, [_shard_record(trainer, item) for item in items]], 'checkpoint.shards')
+        self.num_update = max(num_update for num_update, _ in everyone)
+        for item, *records in zip(items, *(worker_records for _, worker_records in everyone)):
+            self._add(trainer, item, [record for record in records if record is not None])
 
-    def _add(self, trainer: Any, item: Any, told: List[Dict[str, Any]]) -> None:
-        part: Any = shard_of(item.param)
-        count, shapes = joined(item.name, name_of(trainer.optimizer), told)
+    def _add(self, trainer: Any, item: Any, records: List[Dict[str, Any]]) -> None:
+        shard: Any = shard_of(item.param)
+        count, shapes = combined(item.name, name_of(trainer.optimizer), records)
         self.counts[item.name] = count
-        self.weights[item.name] = WholeArray(tuple(part.whole_shape), np.dtype(item.param.dtype), _value(item))
-        mine = _state(trainer, item)
+        self.weights[item.name] = WholeArray(tuple(shard.whole_shape), np.dtype(item.param.dtype), _value(item))
+        state = _state(trainer, item)
         self.states[item.name] = None if shapes is None else [
-            WholeArray(tuple(shape), np.dtype(dtype), None if mine is None else mine[slot])
+            WholeArray(tuple(shape), np.dtype(dtype), None if state is None else state[slot])
             for slot, (shape, dtype) in enumerate(shapes)]
-        for slot, one in enumerate([self.weights[item.name]] + (self.states[item.name] or [])):
-            self._pieces[item.name, slot] = part.gather(one.mine, one.shape, one.dtype)
+        for slot, array in enumerate([self.weights[item.name]] + (self.states[item.name] or [])):
+            self._pieces[item.name, slot] = shard.gather(array.shard, array.shape, array.dtype)
 
     def pieces(self, name: str, slot: int) -> Iterator[np.ndarray]:
-        """On worker 0: of the weight, `slot` 0, or of its state."""
+        """Return the pieces of the weight, `slot` 0, or of an array of its state (worker 0 only)."""
         return self._pieces[name, slot]
 
     def finish(self) -> None:
-        """Take part in what worker 0 reads; there, in what it has left unread, so that the others go on."""
+        """Take part in worker 0's reads; worker 0 reads the pieces that are left, so that the other workers go on."""
         for pieces in self._pieces.values():
             for _ in pieces:
                 pass
 
 
 def _value(item: Any) -> Any:
-    part: Any = shard_of(item.param)
-    return trainers.arrays_of(item.param)[0] if part.holds else None
+    shard: Any = shard_of(item.param)
+    return trainers.arrays_of(item.param)[0] if shard.holds else None
 
 
 def _state(trainer: Any, item: Any) -> Optional[List[Any]]:
-    states, part = trainers.updaters_of(trainer)[0].states, shard_of(item.param)
-    assert part is not None
-    return state_arrays(states[item.key]) if part.holds and item.key in states else None
+    states, shard = trainers.updaters_of(trainer)[0].states, shard_of(item.param)
+    assert shard is not None
+    return state_arrays(states[item.key]) if shard.holds and item.key in states else None
 
 
-def _told(trainer: Any, item: Any) -> Optional[Dict[str, Any]]:
-    """What this worker tells of a weight; None where it has nothing of it."""
-    part: Any = shard_of(item.param)
-    if not part.holds:
+def _shard_record(trainer: Any, item: Any) -> Optional[Dict[str, Any]]:
+    """Return a JSON value about this worker's shard of a weight and its state, None if it has none."""
+    shard: Any = shard_of(item.param)
+    if not shard.holds:
         return None
-    mine, told = _state(trainer, item), []
-    for array in mine or []:
+    state, arrays = _state(trainer, item), []
+    for array in state or []:
         if not hasattr(array, 'stype'):
             return {'problem': 'keeps a %s: checkpoints hold arrays only' % type(array).__name__}
         try:
-            shape, place = part.whole_of(tuple(array.shape))
+            shape, ranges = shard.whole_of(tuple(array.shape))
         except InputError as error:
-            return {'problem': 'keeps what cannot be put together: %s' % error}
-        # What is no bigger than a column of the weight may be an average over the part, which the whole has not.
-        digest = '' if shape == tuple(part.whole_shape) else hashlib.blake2b(
+            return {'problem': 'keeps state that cannot be put together: %s' % error}
+        # An array that is no larger than a column of the weight may be an average over the shard, which the whole weight
+        # does not have.
+        digest = '' if shape == tuple(shard.whole_shape) else hashlib.blake2b(
             np.ascontiguousarray(host_view(array)).data, digest_size=8).hexdigest()
-        told.append([list(shape), np.dtype(array.dtype).name, place, digest])
-    return {'count': counts_of(trainer.optimizer).get(item.key), 'state': None if mine is None else told}
+        arrays.append([list(shape), np.dtype(array.dtype).name, ranges, digest])
+    return {'count': counts_of(trainer.optimizer).get(item.key), 'state': None if state is None else arrays}
 
 
-def joined(name: str, optimizer: str, told: List[Dict[str, Any]]) -> Tuple[Optional[int], Optional[List[Any]]]:
-    """Updates, and shape and dtype of each whole array of state, from what those tell who have parts of a weight;
-    InputError where their state is none of the whole.
+def combined(name: str, optimizer: str, records: List[Dict[str, Any]]) -> Tuple[Optional[int], Optional[List[Any]]]:
+    """Return the number of updates, and shape and dtype of each whole array of state, from the records of all shards.
+
+    InputError if the states of the shards are not parts of a whole.
     """
-    problem = next((one['problem'] for one in told if 'problem' in one), '')
+    problem = next((record['problem'] for record in records if 'problem' in record), '')
     if not problem:
-        states = [one['state'] for one in told]
+        states = [record['state'] for record in records]
         shapes = [None if state is None else [[shape, dtype] for shape, dtype, _, _ in state] for state in states]
-        if any(one != shapes[0] for one in shapes):
-            problem = 'has other state on some workers: %s' % shapes
+        if any(shapes_of_shard != shapes[0] for shapes_of_shard in shapes):
+            problem = 'has different state on some workers: %s' % shapes
         digests: Dict[str, str] = {}
         for state in states:
-            for slot, (shape, _, place, digest) in enumerate(state or []):
-                if digests.setdefault('%d %s' % (slot, place), digest) != digest:
-                    problem = 'keeps state of shape %s that differs between parts of the weight' % shape
+            for slot, (shape, _, ranges, digest) in enumerate(state or []):
+                if digests.setdefault('%d %s' % (slot, ranges), digest) != digest:
+                    problem = 'keeps state of shape %s that differs between shards of the weight' % shape
     if problem:
         raise InputError('optimizer %r for %s, which is split, %s' % (optimizer, name, problem))
-    return max((one['count'] for one in told if one['count'] is not None), default=None), shapes[0]
+    return max((record['count'] for record in records if record['count'] is not None), default=None), shapes[0]
 
 
 def put_weight(item: Any, shape: Tuple[int, ...], rows: Callable[[int, int], np.ndarray]) -> None:
-    """Give all workers their parts of a weight of which worker 0 has the `rows` (collective)."""
-    part: Any = shard_of(item.param)
-    part.scatter(rows, _value(item), shape, item.param.dtype)
+    """Give all workers their shards of a weight of which worker 0 has the `rows` (collective)."""
+    shard: Any = shard_of(item.param)
+    shard.scatter(rows, _value(item), shape, item.param.dtype)
 
 
 def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
                rows: Callable[[Any, int, WholeArray], Callable[[int, int], np.ndarray]], exchange: Exchange) -> None:
-    """Give all workers their parts of state (collective).
+    """Give all workers their shards of state (collective).
 
     `work` has items, and shapes and types of the whole arrays of their state, None for no state; ``rows(item, slot,
-    whole)`` gives the rows on worker 0.  CheckpointError on all workers if the optimizer keeps other state.
+    whole)`` returns the rows on worker 0.  CheckpointError on all workers if the optimizer keeps other state.
     """
     if not work:
         return
     updater = trainers.updaters_of(trainer)[0]
     for item, _ in work:
         drop_state(updater, item.key)
-    made = {item.name: _template(trainer, item, wholes) for item, wholes in work if wholes is not None}
-    problems = [problem for problem in exchange(next((one for one, _ in made.values() if one), ''), 'checkpoint.fits')
-                if problem]
+    templates = {item.name: _template(trainer, item, wholes) for item, wholes in work if wholes is not None}
+    first_problem = next((problem for problem, _ in templates.values() if problem), '')
+    problems = [problem for problem in exchange(first_problem, 'checkpoint.fits') if problem]
     if problems:
         raise CheckpointError(problems[0])
     for item, wholes in work:
-        part = shard_of(item.param)
-        if part is None or wholes is None:
+        shard = shard_of(item.param)
+        if shard is None or wholes is None:
             continue
-        _, template = made[item.name]
-        arrays = [None] * len(wholes) if not part.holds else state_arrays(template)
+        _, template = templates[item.name]
+        arrays = [None] * len(wholes) if not shard.holds else state_arrays(template)
         for slot, (whole, array) in enumerate(zip(wholes, arrays)):
-            part.scatter(rows(item, slot, whole), array, whole.shape, whole.dtype)
-        if part.holds:
+            shard.scatter(rows(item, slot, whole), array, whole.shape, whole.dtype)
+        if shard.holds:
             put_state(updater, item.key, template, arrays)
 
 
 def _template(trainer: Any, item: Any, wholes: List[WholeArray]) -> Tuple[str, Any]:
-    """Why state of these shapes is not this worker's optimizer's, and what it makes for its part."""
-    part, optimizer = shard_of(item.param), trainer.optimizer
-    if part is None or not part.holds:
+    """Return why the optimizer does not keep state of these shapes, '' if it does, and the state that it makes for this
+    worker's shard.
+    """
+    shard, optimizer = shard_of(item.param), trainer.optimizer
+    if shard is None or not shard.holds:
         return '', None
     weight = _value(item)
 
-    def shapes(one: Any) -> List[Tuple[int, ...]]:
-        return [part.whole_of(tuple(array.shape))[0]
-                for array in state_arrays(one.create_state_multi_precision(item.key, weight))]
-    found = [whole.shape for whole in wholes]
-    template = maker_of(found, optimizer, shapes).create_state_multi_precision(item.key, weight)
-    arrays = state_arrays(template)
-    wanted = [part.whole_of(tuple(array.shape))[0] for array in arrays]
-    types = [np.dtype(array.dtype) for array in arrays]
-    if wanted == found and types == [whole.dtype for whole in wholes]:
+    def whole_shapes(state: Any) -> List[Tuple[int, ...]]:
+        return [shard.whole_of(tuple(array.shape))[0] for array in state_arrays(state)]
+
+    def shapes_by(maker: Any) -> List[Tuple[int, ...]]:
+        return whole_shapes(maker.create_state_multi_precision(item.key, weight))
+
+    stored_shapes = [whole.shape for whole in wholes]
+    template = maker_of(stored_shapes, optimizer, shapes_by).create_state_multi_precision(item.key, weight)
+    shapes, types = whole_shapes(template), [np.dtype(array.dtype) for array in state_arrays(template)]
+    if shapes == stored_shapes and types == [whole.dtype for whole in wholes]:
         return '', template
     return ('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: set momentum, '
-            'centered and the like as when it was written' % (name_of(optimizer), item.name, found, wanted)), None
+            'centered and similar options as when it was written' % (name_of(optimizer), item.name, stored_shapes,
+                                                                    shapes)), None
