@@ -215,7 +215,7 @@ class Distributed:
 
     @property
     def serves_dense_weights(self) -> bool:
-        """Whether servers may hold dense weights, the setting ``own_rows``."""
+        """True if servers may hold dense weights, the setting ``own_rows``."""
         return self._settings.own_rows
 
     def pause_tuning(self, key: Any) -> None:

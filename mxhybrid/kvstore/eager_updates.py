@@ -11,7 +11,7 @@ import numpy as np
 from ..native.engine import write_after
 from ..native.trainers import with_updaters
 
-#: Bytes from which on a weight is updated alone: a further operation takes as long as the update of so many bytes.
+#: Size in bytes from which on a weight is updated alone: its update takes as long as a further operation.
 LARGE_BYTES = 1 << 18
 
 

@@ -309,7 +309,7 @@ class Hybrid(KVStore):
 
     @property
     def distributed(self) -> bool:
-        """Whether the job has several processes."""
+        """True if the job has several processes."""
         return self._job.distributed
 
     def serve_trainer(self, trainer: Any) -> None:

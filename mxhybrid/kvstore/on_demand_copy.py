@@ -50,7 +50,7 @@ class ValueWatch:
 
     @property
     def uncounted(self) -> bool:
-        """Whether reads of this thread are excluded."""
+        """True if reads of this thread are excluded."""
         return threading.get_ident() in self._uncounted
 
     def __enter__(self) -> 'ValueWatch':
@@ -113,7 +113,7 @@ class OnDemandParameter(Parameter):
 
 
 class WorkerCopy:
-    """This worker's copy of a value that servers hold: knows which rows are current, and pulls others."""
+    """Copy, on this worker, of a value that servers hold: knows which rows are current, and pulls others."""
 
     def __init__(self, trainer: Any, key: int):
         self.trainer = trainer

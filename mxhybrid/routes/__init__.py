@@ -1,1 +1,1 @@
-"""How each parameter travels, and who chooses that."""
+"""Routes: the transport of each parameter's gradients and values, and its choice."""

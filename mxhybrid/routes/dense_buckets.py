@@ -1,9 +1,9 @@
-"""Dense gradients that a Trainer hands over together are summed together: many small arrays in few sums.
+"""Sums the dense gradients that a Trainer hands over together in buckets: many small arrays in few sums.
 
-What a step costs then depends on bytes, not on the number of parameters: values are gathered, summed, used to update
-and written out without Python for each parameter, as far as MXNet's own bookkeeping allows.  How, says
-:mod:`mxhybrid.lane.gradient_bucket`; where dense sums are Horovod's, parameters go one by one, as that gathers by
-itself.
+The cost of a step then depends on bytes, not on the number of parameters: values are collected, summed, used for updates
+and written to outputs without a Python call for each parameter, as far as MXNet's own bookkeeping allows.  See
+:mod:`mxhybrid.lane.gradient_bucket`.  If Horovod makes the dense sums, parameters are summed one by one: Horovod itself
+combines them.
 """
 from typing import Any, Dict, List, Tuple
 
@@ -18,76 +18,79 @@ from .costs import ring_share
 from .dense_allreduce import DenseAllreduce
 from .wire import Sums
 
-#: Bytes of gradients in one sum, unless one alone has more: the first is on its way while backward computes others.
+#: Bytes of gradients in a bucket, unless one gradient has more.  The first bucket is summed while backward computes the
+#: gradients of others.
 BUCKET_BYTES = 2 << 20
 
-#: Selections of parameters for which there are buckets; a step that leaves some out may be one more.  They take memory.
+#: Largest number of selections of parameters with buckets, which take memory.  A step that leaves parameters out is a
+#: further selection.
 MOST_SELECTIONS = 4
 
-#: A route, what each device computed, and where its value is wanted.
+#: A route, the gradients of each device, and the outputs for its value.
 Work = Tuple[Any, List[Any], List[Any]]
 
 
 class DenseBuckets:
-    """The buckets of one store; `prefix` starts their names."""
+    """The buckets of one store; `prefix` begins their names."""
 
     def __init__(self, collective: Sums, prefix: str):
         self._collective, self._prefix = collective, prefix
-        #: By the keys of a selection.
-        self._known: Dict[Tuple[Any, ...], List['RouteBucket']] = {}
-        #: The work at hand, or before; buckets with arrays and outputs by route, and what is left.
+        #: Buckets by the keys of a selection.
+        self._buckets: Dict[Tuple[Any, ...], List['RouteBucket']] = {}
+        #: The work of the last call, its buckets with arrays and outputs by route, and the work without a bucket.
         self._last: Any = None
-        self._parts: List[Tuple['RouteBucket', List[Any]]] = []
-        self._left: List[Work] = []
+        self._bucket_work: List[Tuple['RouteBucket', List[Any]]] = []
+        self._rest: List[Work] = []
 
     def pushpull(self, work: List[Work], updater: Any, priority: int) -> List[Work]:
-        """Sum what can go together, update with the sums or keep them, and write values out; returns what is left.  The
-        first have the highest priority, which is `priority`.
+        """Sum gradients in buckets, update with the sums or keep them, and write the values to outputs.
+
+        Returns the work that has no bucket.  The first bucket has the highest priority, which is `priority`.
         """
         if work is not self._last:
             self._group(work)
             self._last = work
-        for place, (bucket, arrays) in enumerate(self._parts):
-            bucket.pushpull(arrays, updater, priority - place)
-        return self._left
+        for index, (bucket, arrays) in enumerate(self._bucket_work):
+            bucket.pushpull(arrays, updater, priority - index)
+        return self._rest
 
     def _group(self, work: List[Work]) -> None:
-        """Find out what goes together of `work`, equal on all workers, and what is left."""
-        self._parts, self._left = [], work
+        """Divide `work`, which is the same on all workers, into buckets and the rest."""
+        self._bucket_work, self._rest = [], work
         if not self._collective.sums_together or any(array.context.device_type != 'cpu'
                                                      for _, arrays, outs in work for array in arrays + outs):
             return
-        together = {route.key: (route, arrays, outs) for route, arrays, outs in work
+        selected = {route.key: (route, arrays, outs) for route, arrays, outs in work
                     if type(route) is DenseAllreduce and route.rows * route.width}
-        # By the types of their values, else as they are.
-        routes = sorted((route for route, _, _ in together.values()),
+        # Sorted by the types of their values; the order is otherwise kept.
+        routes = sorted((route for route, _, _ in selected.values()),
                         key=lambda route: (route.dtype.name, route.wire.name))
-        selection = tuple(together)
-        buckets = self._known.get(selection)
+        keys = tuple(selected)
+        buckets = self._buckets.get(keys)
         if buckets is None or not is_same([route for bucket in buckets for route in bucket.routes], routes):
-            if len(together) < 2 or buckets is None and len(self._known) >= MOST_SELECTIONS:
+            if len(selected) < 2 or buckets is None and len(self._buckets) >= MOST_SELECTIONS:
                 return
-            number = len(self._known)
-            buckets = self._known[selection] = [
-                RouteBucket(self._collective, '%s.bucket%d.%d' % (self._prefix, number, place), chosen)
-                for place, chosen in enumerate(_cut(routes))]
-        self._parts = [(bucket, [together[route.key][1:] for route in bucket.routes]) for bucket in buckets]
-        self._left = [one for one in work if one[0].key not in together]
+            number = len(self._buckets)
+            buckets = self._buckets[keys] = [
+                RouteBucket(self._collective, '%s.bucket%d.%d' % (self._prefix, number, index), bucket_routes)
+                for index, bucket_routes in enumerate(_divide(routes))]
+        self._bucket_work = [(bucket, [selected[route.key][1:] for route in bucket.routes]) for bucket in buckets]
+        self._rest = [(route, arrays, outs) for route, arrays, outs in work if route.key not in selected]
 
 
-def _cut(routes: List[Any]) -> List[List[Any]]:
-    """Put neighbours of one type together."""
-    found: List[List[Any]] = []
-    room = 0
+def _divide(routes: List[Any]) -> List[List[Any]]:
+    """Return the routes of each bucket: neighbours of one type."""
+    buckets: List[List[Any]] = []
+    room_bytes = 0
     for route in routes:
-        size = route.rows * route.width * route.wire.itemsize
-        same = found and (found[-1][0].dtype, found[-1][0].wire) == (route.dtype, route.wire)
-        if not same or size > room:
-            found.append([])
-            room = BUCKET_BYTES
-        found[-1].append(route)
-        room -= size
-    return found
+        size_bytes = route.rows * route.width * route.wire.itemsize
+        same_type = buckets and (buckets[-1][0].dtype, buckets[-1][0].wire) == (route.dtype, route.wire)
+        if not same_type or size_bytes > room_bytes:
+            buckets.append([])
+            room_bytes = BUCKET_BYTES
+        buckets[-1].append(route)
+        room_bytes -= size_bytes
+    return buckets
 
 
 class RouteBucket:
@@ -99,9 +102,10 @@ class RouteBucket:
         sizes = [route.rows * route.width for route in routes]
         self._buffer = collective.allreduce_buffer(name, sum(sizes), wire)
         ends = np.cumsum(sizes)
-        #: The sums as they travel, which all workers of the host read, and as the updater takes them.
+        #: The sums in the type of the wire, which all workers of the host read.
         self._sums = [self._buffer.output[int(end - size):int(end)].reshape(route.shape)
                       for route, end, size in zip(routes, ends, sizes)]
+        #: The sums in the type of the weights, for this worker.
         self._own: List[Any] = []
         self._alarms = [OverflowAlarm(route.name) for route in routes] if wire != self._dtype else []
         self._moved = [ring_share(size * wire.itemsize, collective.size) for size in sizes]
@@ -111,10 +115,10 @@ class RouteBucket:
         self._copies: Dict[str, Copies] = {}
 
     def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int) -> None:
-        """As :meth:`mxhybrid.routes.dense_allreduce.DenseAllreduce.pushpull`, for all routes."""
+        """Push and pull all routes, see :meth:`mxhybrid.routes.dense_allreduce.DenseAllreduce.pushpull`."""
         self._warn()
-        gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(place, arrays)
-                     for place, (arrays, _) in enumerate(work)]
+        gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(index, arrays)
+                     for index, (arrays, _) in enumerate(work)]
         if self._bucket is None or not is_same(self._bucket.gradients, gradients):
             self._bucket = GradientBucket(self._buffer, gradients, self._dtype)
         self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority)
@@ -130,10 +134,10 @@ class RouteBucket:
         pairs = [(value, out) for value, targets in zip(values, outs) for out in targets if out is not value]
         self._copy('outs', [value for value, _ in pairs], [out for _, out in pairs])
 
-    def _over_devices(self, place: int, arrays: List[Any]) -> Any:
-        if place not in self._scratch:
-            self._scratch[place] = mx.nd.empty(arrays[0].shape, ctx=arrays[0].context, dtype=self._dtype)
-        return mx.nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays], out=self._scratch[place])
+    def _over_devices(self, index: int, arrays: List[Any]) -> Any:
+        if index not in self._scratch:
+            self._scratch[index] = mx.nd.empty(arrays[0].shape, ctx=arrays[0].context, dtype=self._dtype)
+        return mx.nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays], out=self._scratch[index])
 
     def _update(self, updater: Any, weights: List[Any], priority: int) -> None:
         keys = [route.key for route in self.routes]
@@ -146,20 +150,20 @@ class RouteBucket:
         self._bucket.update(update.rule, update.settings, self._targets, update.rates, priority)
 
     def _own_sums(self) -> List[Any]:
-        """The sums in the type of the weights, for this worker alone: some optimizers write to what they are given."""
+        """Return the sums in the type of the weights, as copies of this worker: some optimizers write to gradients."""
         if not self._own:
             self._own = [mx.nd.empty(route.shape, dtype=self._dtype, ctx=mx.cpu()) for route in self.routes]
         self._copy('own', self._sums, self._own)
         return self._own
 
-    def _copy(self, what: str, sources: List[Any], targets: List[Any]) -> None:
-        known = self._copies.get(what)
-        if known is None or not known.is_of(sources, targets):
-            known = self._copies[what] = Copies(sources, targets)
-        known.run()
+    def _copy(self, purpose: str, sources: List[Any], targets: List[Any]) -> None:
+        copies = self._copies.get(purpose)
+        if copies is None or not copies.is_of(sources, targets):
+            copies = self._copies[purpose] = Copies(sources, targets)
+        copies.run()
 
     def _warn(self) -> None:
-        """Look at the sums before these, which are long there, so that looking does not wait."""
+        """Check the sums of the last call for overflows; they are complete, so this does not wait."""
         if self._alarms and not self._buffer.is_finite():
-            for alarm, one in zip(self._alarms, self._sums):
-                alarm.look(host_view(one).reshape(-1), 'summed gradients of an earlier step')
+            for alarm, sums in zip(self._alarms, self._sums):
+                alarm.look(host_view(sums).reshape(-1), 'summed gradients of an earlier step')

@@ -54,9 +54,9 @@ class RouteContext:
         for name, hint in hints.items() if self.collective.rank == 0 else ():
             way, count = self.settings.route_for(name), self.settings.partitions_for(name)
             if way != hint.route:
-                logger.warning('the plan has %s go by %s, but routes says %s, which counts', name, hint.route, way)
+                logger.warning('the plan sends the rows of %s by %s, but the setting routes says %s, which has precedence', name, hint.route, way)
             elif way == 'servers' and hint.partitions is not None and count != hint.partitions:
-                logger.warning('the plan has %s cut into %d partitions, but partitions says %s, which counts', name,
+                logger.warning('the plan cuts %s into %d partitions, but the setting partitions says %s, which has precedence', name,
                                hint.partitions, 'auto' if count is None else count)
 
     def tag(self, key: Any, name: str) -> str:

@@ -46,7 +46,7 @@ class TableWeight(Route):
 
     @property
     def has_state(self) -> bool:
-        """Whether the table has an optimizer, and state if that keeps any."""
+        """True if the table has an optimizer, and so the state of that optimizer."""
         return self._table.has_optimizer
 
     def state_maker(self) -> Any:

@@ -36,9 +36,9 @@ def test_rows_travel_as_the_plan_says(tmp_path):
     assert (found['left out']['route'], found['left out']['partitions']) == ('server gradients', 2)
     # The user's setting takes precedence.
     assert (found['overruled']['route'], found['overruled']['partitions']) == ('server gradients', 1)
-    assert 'go by allreduce, but routes says servers, which counts' in result.output
+    assert 'by allreduce, but the setting routes says servers, which has precedence' in result.output
     assert found['overruled in part']['partitions'] == 4
-    assert 'cut into 3 partitions, but partitions says 4, which counts' in result.output
+    assert 'into 3 partitions, but the setting partitions says 4, which has precedence' in result.output
     for error, message in zip(one['errors'], ['dense0_weight is not a table of the network: give parameters with '
                                               'row_sparse gradients, of which it has ' + TABLE,
                                               'partitions=0: give a whole number of at least 1']):
