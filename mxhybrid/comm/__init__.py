@@ -1,1 +1,1 @@
-"""Workers talk with workers: sums, broadcasts and gathers, over Horovod, sockets and shared memory."""
+"""Collective operations of the workers: sums, broadcasts and gathers, by Horovod, sockets and shared memory."""

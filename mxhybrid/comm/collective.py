@@ -1,10 +1,10 @@
-"""Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
+"""Collective operations by Horovod: sums, broadcasts and gathers, always with names, never on row_sparse arrays.
 
-Sums may take another way, and gathers become such sums then: :class:`DenseSums`.  Horovod that was built without NCCL
-takes the memory of a GPU for memory of the host; it gets copies on the host in the place of such arrays.
+Another transport may make the sums, :class:`DenseSums`; gathers are then made of sums.  Horovod that was built without
+NCCL takes the memory of a GPU for memory of the host, so it gets copies on the host in place of such arrays.
 
-Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
-flight is an error; gathers block.
+Horovod reads any array as a dense block, so a row_sparse array would corrupt memory.  Two operations with the same name
+in flight are an error.  Gathers block.
 """
 import atexit
 import functools
@@ -36,28 +36,28 @@ def load_horovod() -> Any:
                            % (error, _INSTALL)) from error
     return hvd
 
-#: Texts are exchanged in multiples of it.
+#: Texts are padded to multiples of this size.
 _TEXT_BYTES = 512
 
 
 class DenseSums(Protocol):
-    """What sums arrays in Horovod's place."""
+    """Interface of a transport that sums arrays in place of Horovod."""
 
     def serves(self, array: Any) -> bool:
-        """Whether an array goes this way; depends on what is equal on all workers only."""
+        """Return whether it sums an array; the answer is the same on all workers."""
 
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is there."""
+        """Sum a dense array over all workers in place; returns before the sum is complete."""
 
     def buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Where a sum is made of arrays that are handed over together (on all workers)."""
+        """Return a buffer for a sum of arrays that are handed over together (on all workers)."""
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
-        """Keep nothing of sums with names that begin so (on all workers, with nothing under way)."""
+        """Free the memory of sums whose names begin with a prefix (on all workers, with nothing under way)."""
 
 
 class Collective:
-    """The dense half of a job, by ``horovod.mxnet``, initialised."""
+    """The collective operations of a job, by an initialised ``horovod.mxnet``."""
 
     def __init__(self, hvd: Any):
         self._hvd = hvd
@@ -68,22 +68,22 @@ class Collective:
         self._lifeline: Optional[Lifeline] = None
         self._trace: AnyRecorder = OFF
         self._notifier = Notifier()
-        #: Whether Horovod is given arrays on GPUs as they are, on all workers.
+        #: Whether Horovod gets arrays on GPUs without copies, on all workers.
         self.reaches_gpus = False
-        #: What sums the arrays that it serves, in Horovod's place, once workers are connected.
+        #: The transport that sums arrays in place of Horovod, once workers are connected.
         self.reduction: Optional[DenseSums] = None
 
     def agree_on_gpus(self, wanted: bool) -> None:
-        """Find out whether Horovod was built with NCCL on all workers, where that is `wanted` (collective)."""
+        """Find out whether Horovod was built with NCCL on all workers, if that is `wanted` (collective)."""
         self.reaches_gpus = all(self.allgather_json(wanted and bool(self._hvd.nccl_built()), 'mxhybrid.nccl'))
 
     def sum_by(self, reduction: 'DenseSums') -> None:
-        """From now on have the arrays that it serves summed by `reduction`."""
+        """Let `reduction` sum the arrays that it serves, from now on."""
         self.reduction = reduction
 
     @contextmanager
     def without_reduction(self) -> Iterator[None]:
-        """Around operations that Horovod is to make, whatever :meth:`sum_by` said."""
+        """Surround operations that Horovod makes, in spite of :meth:`sum_by`."""
         former, self.reduction = self.reduction, None
         try:
             yield
@@ -92,30 +92,30 @@ class Collective:
 
     @property
     def can_begin_anew(self) -> bool:
-        """Whether :meth:`begin_anew` can be called: sums go another way meanwhile, and Horovod's are Gloo's."""
+        """True if :meth:`begin_anew` can be called: another transport makes sums meanwhile, and Horovod uses Gloo."""
         return self.reduction is not None and self._hvd.is_initialized() and bool(self._hvd.gloo_enabled())
 
     def begin_anew(self) -> None:
-        """End Horovod, and start it by what the environment says now (on all workers, with nothing under way)."""
+        """End Horovod, and start it with the present environment (on all workers, with nothing under way)."""
         self._shutdown()
         self._hvd.init()
-        self._stay()  # init() has it end before the job at exit, which still needs it
+        self._stay()  # init() registers its end at exit, before the end of the job, which still needs it
 
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
-        """From now on say over `lifeline` which calls block, and record operations in `trace`."""
+        """Report blocking calls over `lifeline`, and record operations in `trace`, from now on."""
         self._lifeline, self._trace = lifeline, trace
         self._shutdown = _wait_before_shutdown(self._hvd)
 
     @property
     def _horovod(self) -> Any:
-        """Horovod; JobError where the script has ended it."""
+        """The module ``horovod.mxnet``; JobError if the script has ended Horovod."""
         if not self._hvd.is_initialized():
             raise JobError('the script has called hvd.shutdown(), but this call needs Horovod: call hvd.shutdown() '
                            'after the last step and the last call of the store, or leave it out')
         return self._hvd
 
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is there."""
+        """Sum a dense array over all workers in place; returns before the sum is complete."""
         ends = self._begins('allreduce', array, name, priority)
         if self.reduction is not None and self.reduction.serves(array):
             self.reduction.allreduce_(array, name, priority)
@@ -126,7 +126,7 @@ class Collective:
 
     @contextmanager
     def _reachable(self, array: Any) -> Iterator[Any]:
-        """Around a call of Horovod: what it gets in the place of an array, which is overwritten with that."""
+        """Yield the array that Horovod gets: a copy on the host, which then overwrites an array that it cannot reach."""
         if array.context.device_type == 'cpu' or self.reaches_gpus:
             yield array
             return
@@ -136,24 +136,25 @@ class Collective:
 
     @property
     def sums_together(self) -> bool:
-        """Whether several arrays on CPUs can be summed together, which Horovod does by itself."""
+        """True if several arrays on CPUs can be summed in a bucket; Horovod itself combines arrays."""
         return self.reduction is not None
 
     def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Where `count` values that are handed over together are summed, see :mod:`mxhybrid.lane.gradient_bucket`."""
+        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`."""
         assert self.reduction is not None
         return self.reduction.buffer(name, count, dtype)
 
     def allreduce_bucket(self, bucket: Any, given: Any, name: str, priority: int) -> None:
-        """Make the sum of a bucket whose values will be in `given`; returns before it is there."""
+        """Sum a bucket, whose values will be in `given`; returns before the sum is complete."""
         ends = self._begins('allreduce', given, name, priority)
         bucket.start(priority)
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Overwrite a dense array with worker 0's, in place; waits for what writes it, not until it is there."""
+        """Overwrite a dense array by worker 0's, in place; waits for operations that write the array, not for the result.
+        """
         if array.context.device_type == 'cpu':
-            # Convolutions leave weights in layouts of oneDNN's, which Horovod would send as they are; this ends that.
+            # Convolutions leave weights in layouts of oneDNN, in which Horovod would send them; this restores the layout.
             address_of(array)
         ends = self._begins('broadcast', array, name, priority)
         with self._reachable(array) as same, fork_guard:
@@ -161,8 +162,9 @@ class Collective:
         ends()
 
     def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:
-        """Record when the input of an operation is there, so that it begins; the function that is returned is to
-        be called after the operation was pushed, and records when its result is there.
+        """Record the time at which the input of an operation is ready, so that it begins.
+
+        Call the function that is returned after the operation was pushed: it records the time of the result.
         """
         trace: Any = self._trace
         if not trace.enabled:
@@ -173,11 +175,14 @@ class Collective:
         return lambda: self._notifier.when_ready(array, lambda: trace.end(label, number, kind), priority)
 
     def any(self, flag: bool, name: str) -> bool:
-        """Whether `flag` is true on any worker (blocks)."""
+        """Return whether `flag` is true on any worker (blocks)."""
         return self.any_of([flag], name)[0]
 
     def any_of(self, flags: List[bool], name: str, waiting: str = '') -> List[bool]:
-        """Which of `flags`, equally many on all workers, are true on any (blocks); messages call it `waiting`."""
+        """Return which of `flags`, equally many on all workers, are true on any worker (blocks).
+
+        `waiting` names the call in messages about workers that wait.
+        """
         array = mx.nd.array([float(flag) for flag in flags], ctx=mx.cpu())
         with self.waiting(waiting or name):
             self.allreduce_(array, name)
@@ -185,7 +190,7 @@ class Collective:
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
-        """Around a call that blocks until all workers make it."""
+        """Surround a call that blocks until all workers make it."""
         if self._lifeline is None:
             yield
             return
@@ -193,36 +198,36 @@ class Collective:
             yield
 
     def allgather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
-        """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
+        """Return the one-dimensional integer `values` of all workers, in rank order, on every worker (blocks).
 
-        Lengths may differ and be zero.  `dtype` is what travels, the same on all workers.
+        Lengths may differ and be zero.  Values travel as `dtype`, the same on all workers.
         """
         if self.reduction is not None:
             with self.waiting(name):
                 return self._allgather_by_sums(values, name, dtype)
-        # A zero-length array cannot be gathered, so every contribution leads with its count.
+        # An empty array cannot be gathered, so every contribution begins with its count.
         framed = np.empty(len(values) + 1, dtype)
         framed[0] = len(values)
         framed[1:] = values
         with self.waiting(name):
-            everything = host_view(self._horovod.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
-        gathered, at = [], 0
+            contributions = host_view(self._horovod.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
+        gathered, start = [], 0
         for _ in range(self.size):
-            count = int(everything[at])
-            gathered.append(everything[at + 1:at + 1 + count])
-            at += count + 1
+            count = int(contributions[start])
+            gathered.append(contributions[start + 1:start + 1 + count])
+            start += count + 1
         return gathered
 
     def _allgather_by_sums(self, values: np.ndarray, name: str, dtype: Any) -> List[np.ndarray]:
-        """As :meth:`allgather`: each worker adds its values, in a place of their own, to zeros."""
+        """Do as :meth:`allgather`: each worker adds its values, at positions of its own, to zeros."""
         counts = np.zeros(self.size, np.int64)
         counts[self.rank] = len(values)
         ends = np.cumsum(self._sum(counts, name + '.counts'))
-        everything = np.zeros(_round_up(int(ends[-1])), dtype)
-        everything[ends[self.rank] - len(values):ends[self.rank]] = values
-        if len(everything):
-            everything = self._sum(everything, name)
-        return np.split(everything[:ends[-1]].astype(np.int64), ends[:-1])
+        contributions = np.zeros(_round_up(int(ends[-1])), dtype)
+        contributions[ends[self.rank] - len(values):ends[self.rank]] = values
+        if len(contributions):
+            contributions = self._sum(contributions, name)
+        return np.split(contributions[:ends[-1]].astype(np.int64), ends[:-1])
 
     def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
         array = mx.nd.from_numpy(values)
@@ -230,15 +235,15 @@ class Collective:
         return host_view(array)
 
     def allgather_json(self, value: Any, name: str) -> List[Any]:
-        """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
+        """Return the JSON `value` of all workers, in rank order, on every worker (blocks)."""
         text = json.dumps(value).encode()
-        # Of few lengths, for each that is gathered keeps memory; JSON takes spaces at the end.
+        # Padded to few lengths, since each length that is gathered keeps memory; JSON allows spaces at the end.
         padded = text.ljust(-(-len(text) // _TEXT_BYTES) * _TEXT_BYTES)
         values = np.frombuffer(padded, np.uint8).astype(np.int64)
         return [json.loads(part.astype(np.uint8).tobytes().decode()) for part in self.allgather(values, name)]
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
-        """Keep nothing for operations with names that begin so (on all workers, with nothing under way)."""
+        """Free the memory of operations whose names begin with a prefix (on all workers, with nothing under way)."""
         if self.reduction is not None:
             self.reduction.forget(prefixes)
 
@@ -247,7 +252,7 @@ class Collective:
         self._shutdown()
 
     def leave_in_child(self) -> None:
-        """Have a forked process not end Horovod when it ends, which would wait for a thread that it does not have."""
+        """Keep a forked process from ending Horovod at exit, where it would wait for a thread that it does not have."""
         self._stay()
 
     def _stay(self) -> None:
@@ -255,7 +260,7 @@ class Collective:
 
 
 def _wait_before_shutdown(hvd: Any) -> Callable[[], None]:
-    """Have ``hvd.shutdown()`` of a script wait for operations under way, which would fail; returns Horovod's own."""
+    """Make ``hvd.shutdown()`` of a script wait for operations under way, which would fail; return Horovod's function."""
     shutdown, pid = hvd.shutdown, os.getpid()
 
     @functools.wraps(shutdown)
@@ -268,7 +273,7 @@ def _wait_before_shutdown(hvd: Any) -> Callable[[], None]:
 
 
 def _round_up(count: int) -> int:
-    """One of few lengths: each one that is summed keeps memory."""
+    """Return one of few lengths that is at least `count`: each length that is summed keeps memory."""
     step = 1 << max(0, count.bit_length() - 3)
     return -(-count // step) * step
 

@@ -1,16 +1,16 @@
 """The setting ``wire_dtype``: values of float32 parameters that travel as float16.
 
-What is kept stays float32: weights and optimizer state on servers and in workers.  Where values are rounded, with
-u = 2^-11, and 2^-25 at most where a value is smaller than 2^-14:
+Weights and optimizer state, on servers and in workers, stay float32.  Values are rounded here, with u = 2^-11, and by at
+most 2^-25 if a value is smaller than 2^-14:
 
-* rows pushed: the sum over the workers of a host, once, by u of it; servers sum these in float32;
-* rows pulled, of weights or of summed gradients: once, by u of each element;
-* dense gradients, and those of tables that go by allreduce: once by every worker, and at most once by every addition,
-  so a sum over N workers is off by at most ``((1 + u)^N - 1) * sum(|g|) + N * 2^-25``, about N u of the sum of
-  magnitudes;
-* nothing else: initial and assigned weights, optimizer state and pulls of whole tables stay exact.
+* rows that are pushed: the sum over the workers of a host, once, by u of it; servers add these sums in float32;
+* rows that are pulled, of weights or of summed gradients: once, by u of each element;
+* dense gradients, and gradients of tables by allreduce: once by every worker, and at most once by every addition, so a
+  sum over N workers has an error of at most ``((1 + u)^N - 1) * sum(|g|) + N * 2^-25``, about N u of the sum of
+  magnitudes.
 
-Values beyond 65504 become infinite and reach the weights like any infinite gradient; that is warned of.
+Initial and assigned weights, optimizer state and pulls of whole tables stay exact.  Values beyond 65504 become infinite
+and reach the weights like any infinite gradient; a warning names them.
 """
 from typing import Any, Callable, Dict, Optional
 
@@ -30,23 +30,23 @@ _EXPONENT = np.uint16(0x7c00)
 
 
 def dtype_for(dtype: Any, wire: str) -> np.dtype:
-    """What values of a parameter of `dtype` travel as under the setting `wire`: only float32 is changed."""
+    """Return the type in which values of `dtype` travel with the setting `wire`: only float32 is changed."""
     return np.dtype(wire if np.dtype(dtype) == np.float32 else dtype)
 
 
 def safe_magnitude(workers: int) -> float:
-    """Gradients up to this magnitude cannot overflow in a float16 sum over `workers`."""
+    """Return the largest magnitude of gradients that cannot overflow in a float16 sum over `workers`."""
     return LARGEST / (workers * (1 + ROUNDOFF) ** workers)
 
 
 def all_finite(half: np.ndarray) -> bool:
-    """Whether no element of a contiguous float16 array is infinite or NaN; ten times faster than ``np.isfinite``."""
+    """Return whether all elements of a contiguous float16 array are finite, ten times as fast as ``np.isfinite``."""
     bits = half.view(np.uint16)
     return not bool(((bits & _EXPONENT) == _EXPONENT).any())
 
 
 def exceeds(grad: Any, largest: float) -> bool:
-    """Whether a float32 gradient, dense or row_sparse, has elements above `largest` in magnitude."""
+    """Return whether a float32 gradient, dense or row_sparse, has elements above `largest` in magnitude."""
     if grad.dtype != np.float32:
         return False
     values = host_view(grad) if grad.stype == 'default' else row_sparse_parts(grad)[1]
@@ -54,14 +54,14 @@ def exceeds(grad: Any, largest: float) -> bool:
 
 
 class OverflowAlarm:
-    """Warns, once, when values of one parameter are no longer finite as float16."""
+    """Warns, once, if values of a parameter are not finite as float16."""
 
     def __init__(self, name: str):
         self._name = name
         self._warned = False
 
     def look(self, values: np.ndarray, what: str, source: Optional[np.ndarray] = None) -> None:
-        """Test float16 `values`, described by `what`; those that are not finite in `source` either do not count."""
+        """Check float16 `values`, which `what` describes; values that are not finite in `source` do not count."""
         if self._warned or all_finite(values):
             return
         if source is not None and not bool((np.isinf(values) & np.isfinite(source)).any()):
@@ -69,12 +69,12 @@ class OverflowAlarm:
         self.sound(what)
 
     def sound(self, what: str) -> None:
-        """Warn of `what`, if this is the first time."""
+        """Warn about `what`, the first time only."""
         if self._warned:
             return
         self._warned = True
-        logger.warning('%s: %s hold infinity or NaN. wire_dtype=float16 holds up to %g: scale the loss down, as a loss '
-                       'scaler does by itself, or leave wire_dtype out; if training diverges without it too, it is '
+        logger.warning('%s: %s have infinite elements or NaN. float16 holds values up to %g: scale the loss down, as a '
+                       'loss scaler does, or leave wire_dtype=float16 out. If training diverges without it, too, it is '
                        'not the cause', self._name, what, LARGEST)
 
 
@@ -86,12 +86,12 @@ class HalfSum:
         self._half: Dict[Any, Any] = {}
 
     def allreduce_(self, array: Any, allreduce_: Callable[..., None], tag: str, priority: int) -> None:
-        """Sum `array` over all workers in place, by `allreduce_`; returns before the sum is there."""
+        """Sum `array` over all workers in place, by `allreduce_`; returns before the sum is complete."""
         half = self._half.get(array.context)
         if half is None:
             half = self._half[array.context] = mx.nd.empty(array.shape, ctx=array.context, dtype=np.float16)
         elif array.context.device_type == 'cpu':
-            # The sum before this one: long there, so looking at it does not wait.
+            # The former sum is complete, so this check does not wait.
             self._alarm.look(host_view(half).reshape(-1), 'summed gradients of an earlier step')
         array.copyto(half)
         allreduce_(half, tag, priority)

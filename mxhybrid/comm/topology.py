@@ -1,32 +1,33 @@
-"""Who takes part in a job and where."""
+"""The workers of a job and their hosts."""
 from dataclasses import dataclass
 from typing import List, Sequence
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The picture that a worker has of its job; the lists are by rank."""
+    """The workers of a job, as one worker knows them; the lists are by rank."""
 
     rank: int
     #: Names of the hosts.
     hosts: Sequence[str]
-    #: Where others reach the hosts.
+    #: Addresses under which other hosts reach the hosts.
     addresses: Sequence[str]
-    #: What can share memory: equal where it is the same, see :func:`mxhybrid.base.local_sockets.memory_domain`.
+    #: Domains of shared memory: equal for workers that can share memory, see :func:`mxhybrid.base.local_sockets.memory_domain`.
     memory_domains: Sequence[str]
 
     @property
     def num_workers(self) -> int:
-        """Workers of the job."""
+        """Number of workers of the job."""
         return len(self.hosts)
 
     @property
     def local_rank(self) -> int:
-        """Rank of this worker among those of its host."""
+        """Rank of this worker among the workers of its host."""
         return list(self.hosts[:self.rank]).count(self.hosts[self.rank])
 
     def groups(self, share: bool) -> List[List[int]]:
-        """Workers whose rows travel together: those of a memory domain if they `share` memory, else each by itself."""
+        """Return the workers whose rows travel together: those of a memory domain if they `share` memory, else each alone.
+        """
         if not share:
             return [[rank] for rank in range(self.num_workers)]
         return [[rank for rank, other in enumerate(self.memory_domains) if other == domain]
