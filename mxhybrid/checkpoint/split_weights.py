@@ -99,8 +99,8 @@ def _shard_record(trainer: Any, item: Any) -> Optional[Dict[str, Any]]:
             shape, ranges = shard.whole_of(tuple(array.shape))
         except InputError as error:
             return {'problem': 'keeps state that cannot be put together: %s' % error}
-        # An array that is no larger than a column of the weight may be an average over the shard, which the whole weight
-        # does not have.
+        # An array that is no larger than a column of the weight may be an average over the shard, which the whole
+        # weight does not have.
         digest = '' if shape == tuple(shard.whole_shape) else hashlib.blake2b(
             np.ascontiguousarray(host_view(array)).data, digest_size=8).hexdigest()
         arrays.append([list(shape), np.dtype(array.dtype).name, ranges, digest])

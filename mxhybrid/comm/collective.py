@@ -126,7 +126,7 @@ class Collective:
 
     @contextmanager
     def _reachable(self, array: Any) -> Iterator[Any]:
-        """Yield the array that Horovod gets: a copy on the host, which then overwrites an array that it cannot reach."""
+        """Yield the array for Horovod: a copy on the host, which then overwrites the array, if it cannot reach that."""
         if array.context.device_type == 'cpu' or self.reaches_gpus:
             yield array
             return
@@ -151,10 +151,10 @@ class Collective:
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Overwrite a dense array by worker 0's, in place; waits for operations that write the array, not for the result.
-        """
+        """Overwrite a dense array by worker 0's, in place; waits for operations that write it, not for the result."""
         if array.context.device_type == 'cpu':
-            # Convolutions leave weights in layouts of oneDNN, in which Horovod would send them; this restores the layout.
+            # Convolutions leave weights in layouts of oneDNN, in which Horovod would send them; this restores the
+            # layout.
             address_of(array)
         ends = self._begins('broadcast', array, name, priority)
         with self._reachable(array) as same, fork_guard:
@@ -260,7 +260,7 @@ class Collective:
 
 
 def _wait_before_shutdown(hvd: Any) -> Callable[[], None]:
-    """Make ``hvd.shutdown()`` of a script wait for operations under way, which would fail; return Horovod's function."""
+    """Make ``hvd.shutdown()`` wait for operations under way, which would fail; return Horovod's own function."""
     shutdown, pid = hvd.shutdown, os.getpid()
 
     @functools.wraps(shutdown)

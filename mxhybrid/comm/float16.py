@@ -1,7 +1,7 @@
 """The setting ``wire_dtype``: values of float32 parameters that travel as float16.
 
-Weights and optimizer state, on servers and in workers, stay float32.  Values are rounded here, with u = 2^-11, and by at
-most 2^-25 if a value is smaller than 2^-14:
+Weights and optimizer state, on servers and in workers, stay float32.  Values are rounded here, with u = 2^-11, and by
+at most 2^-25 if a value is smaller than 2^-14:
 
 * rows that are pushed: the sum over the workers of a host, once, by u of it; servers add these sums in float32;
 * rows that are pulled, of weights or of summed gradients: once, by u of each element;

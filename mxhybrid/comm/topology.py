@@ -12,7 +12,8 @@ class Topology:
     hosts: Sequence[str]
     #: Addresses under which other hosts reach the hosts.
     addresses: Sequence[str]
-    #: Domains of shared memory: equal for workers that can share memory, see :func:`mxhybrid.base.local_sockets.memory_domain`.
+    #: Domains of shared memory: equal for workers that can share memory, see
+    #: :func:`mxhybrid.base.local_sockets.memory_domain`.
     memory_domains: Sequence[str]
 
     @property
@@ -26,8 +27,7 @@ class Topology:
         return list(self.hosts[:self.rank]).count(self.hosts[self.rank])
 
     def groups(self, share: bool) -> List[List[int]]:
-        """Return the workers whose rows travel together: those of a memory domain if they `share` memory, else each alone.
-        """
+        """Return the workers whose rows travel together: all of a memory domain if they `share` memory, else each."""
         if not share:
             return [[rank] for rank in range(self.num_workers)]
         return [[rank for rank, other in enumerate(self.memory_domains) if other == domain]

@@ -1,7 +1,7 @@
 """Sums the dense gradients that a Trainer hands over together in buckets: many small arrays in few sums.
 
-The cost of a step then depends on bytes, not on the number of parameters: values are collected, summed, used for updates
-and written to outputs without a Python call for each parameter, as far as MXNet's own bookkeeping allows.  See
+The cost of a step then depends on bytes, not on the number of parameters: values are collected, summed, used for
+updates and written to outputs without a Python call for each parameter, as far as MXNet's own bookkeeping allows.  See
 :mod:`mxhybrid.lane.gradient_bucket`.  If Horovod makes the dense sums, parameters are summed one by one: Horovod itself
 combines them.
 """

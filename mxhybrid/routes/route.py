@@ -46,18 +46,19 @@ class RouteContext:
 
     def __init__(self, collective: Sums, servers: ParameterServers, settings: Settings, prefix: str, tuner: Any = None):
         self.collective, self.servers, self.settings, self.prefix = collective, servers, settings, prefix
-        self._given, self._tuner = settings, tuner
+        self._explicit_settings, self._tuner = settings, tuner
 
     def take_hints(self, hints: Mapping[str, TablePlan]) -> None:
         """Give tables, by name, the route and the partitions of a plan, where settings say nothing of them."""
-        self.settings = self._given.with_tables(hints)
+        self.settings = self._explicit_settings.with_tables(hints)
         for name, hint in hints.items() if self.collective.rank == 0 else ():
-            way, count = self.settings.route_for(name), self.settings.partitions_for(name)
-            if way != hint.route:
-                logger.warning('the plan sends the rows of %s by %s, but the setting routes says %s, which has precedence', name, hint.route, way)
-            elif way == 'servers' and hint.partitions is not None and count != hint.partitions:
-                logger.warning('the plan cuts %s into %d partitions, but the setting partitions says %s, which has precedence', name,
-                               hint.partitions, 'auto' if count is None else count)
+            route, count = self.settings.route_for(name), self.settings.partitions_for(name)
+            if route != hint.route:
+                logger.warning('the plan sends the rows of %s by %s, but the setting routes says %s, which has '
+                               'precedence', name, hint.route, route)
+            elif route == 'servers' and hint.partitions is not None and count != hint.partitions:
+                logger.warning('the plan cuts %s into %d partitions, but the setting partitions says %s, which has '
+                               'precedence', name, hint.partitions, 'auto' if count is None else count)
 
     def tag(self, key: Any, name: str) -> str:
         """Return the name of a key's operations and tables; parameter names, unlike keys, need not be unique."""

@@ -118,7 +118,9 @@ class ServerRows(Rows, Protocol):
         """Yield the ids of all rows, in chunks that can be pulled at once."""
 
     def take_state(self, widths: Sequence[int]) -> List[np.ndarray]:
-        """Return all optimizer state on every worker, arrays with `widths` elements a row; the rows are lost (collective).
+        """Return all optimizer state on every worker, as arrays with `widths` elements a row (collective).
+
+        The rows of the table are lost.
         """
 
     def hold_sums(self) -> None:

@@ -1,1 +1,1 @@
-"""What a job records: events, steps, traffic."""
+"""Records of a job: events, steps, traffic."""

@@ -1,8 +1,8 @@
-"""How far another process's clock is ahead, from messages that go there and back.
+"""The offset to the clock of another process, from round trips of messages.
 
-Who answers reads its clock at some time between the sending of the question and the arrival of the answer, so
-that the offset lies between two bounds that a round trip's duration apart (Cristian, Distributed Computing 1989).
-The shortest of several round trips bounds it best.
+The other process reads its clock at a time between the sending of the question and the arrival of the answer.  So the
+offset lies between two bounds, whose difference is the duration of the round trip (Cristian, Distributed Computing
+1989).  The shortest of several round trips gives the closest bounds.
 """
 from typing import Optional, Tuple
 
@@ -11,13 +11,14 @@ class ClockOffset:
     """The offset to another clock, all times in nanoseconds."""
 
     def __init__(self) -> None:
-        #: What to add to a time of this process's clock; None before the first :meth:`settle`.
+        #: Nanoseconds to add to a time of this process's clock; None before the first :meth:`settle`.
         self.value: Optional[int] = None
         self._best: Optional[Tuple[int, int]] = None
 
     def sample(self, sent: int, theirs: int, received: int) -> None:
-        """Take one round trip into account: the question left and the answer came when this process's clock said
-        `sent` and `received`, and the other clock said `theirs` in between."""
+        """Note a round trip: `sent` and `received` are the times of this process's clock, and `theirs` is the time of
+        the other clock in between.
+        """
         bounds = (theirs - received, theirs - sent)
         if bounds[0] > bounds[1]:
             return
@@ -25,10 +26,10 @@ class ClockOffset:
             self._best = bounds
 
     def settle(self) -> None:
-        """Conclude from the samples since the last call.
+        """Choose the value from the samples since the last call.
 
-        A value that is still possible stays, so that times do not jitter; before the first one that is 0: processes
-        of one host have one clock.
+        A value within the bounds stays, so that times do not jitter.  At first this is 0, since the processes of a host
+        have one clock.
         """
         if self._best is None:
             return

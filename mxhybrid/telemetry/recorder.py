@@ -1,6 +1,6 @@
-"""What happened when in this process: spans, instants and operations that end later, in a bounded buffer.
+"""Records events of this process: spans, instants and operations that end later, in a bounded buffer.
 
-Hot code says what it does, and pays next to nothing where nothing is recorded::
+Frequently called code records its work, at almost no cost if the process is not traced::
 
     with trace.span('merge', parameter=name) as span:
         ...
@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Deque, Dict, List, Optional, Union
 
-#: Events that a process records at most, about 200 bytes each in the file; the others are dropped and counted.
+#: Largest number of events of a process, about 200 bytes each in the file; further events are dropped and counted.
 MAX_EVENTS = 200_000
 
 now = time.monotonic_ns
@@ -27,18 +27,18 @@ class Off:
     enabled = False
 
     def span(self, name: str, category: str = '', **args: Any) -> 'Off':
-        """A context manager that does nothing."""
+        """Return a context manager that does nothing."""
         return self
 
     def complete(self, name: str, begin: int, end: int, category: str = '', args: Optional[Dict[str, Any]] = None
                  ) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def instant(self, name: str, **args: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, **args: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __enter__(self) -> 'Off':
         return self
@@ -72,10 +72,10 @@ class Span:
 
 
 class Recorder:
-    """The events of this process that nobody took yet; every method may be called by any thread.
+    """The events of this process that were not taken yet; any thread may call every method.
 
-    `name` is how the trace calls this process, for example ``'worker 3 (host b)'``, `number` which one it is among the
-    workers, or among the servers, and `limit` how many events it records at most, in all; `dropped` counts the others.
+    `name` is the name of this process in the trace, for example ``'worker 3 (host b)'``, `number` its number among the
+    workers, or among the servers, and `limit` the largest number of events in total; `dropped` counts further events.
     """
 
     enabled = True
@@ -91,25 +91,25 @@ class Recorder:
         self._lock = threading.Lock()
 
     def rename(self, name: str, number: int) -> None:
-        """A server learns late which one it is."""
+        """Change name and number: a server gets them late."""
         self.name, self.number = name, number
 
     def span(self, name: str, category: str = '', **args: Any) -> Span:
-        """A context manager whose body's duration is recorded."""
+        """Return a context manager that records its duration."""
         return Span(self, name, category, args)
 
     def complete(self, name: str, begin: int, end: int, category: str = '', args: Optional[Dict[str, Any]] = None
                  ) -> None:
-        """Record what this thread did from `begin` to `end`."""
+        """Record an event of this thread from `begin` to `end`."""
         self._add({'ph': 'X', 'name': name, 'cat': category, 'ts': begin, 'dur': end - begin, 'tid': self._thread(),
                    'args': args or {}})
 
     def instant(self, name: str, **args: Any) -> None:
-        """Record that something happened now in this thread."""
+        """Record an event of this thread at this time."""
         self._add({'ph': 'i', 's': 't', 'name': name, 'ts': now(), 'tid': self._thread(), 'args': args})
 
     def new_id(self) -> int:
-        """A number for an operation that ends later, unique in this process."""
+        """Return a number for an operation that ends later, unique in this process."""
         with self._lock:
             self._count += 1
             return self._count
@@ -145,7 +145,7 @@ class Recorder:
         return len(self._events)
 
     def take(self, count: int) -> List[Dict[str, Any]]:
-        """Remove and return the oldest `count` events, in Chrome's form but for times in nanoseconds."""
+        """Remove and return the oldest `count` events, in Chrome's form, except that times are nanoseconds."""
         taken: List[Dict[str, Any]] = []
         while self._events and len(taken) < count:
             taken.append(self._events.popleft())
@@ -156,7 +156,7 @@ AnyRecorder = Union[Off, Recorder]
 
 
 def in_microseconds(events: List[Dict[str, Any]], offset: int) -> List[Dict[str, Any]]:
-    """Bring the times of events to Chrome's unit, after adding `offset` nanoseconds."""
+    """Convert the times of events to Chrome's unit, after adding `offset` nanoseconds."""
     for event in events:
         event['ts'] = 0 if event['ph'] == 'M' else (event['ts'] + offset) / 1000
         if 'dur' in event:

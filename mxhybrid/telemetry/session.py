@@ -1,7 +1,7 @@
-"""What the settings ask to record about a job: opened in worker 0, recorded everywhere, completed at the end.
+"""Records of a job that settings request: opened in worker 0, filled by all processes, completed at the end.
 
-Rank 0's settings decide for the job.  ``trace`` makes one Chrome trace with the events of all workers and servers,
-``metrics`` a line of JSON for each step of worker 0, and ``tensorboard`` shows the same numbers there.
+The settings of worker 0 count.  ``trace`` writes one Chrome trace with the events of all workers and servers,
+``metrics`` a line of JSON for each step of worker 0, and ``tensorboard`` the same numbers for TensorBoard.
 """
 import atexit
 import os
@@ -22,16 +22,16 @@ from .trace_sender import TraceSender
 from .trace_writer import TraceWriter
 from .traffic import Network
 
-#: Characters of a problem that travel to the other workers.
+#: Largest number of characters of a problem that is sent to the other workers.
 _PROBLEM_LENGTH = 400
-#: Events of a job of one process after which they go to the file.
+#: Number of events after which a job of one process writes them to the file.
 _BATCH = 5000
 
 _OUTPUTS: Dict[str, Callable[[str], Any]] = {'trace': TraceFile, 'metrics': JsonLines, 'tensorboard': TensorBoard}
 
 
 class Session:
-    """This process's part in what the job records."""
+    """The part of this process in the records of the job."""
 
     def __init__(self) -> None:
         self.trace: AnyRecorder = OFF
@@ -45,7 +45,7 @@ class Session:
         self._failed = False
 
     def open(self, settings: Settings, rank: int) -> Dict[str, Any]:
-        """Open the outputs in worker 0; returns what the other workers must know, as a JSON value."""
+        """Open the outputs in worker 0; return a JSON value for the other workers."""
         if rank:
             return {}
         opened: Dict[str, Any] = {}
@@ -81,7 +81,7 @@ class Session:
             atexit.register(self._close_alone)
 
     def collect(self, monitor: Monitor, num_workers: int) -> None:
-        """In worker 0: write the events that `monitor` receives."""
+        """Write the events that `monitor` receives (worker 0)."""
         if self._file is not None:
             self._trace_writer = TraceWriter(monitor, self._file, num_workers)
 
@@ -92,33 +92,33 @@ class Session:
 
     @property
     def measures(self) -> bool:
-        """Whether stores are measured at all."""
+        """True if stores are measured."""
         return self.trace.enabled or self._outputs is not None
 
     def new_meter(self, routes: Dict[Any, Any], network: Callable[[], Optional[Network]] = lambda: None
                   ) -> Union[StepMeter, NoMeter]:
-        """A meter for a store with these routes, in a host that moves what `network` gives."""
+        """Return a meter for a store with these routes; `network` returns the bytes that this host has moved."""
         number, self._stores = self._stores, self._stores + 1
         if not self.measures:
             return NO_METER
         return StepMeter(number, self.trace, self._outputs, routes, self._relieve, network)
 
     def fail(self, text: str) -> None:
-        """Before this process tells that it fails with `text`: send what it recorded."""
+        """Send the events of this process before it reports that it fails with `text`."""
         self._failed = True
         self.trace.instant('failed: ' + text)
         if self._trace_sender is not None:
             self._trace_sender.finish()
 
     def wait(self) -> None:
-        """Before this process ends others after a failure: let their last events reach the file."""
+        """Wait for the last events of other processes, before this process ends them after a failure."""
         if self._trace_writer is not None:
             self._trace_writer.wait()
         elif self._trace_sender is not None and self._failed:
             time.sleep(LAST_WORDS_S)
 
     def _relieve(self) -> None:
-        """After each step: bring the events of a job of one process to the file, if there are many."""
+        """Write the events of a job of one process to the file after a step, if there are many."""
         if self._file is not None and self._trace_writer is None and isinstance(self.trace, Recorder):
             if len(self.trace) >= _BATCH:
                 self._write_alone(self.trace)
@@ -137,7 +137,7 @@ class Session:
             self._outputs.close()
 
     def discard(self) -> None:
-        """Remove an open trace: the job did not come about."""
+        """Remove an open trace: joining the job has failed."""
         if self._file is not None:
             self._file.discard()
 
@@ -148,6 +148,6 @@ def _problem(name: str, path: str, error: Exception) -> str:
         reason = error.strerror or reason
         advice = ': give a path in a directory that exists and is writable there'
     elif not isinstance(error, ImportError):
-        reason, advice = '%s: %s' % (type(error).__name__, reason), ': mend what writes it, or leave the setting out'
+        reason, advice = '%s: %s' % (type(error).__name__, reason), ': repair its writer, or leave the setting out'
     text = '%s=%.120r cannot be written on worker 0: %s%s' % (variable(name), path, reason, advice)
     return text.encode('ascii', 'backslashreplace').decode()[:_PROBLEM_LENGTH]

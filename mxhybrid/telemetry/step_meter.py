@@ -1,13 +1,13 @@
 """Measures the calls of one store and the steps of its Trainer.
 
-A step ends with ``Trainer.update``.  In the trace of a worker's main thread it looks so::
+A step ends with ``Trainer.update``.  In the trace of a worker, its main thread has these events::
 
     | forward/backward              | step 7                          |
     |    [row_sparse_pull words]    | [exchange            ] [update] |
     |                               |  [push words] [pushpull out]    |
 
-MXNet computes asynchronously: *forward/backward* is the time until the Trainer asks for the exchange, and the
-computation itself may last into the first call that needs a gradient.
+MXNet computes asynchronously: *forward/backward* is the time until the Trainer starts the exchange.  The computation
+may go on during the first call that needs a gradient.
 """
 import time
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -23,23 +23,23 @@ class NoMeter:
     enabled = False
 
     def call(self, name: str, route: Any = None, parameter: str = '') -> Any:
-        """A context manager for a call of the store."""
+        """Return a context manager for a call of the store."""
         return OFF
 
     def allreduce_grads(self) -> Any:
-        """A context manager for ``Trainer.allreduce_grads``."""
+        """Return a context manager for ``Trainer.allreduce_grads``."""
         return OFF
 
     def update(self) -> Any:
-        """A context manager for ``Trainer.update``."""
+        """Return a context manager for ``Trainer.update``."""
         return OFF
 
     def over(self, routes: Dict[Any, Any]) -> 'NoMeter':
-        """The meter for a store that takes this one's place."""
+        """Return the meter for a store that replaces this one."""
         return self
 
 
-#: The meter where nothing was asked for.
+#: The meter of a job without records.
 NO_METER = NoMeter()
 
 Counts = Tuple[int, int, int]
@@ -55,7 +55,7 @@ def _difference(after: Counts, before: Counts) -> Dict[str, int]:
 
 
 class _Call:
-    """Times one call of the store, and notes what it moved."""
+    """Times a call of the store, and counts the bytes that it moved."""
 
     __slots__ = ('_meter', '_name', '_route', '_parameter', '_before', '_begin')
 
@@ -75,13 +75,13 @@ class _Call:
         args: Dict[str, Any] = {'parameter': self._parameter, 'step': meter.step}
         category = self._name
         if route is not None:
-            route = meter.routes.get(route.key, route)  # it may have changed over meanwhile
+            route = meter.routes.get(route.key, route)  # the key may have a new route
             args.update(_difference(_counts(route), self._before), parameter=route.name, route=route.kind)
             category += ',' + route.kind
         meter.trace.complete('%s %s' % (self._name, args['parameter']), self._begin, end, category, args)
 
 
-class _Part:
+class _Phase:
     """Times one half of a step."""
 
     __slots__ = ('_meter', '_name', '_begin')
@@ -101,8 +101,9 @@ class _Part:
 
 
 class StepMeter:
-    """Measures store `number` of this process, whose `routes` by key come to be as it trains; `network` gives what this
-    host has sent to others and received so far, None where that is not counted.
+    """Measures store `number` of this process, whose `routes`, by key, are added during training.
+
+    `network` returns the bytes that this host has sent and received so far, None if they are not counted.
     """
 
     enabled = True
@@ -111,7 +112,7 @@ class StepMeter:
                  after_step: Callable[[], None], network: Callable[[], Optional[Network]]):
         self.trace = trace
         self.routes = routes
-        #: Number of the step that is under way.
+        #: Number of the current step.
         self.step = 1
         #: Nanoseconds in calls of the store in this step.
         self._in_store = 0
@@ -124,34 +125,34 @@ class StepMeter:
         self._before: Dict[Any, Tuple[Any, Counts]] = {}
 
     def call(self, name: str, route: Any = None, parameter: str = '') -> _Call:
-        """A context manager for a call of the store that serves one key."""
+        """Return a context manager for a call of the store for one key."""
         return _Call(self, name, route, parameter)
 
-    def allreduce_grads(self) -> _Part:
-        """A context manager for ``Trainer.allreduce_grads``: a step begins."""
-        return _Part(self, 'exchange')
+    def allreduce_grads(self) -> _Phase:
+        """Return a context manager for ``Trainer.allreduce_grads``, with which a step begins."""
+        return _Phase(self, 'exchange')
 
-    def update(self) -> _Part:
-        """A context manager for ``Trainer.update``: a step ends."""
-        return _Part(self, 'update')
+    def update(self) -> _Phase:
+        """Return a context manager for ``Trainer.update``, with which a step ends."""
+        return _Phase(self, 'update')
 
     def over(self, routes: Dict[Any, Any]) -> 'StepMeter':
-        """The meter for a store that takes this one's place: steps go on."""
+        """Return the meter for a store that replaces this one, and continues its steps."""
         self.routes = routes
         return self
 
     def count(self, nanoseconds: int) -> None:
-        """A call of the store has taken so long."""
+        """Add the time of a call of the store."""
         self._in_store += nanoseconds
 
     def begin_step(self, begin: int) -> None:
-        """The exchange of gradients begins, unless it has before."""
+        """Note that the exchange of gradients begins, if it has not begun before."""
         if self._begin is None:
             self._begin = begin
             self.trace.complete('forward/backward', self._last_end, begin, 'step', {'step': self.step})
 
     def end_step(self, end: int) -> None:
-        """All parameters were updated."""
+        """Note that all parameters were updated."""
         assert self._begin is not None
         self.trace.complete('step %d' % self.step, self._begin, end, 'step', {'step': self.step, 'store': self._number})
         if self._outputs is not None:
@@ -165,9 +166,9 @@ class StepMeter:
         alpha, tables = {}, {}
         before, self._before = self._before, {}
         for route in list(self.routes.values()):
-            counted, known = before.get(route.key, (None, (0, 0, 0)))
+            former_traffic, former_counts = before.get(route.key, (None, (0, 0, 0)))
             after = _counts(route)
-            moved = _difference(after, known if counted is route.traffic else (0, 0, 0))
+            moved = _difference(after, former_counts if former_traffic is route.traffic else (0, 0, 0))
             self._before[route.key] = route.traffic, after
             total = routes.setdefault(route.kind, dict.fromkeys(moved, 0))
             for name, count in moved.items():

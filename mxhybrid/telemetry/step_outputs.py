@@ -1,4 +1,4 @@
-"""What every step took and moved, as JSON lines and for TensorBoard; in worker 0, about worker 0."""
+"""Writes the time and the traffic of every step, as JSON lines and for TensorBoard; in worker 0, about worker 0."""
 import importlib
 import json
 from typing import Any, Dict, Optional, Union
@@ -9,12 +9,12 @@ logger = get_logger(__name__)
 
 #: Modules with a ``SummaryWriter(directory, flush_secs=…)`` that has ``add_scalar(tag, value, step)``.
 WRITERS = ('tensorboardX', 'torch.utils.tensorboard', 'mxboard')
-#: Seconds after which TensorBoard's writer brings what it has to the disk.
+#: Seconds after which TensorBoard's writer flushes to the disk.
 TENSORBOARD_FLUSH_S = 10
 
 
 class JsonLines:
-    """Appends one JSON object a line to a file and flushes each, so that a running job can be read."""
+    """Appends a JSON object a line to a file, and flushes each, so that the file of a running job can be read."""
 
     def __init__(self, path: str):
         self._file: Any = open(path, 'a')
@@ -30,7 +30,7 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Writes the numbers of a record as scalars, through whichever of :data:`WRITERS` is installed."""
+    """Writes the numbers of a record as scalars, by the first of :data:`WRITERS` that is installed."""
 
     def __init__(self, directory: str):
         self._writer = _summary_writer()(directory, flush_secs=TENSORBOARD_FLUSH_S)
@@ -41,7 +41,7 @@ class TensorBoard:
             self._writer.add_scalar(tag, value, record['step'])
 
     def close(self) -> None:
-        """Bring everything to the disk."""
+        """Flush all scalars to the disk."""
         self._writer.close()
 
 
@@ -55,22 +55,22 @@ def _summary_writer() -> Any:
 
 
 def numbers_by_tag(record: Dict[str, Any]) -> Dict[str, float]:
-    """Flatten a record of :class:`mxhybrid.telemetry.step_meter.StepMeter` to tags and numbers."""
+    """Return the numbers of a record of :class:`mxhybrid.telemetry.step_meter.StepMeter` by tag."""
     top = 'mxhybrid' if record['store'] == 0 else 'mxhybrid%d' % record['store']
     flat = {'%s/%s' % (top, name): record[name] for name in ('seconds', 'store_seconds')}
     for kind, counts in record['routes'].items():
         for name, value in counts.items():
             flat['%s/%s/%s' % (top, name, kind.replace(' ', '_'))] = value
-    for kind, ways in record.get('network', {}).items():
-        for way, value in ways.items():
-            flat['%s/network_%s/%s' % (top, way, kind.replace(' ', '_'))] = value
+    for kind, counts in record.get('network', {}).items():
+        for direction, value in counts.items():
+            flat['%s/network_%s/%s' % (top, direction, kind.replace(' ', '_'))] = value
     for table, alpha in record['alpha'].items():
         flat['%s/alpha/%s' % (top, table)] = alpha
     return flat
 
 
 class StepOutputs:
-    """Where records go, by the setting that asked for it; an output that fails later is given up, the job goes on."""
+    """The outputs of records, by setting; an output that fails is closed, and the job goes on."""
 
     def __init__(self, outputs: Dict[str, Union[JsonLines, TensorBoard]]):
         self._outputs = outputs

@@ -1,8 +1,8 @@
-"""The one file with the events of all processes, a JSON array in Chrome's trace format.
+"""The trace file with the events of all processes, a JSON array in Chrome's trace format.
 
-Events are appended aside, to ``FILE.PID.part``, as they come in, so that neither memory nor a kill loses them; the
-whole file takes its place at the end, or, when a disk is full, what came before.  Chrome's format lets a file that was
-cut off lack its last bracket.
+Events are appended to ``FILE.PID.part`` as they arrive, so that memory does not fill, and a kill loses no events.  The
+complete file is renamed to its name at the end, or as far as it was written when the disk is full.  Chrome's format
+allows a file that was cut off, without its last bracket.
 """
 import contextlib
 import json
@@ -18,7 +18,7 @@ _END = '\n]\n'
 
 
 class TraceFile:
-    """Collects events, in the end at `path`; where that can be opened, a full disk later ends no job."""
+    """Collects events for the file `path`; an error of the disk later does not end the job."""
 
     def __init__(self, path: str):
         if os.path.isdir(path):
@@ -30,13 +30,13 @@ class TraceFile:
         self._file: Any = open(self._aside, 'w')
         self._file.write('[')
         self._file.flush()  # or a forked child would write it again
-        self._size = 1  # of what is whole
+        self._size = 1  # bytes of complete events
         self._separator = '\n'
         self._names: Dict[int, Tuple[str, int]] = {}
         self._lock = threading.Lock()
 
     def name(self, pid: int, name: str, order: int) -> None:
-        """Name a process and say where it is shown among the others; again where either changed."""
+        """Write the name of a process and its position among the others, if either is new."""
         if self._names.get(pid) != (name, order):
             self._names[pid] = (name, order)
             self._write([{'ph': 'M', 'name': 'process_name', 'pid': pid, 'tid': 0, 'ts': 0, 'args': {'name': name}},
@@ -44,7 +44,7 @@ class TraceFile:
                           'args': {'sort_index': order}}])
 
     def add(self, pid: int, events: List[Dict[str, Any]]) -> None:
-        """Append events of a process; ValueError or TypeError where something is none, or not JSON."""
+        """Append events of a process; ValueError or TypeError if one is not an event, or not JSON."""
         for event in events:
             if not (isinstance(event, dict) and isinstance(event.get('ph'), str)
                     and isinstance(event.get('ts'), (int, float))):
@@ -73,7 +73,7 @@ class TraceFile:
     def _give_up(self, error: OSError) -> None:
         logger.warning('trace=%r ends here, the job goes on: %s', self.path, error)
         with contextlib.suppress(OSError):
-            self._file.close()  # it tries once more to write all
+            self._file.close()  # which tries once more to write
         self._file = None
         with contextlib.suppress(OSError):
             os.truncate(self._aside, self._size)
@@ -82,7 +82,7 @@ class TraceFile:
                 file.write(_END)
 
     def close(self) -> bool:
-        """Complete the file and move it into place; returns whether this call did."""
+        """Complete the file and rename it to its name; return whether this call did that."""
         with self._lock:
             if self._file is None:
                 return False
@@ -97,7 +97,7 @@ class TraceFile:
             return True
 
     def discard(self) -> None:
-        """Remove what was written, if the file is still open."""
+        """Remove the incomplete file, if it is still open."""
         with self._lock:
             if self._file is not None:
                 self._file.close()

@@ -1,8 +1,8 @@
-"""Sends what a process recorded to the one trace file in worker 0, over the connections that watch the job.
+"""Sends the events of a process to the trace file in worker 0, over the connections of the job monitor.
 
-Every process asks worker 0's clock now and then, brings its events to that clock and sends them every few seconds:
-so little is lost with a process that is killed, no memory fills, and clocks that drift stay corrected.  The last
-ones are sent when the monitor asks for them before all leave, or when the job fails.
+Every process measures its offset to worker 0's clock repeatedly, converts its events to that clock, and sends them
+about once a second.  So a process that is killed loses few events, memory does not fill, and a drift of clocks is
+corrected.  The last events are sent when the monitor asks for them before all processes leave, or when the job fails.
 """
 import threading
 import time
@@ -14,17 +14,17 @@ from .recorder import Recorder, in_microseconds, now
 
 #: Seconds between two deliveries.
 INTERVAL_S = 1.0
-#: Round trips to worker 0's clock, of which the shortest counts: at the start, and before each delivery.
+#: Numbers of round trips to worker 0's clock, of which the shortest counts: at the start, and before each delivery.
 FIRST_ROUND_TRIPS = 8
 ROUND_TRIPS = 3
-#: Events in one message.
+#: Largest number of events in a message.
 BATCH = 500
 #: Seconds that the end of a job waits for the last events.
 LAST_EVENTS_S = 2.0
 
 
 class TraceSender:
-    """In every process: sends what `recorder` recorded over `lifeline`."""
+    """The sender in every process: sends the events of `recorder` over `lifeline`."""
 
     def __init__(self, recorder: Recorder, lifeline: Lifeline):
         self._recorder = recorder
@@ -54,14 +54,14 @@ class TraceSender:
             self._offset.settle()
 
     def _tick(self) -> None:
-        """Called about every second by the thread of the lifeline."""
+        """Send events if it is time; the thread of the lifeline calls this about every second."""
         if time.monotonic() - self._delivered > INTERVAL_S:
             self.deliver()
             self._ask_clock(ROUND_TRIPS)
             self._delivered = time.monotonic()
 
     def deliver(self) -> None:
-        """Send all events recorded so far, unless worker 0's clock is not known yet."""
+        """Send all events so far, if the offset to worker 0's clock is known."""
         if self._offset.value is None or not self._lock.acquire(timeout=LAST_EVENTS_S):
             return
         try:
@@ -73,6 +73,6 @@ class TraceSender:
             self._lock.release()
 
     def finish(self) -> None:
-        """Send all events and say that no more come."""
+        """Send all events, and a message that no more follow."""
         self.deliver()
         self._lifeline.send({'no_more_events': {'name': self._recorder.name, 'dropped': self._recorder.dropped}})

@@ -1,4 +1,4 @@
-"""Worker 0's end of a trace: tells all processes its clock, and writes the events that they send to the one file."""
+"""The part of a trace in worker 0: sends its clock to all processes, and writes their events to one file."""
 import threading
 import time
 from typing import Any, Dict, Optional, Set
@@ -14,7 +14,7 @@ logger = get_logger(__name__)
 
 
 class TraceWriter:
-    """In worker 0: answers with the time, writes the events of all processes to the file."""
+    """The writer in worker 0: answers with its time, and writes the events of all processes to the file."""
 
     def __init__(self, monitor: Monitor, file: TraceFile, num_workers: int):
         self._monitor = monitor
@@ -50,8 +50,8 @@ class TraceWriter:
         self._dropped[str(last['name'])] = int(last['dropped'])
         self._finished.add(peer.name)
 
-    def _all_came(self) -> bool:
-        """Whether all that still live have sent their last events, or time is up."""
+    def _has_last_events(self) -> bool:
+        """Return whether all live processes have sent their last events, or the time is over."""
         if self._deadline is None:
             self._deadline = time.monotonic() + LAST_EVENTS_S
         return (time.monotonic() > self._deadline
@@ -60,24 +60,24 @@ class TraceWriter:
     def _is_done(self) -> bool:
         if self._deadline is None:
             self._monitor.tell({'last_events': True})
-        if self._all_came():
+        if self._has_last_events():
             self.close()
         return self._closed.is_set()
 
     def _close_after_failure(self) -> None:
-        if not self._closed.is_set() and self._all_came():
+        if not self._closed.is_set() and self._has_last_events():
             self._file.add(0, [{'ph': 'i', 's': 'g', 'name': str(self._monitor.failure), 'tid': 0,
                                 'ts': (now() - self._origin) / 1000}])
             self.close()
 
     def wait(self) -> None:
-        """After a failure, wait until the monitor, if it knows of it, has written the file."""
+        """Wait, after a failure, until the file is written; the monitor writes it if it knows of the failure."""
         if self._monitor.failure is None:
             self.close()
         self._closed.wait(LAST_EVENTS_S + 1)
 
     def close(self) -> None:
-        """Write the file, once, and say so."""
+        """Write the file, once, and log that."""
         dropped = ['%s dropped %d events beyond its limit' % item for item in sorted(self._dropped.items()) if item[1]]
         self._file.add(0, [{'ph': 'i', 's': 'g', 'name': text, 'tid': 0, 'ts': (now() - self._origin) / 1000}
                            for text in dropped])
