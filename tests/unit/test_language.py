@@ -22,6 +22,9 @@ ROOTS = [
     'mxhybrid/commands', 'mxhybrid/planner', 'scripts/lab/planner', 'tests/oracles',
     'tests/unit/base', 'tests/unit/job', 'tests/unit/native', 'tests/unit/servers', 'tests/unit/watchdog',
     'tests/unit/commands', 'tests/unit/planner',
+    'mxhybrid/__init__.py', 'mxhybrid/checkpoint', 'mxhybrid/comm', 'mxhybrid/kvstore', 'mxhybrid/routes',
+    'mxhybrid/telemetry', 'tests/unit/checkpoint', 'tests/unit/comm', 'tests/unit/kvstore', 'tests/unit/routes',
+    'tests/unit/telemetry',
 ]
 
 #: Words after which "who" has no noun: prepositions, conjunctions and verbs.

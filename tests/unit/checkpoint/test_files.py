@@ -28,7 +28,7 @@ def small_shards(monkeypatch):
 
 @pytest.fixture
 def messages(caplog):
-    """What the library logs."""
+    """Return the messages that the library logs."""
     logger = logging.getLogger('mxhybrid')
     logger.addHandler(caplog.handler)
     yield caplog
@@ -445,7 +445,7 @@ except OSError as error:
 @pytest.mark.parametrize('limit, elements', [(5000, 10 ** 5), (10 ** 5, 10)],
                          ids=['half a shard', 'half a manifest'])
 def test_files_that_cannot_grow_leave_what_was(tmp_path, limit, elements):
-    """In a process of its own: a limit of the size of files, as a full disk gives."""
+    """Limit the size of files, as a full disk does, in a process of its own."""
     package = os.path.dirname(os.path.dirname(checkpoint_files.__file__))
     script = FULL % [os.path.dirname(__file__), os.path.dirname(package)]
     done = subprocess.run([sys.executable, '-c', script, str(tmp_path), str(limit), str(elements)],

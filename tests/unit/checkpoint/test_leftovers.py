@@ -1,4 +1,4 @@
-"""What cannot be removed from a directory of checkpoints, or is no checkpoint, keeps nobody from saving there."""
+"""Files that cannot be removed from a directory of checkpoints, or are no checkpoints, do not prevent a save there."""
 import errno
 import os
 import shutil
@@ -37,7 +37,7 @@ def undeletable(monkeypatch):
 
 
 def warnings(caplog):
-    """What was warned of."""
+    """Return the warnings."""
     return [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
 
 

@@ -30,7 +30,7 @@ def small_pieces(monkeypatch):
 
 @pytest.fixture
 def messages(caplog):
-    """What the library logs."""
+    """Return the messages that the library logs."""
     logger = logging.getLogger('mxhybrid')
     logger.addHandler(caplog.handler)
     with caplog.at_level('INFO', 'mxhybrid'):

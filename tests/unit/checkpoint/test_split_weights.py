@@ -1,4 +1,4 @@
-"""What those tell who have parts of a weight is put together, or refused."""
+"""The records of the shards of a weight are combined, or refused."""
 import pytest
 
 from mxhybrid import InputError

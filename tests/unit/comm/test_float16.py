@@ -42,7 +42,7 @@ def test_rounding_stays_within_the_documented_bound_and_overflows_where_document
 
 
 def added(values):
-    """As float16 values of several workers are, one after the other."""
+    """Add float16 values one after the other, as several workers do."""
     total = values[0].astype(np.float16)
     for value in values[1:]:
         total = total + value.astype(np.float16)
@@ -79,7 +79,7 @@ def test_magnitudes_of_both_signs_and_no_rows(stype):
 
 @pytest.fixture
 def warnings(caplog):
-    """What was warned of."""
+    """Return the warnings."""
     return lambda: [record.getMessage() for record in caplog.records]
 
 

@@ -1,4 +1,4 @@
-"""Which array of a batch feeds which embedding is found out from the first batches, or not, and then said."""
+"""The inputs of embeddings are learned from the first batches; an input that is not found is logged."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def batch(seed, form=tuple, numbers=np.array):
 
 
 def lessons(net, batches, work):
-    """What is learned from batches that are worked on so."""
+    """Return the inputs that are learned from batches, with which `work` computes."""
     inputs = EmbeddingInputs(net)
     for one in batches:
         work(one)

@@ -251,7 +251,7 @@ def test_states_written_in_the_middle_change_nothing(kind, tmp_path):
 
 @pytest.fixture(params=['by name', 'an instance'])
 def kvstore(request):
-    """What a Trainer is given."""
+    """Return the arguments of a Trainer."""
     return 'hybrid' if request.param == 'by name' else mxhybrid.create()
 
 
@@ -319,7 +319,7 @@ def test_the_line_of_an_error_that_travels_says_what_happened(text, gist):
 
 
 def test_a_net_can_be_copied_together_with_its_trainer():
-    """Before the first step; later there is a store, which MXNet cannot copy."""
+    """A Trainer is copied before its first step; later it has a store, which MXNet cannot copy."""
     net = Net('row_sparse gradient')
     net.initialize()
     trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')

@@ -1,4 +1,4 @@
-"""What qualifies for own rows: uses of a parameter's value, and optimizers."""
+"""Parameters and optimizers that qualify for rows on demand: by reads of the value, and by the kernels."""
 import copy
 
 import mxnet as mx
@@ -50,7 +50,7 @@ class Wrapped(nn.HybridBlock):
 
 
 class Scaled(nn.Embedding):
-    """What this embedding does with its weight nobody knows."""
+    """An embedding of the user, whose use of its weight is unknown."""
 
     def hybrid_forward(self, F, x, weight):
         """Look up in a table made of the weight."""

@@ -165,7 +165,7 @@ def test_bytes_are_broadcast_in_chunks(length, monkeypatch):
 
 
 def route(rows=5, width=3, key=0, dtype='float32'):
-    """What this module reads of a table's route."""
+    """The attributes of a table's route that the module reads."""
     shape, dtype = (rows, width), np.dtype(dtype)
     return types.SimpleNamespace(key=key, name='w%d' % key, shape=shape, rows=rows, dtype=dtype,
                                  state_shapes=lambda optimizer: state_shapes(optimizer, key, shape, dtype))

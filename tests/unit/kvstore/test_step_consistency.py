@@ -1,4 +1,4 @@
-"""What the workers of a Trainer tell each other, as far as one process shows it."""
+"""The comparison of steps, as far as one process shows it."""
 import threading
 
 import mxnet as mx

@@ -1,4 +1,4 @@
-"""Which tables the chooser still has to decide on."""
+"""Tables that the chooser has not decided yet."""
 from types import SimpleNamespace
 
 import numpy as np

@@ -95,7 +95,7 @@ def test_fit_takes_any_samples(seconds):
 @hypothesis_settings(deadline=None)
 @given(st.floats(0.05, 2), st.floats(0.2, 10), st.floats(0.005, 0.5), starts, st.integers(0, 10 ** 6))
 def test_noisy_curves_are_found_within_tolerance(constant, shared, each, start, seed):
-    """With 1 % noise the count found costs at most 12 % more than the best of all; P* within a factor of 3."""
+    """Noise of 1 %: the count found costs at most 12 % more than the best of all; P* within a factor of 3."""
     noise = random.Random(seed)
     curve = Fit(constant, shared, each)
     table = Candidate('table', start, 1, 256, no_cost)

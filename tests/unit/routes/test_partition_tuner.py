@@ -1,4 +1,4 @@
-"""What the search for partition counts takes for the time of a step."""
+"""The time of a step, as the search for partition counts measures it."""
 import pytest
 
 from mxhybrid.base.settings import Settings

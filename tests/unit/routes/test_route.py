@@ -1,4 +1,4 @@
-"""What the routes of a store have in common."""
+"""The common context of the routes of a store."""
 from types import SimpleNamespace
 
 from mxhybrid.base.settings import Settings

@@ -1,4 +1,4 @@
-"""What the settings ask to record, without other processes."""
+"""The records that settings request, in a job of one process."""
 import json
 import os
 import subprocess

@@ -20,7 +20,7 @@ def clock(monkeypatch):
 
 
 class Way:
-    """What a meter needs of a route."""
+    """The attributes of a route that a meter reads."""
 
     def __init__(self, name, kind, rows=10, table=None):
         self.key = self.name = name

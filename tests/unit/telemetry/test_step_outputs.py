@@ -1,4 +1,4 @@
-"""Where the numbers of steps go."""
+"""The outputs of the numbers of steps."""
 import json
 import sys
 

@@ -14,7 +14,7 @@ EVENT = {'ph': 'i', 's': 't', 'name': 'ä "quoted"\n', 'ts': 1.5, 'tid': 0}
 
 @pytest.fixture
 def path(tmp_path):
-    """Where the file shall be."""
+    """Return the path of the file."""
     return tmp_path / 'trace.json'
 
 

@@ -75,7 +75,7 @@ class Job:
         return self.members[-1]
 
     def part(self):
-        """What is in the unfinished file."""
+        """Return the contents of the unfinished file."""
         return self.path.with_name('%s.%d.part' % (self.path.name, os.getpid())).read_text()
 
     def wait_until(self, condition):

@@ -1,4 +1,4 @@
-"""What a parameter has moved adds up."""
+"""The traffic of a parameter adds up."""
 import pytest
 
 from mxhybrid.telemetry.traffic import Traffic
