@@ -214,11 +214,11 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, np.generic, type(None)))
 
 
-def _plain_attributes(thing: Any) -> Dict[str, Any]:
+def _plain_attributes(instance: Any) -> Dict[str, Any]:
     """Return the attributes of an object that are numbers, strings, or lists of them."""
     def plain(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [plain(element) for element in value]
         return value.item() if isinstance(value, np.generic) else value
-    return {name: plain(value) for name, value in getattr(thing, '__dict__', {}).items()
+    return {name: plain(value) for name, value in getattr(instance, '__dict__', {}).items()
             if name not in _NOT_STORED and is_scalar(value)}

@@ -219,17 +219,17 @@ def _put_scalars(trainer: Any, items: List[Item], described: Dict[str, Any]) -> 
                     ', '.join(changed))
 
 
-def _set_scalars(thing: Any, values: Dict[str, Any], what: str) -> List[str]:
+def _set_scalars(instance: Any, values: Dict[str, Any], label: str) -> List[str]:
     """Set the attributes that an object has; return a description of each that changed."""
     changed = []
     for name, value in values.items():
-        if name in vars(thing) and is_scalar(vars(thing)[name]):
-            old = vars(thing)[name]
+        if name in vars(instance) and is_scalar(vars(instance)[name]):
+            old = vars(instance)[name]
             if isinstance(old, tuple) and isinstance(value, list):
                 value = tuple(value)
             if old != value and not (old != old and value != value):
-                changed.append('%s.%s %s (was %s)' % (what, name, value, old))
-            setattr(thing, name, value)
+                changed.append('%s.%s %s (was %s)' % (label, name, value, old))
+            setattr(instance, name, value)
     return changed
 
 

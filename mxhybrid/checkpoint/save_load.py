@@ -54,11 +54,11 @@ class _Alone:
     rank = 0
     together = False
 
-    def allgather_json(self, value: Any, what: str) -> List[Any]:
+    def allgather_json(self, value: Any, operation: str) -> List[Any]:
         """Return the value of every worker."""
         return [value]
 
-    def spread(self, array: Any, what: str) -> None:
+    def spread(self, array: Any, operation: str) -> None:
         """Overwrite a dense array with worker 0's."""
 
     def busy(self) -> Any:
@@ -94,7 +94,7 @@ def _workers_of(trainer: Any) -> Any:
     return _Alone()
 
 
-def _on_worker_0(workers: Any, what: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
+def _on_worker_0(workers: Any, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
     """Call ``work()`` on worker 0; return its JSON value, or raise its error, on all workers.
 
     Worker 0 calls ``finish()`` afterwards, the other workers call it at once.
@@ -109,13 +109,13 @@ def _on_worker_0(workers: Any, what: str, work: Callable[[], Any], finish: Calla
         except Exception as error:  # a full disk, no permission, no memory: all workers have to raise it
             outcome['problem'] = str(error) if isinstance(error, CheckpointError) else '%s: %s' % (
                 type(error).__name__, error)
-            logger.debug('%s failed', what, exc_info=True)
+            logger.debug('%s failed', call, exc_info=True)
     finish()
-    outcome = workers.allgather_json(outcome, 'checkpoint.' + what)[0]
+    outcome = workers.allgather_json(outcome, 'checkpoint.' + call)[0]
     if 'refused' in outcome:
-        raise InputError('checkpoint.%s: %s' % (what, outcome['refused']))
+        raise InputError('checkpoint.%s: %s' % (call, outcome['refused']))
     if 'problem' in outcome:
-        raise CheckpointError('checkpoint.%s failed on worker 0: %s' % (what, outcome['problem']))
+        raise CheckpointError('checkpoint.%s failed on worker 0: %s' % (call, outcome['problem']))
     return outcome['value']
 
 
@@ -170,13 +170,13 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     directory = os.path.abspath(os.fspath(directory))
 
     def write() -> str:
-        more = manifest.plain(extra, 'extra')
+        stored_extra = manifest.plain(extra, 'extra')
         new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         if new:
             folder.sync_directory(os.path.dirname(directory))
         with folder.locked(directory), files.Writer(directory) as writer:
-            content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': more,
+            content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
                        'trainer': collect.describe(trainer, items, gathering)}
             for array in collect.arrays(trainer, items, gathering):
                 writer.add(array.name, array.shape, array.dtype, array.pieces())

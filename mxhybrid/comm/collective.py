@@ -144,9 +144,9 @@ class Collective:
         assert self.reduction is not None
         return self.reduction.buffer(name, count, dtype)
 
-    def allreduce_bucket(self, bucket: Any, given: Any, name: str, priority: int) -> None:
-        """Sum a bucket, whose values will be in `given`; returns before the sum is complete."""
-        ends = self._begins('allreduce', given, name, priority)
+    def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
+        """Sum a bucket, whose values will be in `values`; returns before the sum is complete."""
+        ends = self._begins('allreduce', values, name, priority)
         bucket.start(priority)
         ends()
 

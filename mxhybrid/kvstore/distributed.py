@@ -190,8 +190,8 @@ class Distributed:
     def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int) -> None:
         """Push dense arrays of several keys, and write the values to outputs."""
         self._before_push(work[0][0])
-        for place, (route, arrays, outs) in enumerate(self._buckets.pushpull(work, self.updater, priority)):
-            route.pushpull(arrays, outs, self.updater, priority - place)
+        for index, (route, arrays, outs) in enumerate(self._buckets.pushpull(work, self.updater, priority)):
+            route.pushpull(arrays, outs, self.updater, priority - index)
 
     def pull(self, route: Any, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
         """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
@@ -304,20 +304,20 @@ class Distributed:
         self._agreed = {key: tuple(param[-1]) for key, param in params.items() if all(param[-1])}
         return dict(zip(params, names))
 
-    def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
+    def adopt(self, former: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
-        self._lease, self._prefix, self.routes = other._lease, other._prefix, other.routes
-        self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
-        self._buckets, self._context = other._buckets, other._context
+        self._lease, self._prefix, self.routes = former._lease, former._prefix, former.routes
+        self._chooser, self._tuner, self._sums = former._chooser, former._tuner, former._sums
+        self._buckets, self._context = former._buckets, former._context
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def votes(self, flags: List[bool], waiting: str = '') -> List[bool]:
         """Return which flags are true on any worker; `waiting` names the call for a message about workers that wait."""
         return self._collective.any_of(flags, self._prefix + '.votes', waiting)
 
-    def allgather_json(self, value: Any, what: str) -> List[Any]:
+    def allgather_json(self, value: Any, operation: str) -> List[Any]:
         """Return the JSON `value` of every worker, in rank order."""
-        return self._collective.allgather_json(value, '%s.%s' % (self._prefix, what))
+        return self._collective.allgather_json(value, '%s.%s' % (self._prefix, operation))
 
     @property
     def largest_gradient(self) -> float:
@@ -350,10 +350,10 @@ class Distributed:
         data = states_file.read_on_root(fname, self._collective, self._prefix + '.file')
         return states_file.broadcast_bytes(data, self._collective, self._prefix + '.file')
 
-    def spread(self, array: Any, what: str) -> None:
+    def spread(self, array: Any, operation: str) -> None:
         """Overwrite a dense array with worker 0's (blocks)."""
-        with self._lifeline.waiting(what):
-            self._collective.broadcast_(array, '%s.%s' % (self._prefix, what))
+        with self._lifeline.waiting(operation):
+            self._collective.broadcast_(array, '%s.%s' % (self._prefix, operation))
             array.wait_to_read()
 
     def barrier(self) -> None:

@@ -349,14 +349,14 @@ class Hybrid(KVStore):
         with self._meter.call('row_sparse_pull', route):
             return route.pull_on_demand(ids, priority)
 
-    def adopt(self, other: 'Hybrid', keys_set: Set[Any]) -> None:
+    def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised anew.
 
         Values of `keys_set` were set.  Tables of other keys keep their rows, but not their optimizer state.
         """
-        self._reported = other._reported
-        self._backend.adopt(other._backend, keys_set)  # type: ignore[arg-type]
-        self._meter = other._meter.over(self._backend.routes)
+        self._reported = former._reported
+        self._backend.adopt(former._backend, keys_set)  # type: ignore[arg-type]
+        self._meter = former._meter.over(self._backend.routes)
 
     def _barrier(self) -> None:
         self._backend.barrier()

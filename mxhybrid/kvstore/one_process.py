@@ -125,12 +125,12 @@ class OneProcess:
         """Return the names of the parameters: there are no other workers."""
         return {key: param[0] for key, param in params.items()}
 
-    def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
+    def adopt(self, former: 'OneProcess', keys_set: Set[Any]) -> None:
         """Begin anew: a Trainer initialises all keys from its parameters, so nothing is taken over.
 
         A store that the script passed as an instance is used again, with a new store of MXNet's.
         """
-        if other is self:
+        if former is self:
             updater = self.updater
             self.native = mx.kv.create('device')
             self.routes.clear()

@@ -152,8 +152,8 @@ class Chooser:
         if observations is not None:
             observations.pulled += rows
 
-    def _tag(self, route: ParameterSpec, what: str) -> str:
-        return '%s.%s' % (self._context.tag(route.key, route.name), what)
+    def _tag(self, route: ParameterSpec, operation: str) -> str:
+        return '%s.%s' % (self._context.tag(route.key, route.name), operation)
 
     def _decide(self, route: Route, observations: _Observations, optimizer: Any) -> Route:
         use_here = {'pulled': observations.pulled / observations.pushes, 'free': available_bytes()}

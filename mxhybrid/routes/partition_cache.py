@@ -23,13 +23,13 @@ FORMAT = 1
 
 
 def record(tuning: Tuning, ended: List[Candidate], shapes: Dict[str, Tuple[List[int], str]],
-           kept: Dict[str, Dict[str, Any]], workers: int, servers: int) -> Dict[str, Any]:
+           unsearched: Dict[str, Dict[str, Any]], workers: int, servers: int) -> Dict[str, Any]:
     """Return what is to be written.
 
-    `ended` are the tables whose search has ended, `shapes` has their shapes and dtypes by name, and `kept` has the
+    `ended` are the tables whose search has ended, `shapes` has their shapes and dtypes by name, and `unsearched` has the
     entries of tables that need no search.
     """
-    tables = dict(kept)
+    tables = dict(unsearched)
     for table in ended:
         samples = table.search.samples
         model = fit(samples)

@@ -29,8 +29,8 @@ class Sums(Protocol):
     def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
         """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`."""
 
-    def allreduce_bucket(self, bucket: Any, given: Any, name: str, priority: int) -> None:
-        """Sum a bucket, whose values will be in `given`; returns before the sum is complete."""
+    def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
+        """Sum a bucket, whose values will be in `values`; returns before the sum is complete."""
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array by worker 0's in place; returns before it arrives."""
