@@ -26,8 +26,8 @@ def record(tuning: Tuning, ended: List[Candidate], shapes: Dict[str, Tuple[List[
            unsearched: Dict[str, Dict[str, Any]], workers: int, servers: int) -> Dict[str, Any]:
     """Return what is to be written.
 
-    `ended` are the tables whose search has ended, `shapes` has their shapes and dtypes by name, and `unsearched` has the
-    entries of tables that need no search.
+    `ended` are the tables whose search has ended, `shapes` has their shapes and dtypes by name, and `unsearched` has
+    the entries of tables that need no search.
     """
     tables = dict(unsearched)
     for table in ended:

@@ -405,7 +405,7 @@ def test_stores_that_do_not_join_the_workers_are_refused(tmp_path, monkeypatch, 
     training.fit(end=1)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="the 2 workers of this job have: use kvstore='hybrid'"):
+    with pytest.raises(InputError, match="the 2 workers of this job cannot be collected: use kvstore='hybrid'"):
         training.save(tmp_path)
     with pytest.raises(InputError, match="use kvstore='hybrid'"):
         training.load(tmp_path)
