@@ -1,8 +1,8 @@
-"""Small networks whose dimensions are equally long, and where their samples are: lengths tell nothing.
+"""Small networks whose dimensions are equally long, and the positions of their samples: lengths tell nothing.
 
-A network is called with one dimension or another of its inputs as that of the samples.  Of each output a case says
-OWN: it is what the network by itself makes of a worker's samples; WHOLE: no rule knows where its samples are, or it has
-none; or a number: the dimension in which a worker has its samples of what the network makes of all samples together.
+A network is called with one dimension or another of its inputs as that of the samples.  A case says for each output:
+OWN, if it is the output of the network for a worker's samples alone; WHOLE, if no rule knows its sample axis, or it has
+none; or a number, the dimension of the output for all samples in which a worker has its samples.
 """
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
 
@@ -172,7 +172,7 @@ def inputs_of(case: Case, seed: int = 0) -> List[np.ndarray]:
 
 
 def counts(case: Case) -> List[bool]:
-    """Whether each input has lengths or indices: that which a network calls ``n``."""
+    """Tell for each input whether it has lengths or indices: the input that a network calls ``n``."""
     code = case.forward.__code__
     return [name == 'n' for name in code.co_varnames[1:code.co_argcount]]
 
@@ -188,7 +188,7 @@ def listed(outputs: Any) -> List[Any]:
 
 
 def expected(case: Case, axes: Tuple[Any, ...], values: Sequence[np.ndarray], samples: slice) -> List[np.ndarray]:
-    """What a worker is to get of each output."""
+    """Return the box of each output that a worker has to get."""
     def made(given: Sequence[np.ndarray]) -> List[np.ndarray]:
         return [found.asnumpy() for found in listed(case.forward(mx.nd, *[
             mx.nd.array(array, dtype=case.dtype) for array in given]))]

@@ -89,7 +89,7 @@ class Ranks:
         return [_joined(boxes) for boxes in outputs], gradients, answers[0][2]
 
     def _answers(self, symbol, data, weights, splits, training, axes):
-        """What all ranks have found."""
+        """Return the answers of all ranks."""
         keys = {number: split.key for number, split in splits.items()}
         for process in self._processes:
             pickle.dump((symbol.tojson(remove_amp_cast=False), data, weights, keys, training, axes), process.stdin)

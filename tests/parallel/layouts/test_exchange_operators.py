@@ -5,7 +5,8 @@ from lab.jobs import run_job
 
 from . import BODIES
 
-#: Of each network, with and without a gradient of its data: compiled exchanges, and those that Python begins.
+#: Redistributions of each network, with and without a gradient of its data: compiled ones, and those that Python
+#: begins.
 COUNTS = {'Residual False': (4, 0), 'Residual True': (4, 0), 'Frozen False': (3, 1), 'Freezing True': (4, 0),
           'Crowd True': (2, 2)}
 

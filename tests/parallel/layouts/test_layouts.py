@@ -25,7 +25,7 @@ PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'ch
 
 
 def trained(given, launcher='horovodrun', workers=4, timeout=200, env=None):
-    """What every worker reports of every plan, by the name of what is trained."""
+    """Return what every worker reports of every plan, by the name of the network."""
     result = run_job(BODY, launcher, workers=workers, args=[json.dumps(given)], timeout=timeout, env=env).ok()
     assert sorted(result.results) == list(range(workers))
     return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in given}
@@ -47,7 +47,7 @@ def test_convolutions_and_dense_layers(launcher, env):
              CHANNELS, 1, 2]
     found = trained({'cnn': {'net': 'cnn', 'plans': plans}}, launcher, env=env)['cnn']
     check(found, plans)
-    # Of what dense layers hold, each worker has a part.
+    # Each worker holds a shard of the dense layers.
     whole = found[0][0]['held']
     assert all(one[3]['held'] < 0.6 * whole for one in found)
 
@@ -55,7 +55,7 @@ def test_convolutions_and_dense_layers(launcher, env):
 POOLED = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
 WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimizer': 'adam',
          'settings': {'learning_rate': 0.05}}
-#: What is trained, each as a job of its own would, one behind the other.
+#: The trainings of one job, one after the other, each as a job of its own would make it.
 OTHERS = {
     'a language model': {'net': 'language_model', **WORDS}, 'cells': {'net': 'cells', **WORDS},
     'pooled': {'net': 'pooled', 'plans': POOLED}, 'averaged': {'net': 'averaged', 'plans': POOLED},
@@ -74,7 +74,7 @@ OTHERS = {
 
 @pytest.fixture(scope='module')
 def others():
-    """What every worker reports of them."""
+    """The reports of every worker."""
     return trained(OTHERS, timeout=280)
 
 
@@ -86,7 +86,7 @@ def test_others(others, name):
 
 @pytest.mark.parametrize('name', ['pooled', 'averaged'])
 def test_whole_images_are_averaged_in_parts(others, name):
-    # Sums move, not images: of 8 samples and 16 channels, to whoever goes on with them, and their gradients back.
+    # Sums of 8 samples and 16 channels move, not images: to the workers that read them, and their gradients back.
     assert all(one[1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in others[name])
 
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_is_refused_on_every_worker():
 
 @pytest.fixture(scope='module')
 def uses():
-    """What every worker reports of ways in which scripts use a network that is split."""
+    """The reports of every worker on ways in which scripts use a split network."""
     result = run_job(BODIES / 'layout_uses.py', 'horovodrun', workers=4, timeout=120).ok()
     return [result.results[rank] for rank in range(4)]
 

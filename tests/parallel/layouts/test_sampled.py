@@ -8,7 +8,7 @@ from . import BODIES
 
 @pytest.fixture(scope='module', params=[2, 3], ids='{} workers'.format)
 def sampled(request):
-    """What every worker reports, and what the job has written."""
+    """The report of every worker, and the output of the job."""
     result = run_job(BODIES / 'sampled.py', 'horovodrun', workers=request.param, timeout=280).ok()
     return [result.results[rank] for rank in range(request.param)], result.output
 

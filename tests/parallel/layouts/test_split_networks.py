@@ -162,7 +162,8 @@ def _two_inputs_behind_each_other(x, y):
                          mx.sym.reshape(made, shape=(3, -1, 3))])
 
 
-#: What is built, of inputs of which kind and shape; and which of their dimensions have the samples, if not the first.
+#: Functions that build a network, with the kinds and shapes of its inputs, and the dimensions that have the samples, if
+#: not the first.
 OPERATORS = {
     'attention': (_attention, [(SINGLE, (4, 4, 12)), (IDS, (4,))], (1, 0)),
     'attention between': (_attention_between, [(SINGLE, (3, 4, 4)), (SINGLE, (4, 4, 8))], (1, 1)),

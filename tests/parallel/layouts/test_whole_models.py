@@ -26,13 +26,13 @@ def job(launcher, workers, directory, part, *args):
 
 @pytest.fixture(scope='module')
 def directory(tmp_path_factory):
-    """Where jobs of this module save."""
+    """The directory of this module's files."""
     return tmp_path_factory.mktemp('whole')
 
 
 @pytest.fixture(scope='module')
 def alone(directory):
-    """One process, without a plan."""
+    """The report of a process without a plan."""
     return job('none', 1, directory, 'alone')[0]
 
 
@@ -96,7 +96,7 @@ def test_an_export_is_the_unsplit_network(alone, split, directory, plan):
 @pytest.mark.parametrize('launcher, workers, plans, sources', [
     ('horovodrun', 2, 'layers,trick,grid', 'grid,alone,layers'), ('none', 1, ',,', 'domain,trick,layers')])
 def test_training_goes_on_under_another_plan(alone, split, directory, launcher, workers, plans, sources):
-    """On two workers, or one without a plan, from four and from one."""
+    """Two workers, or one without a plan, load the files of four and of one."""
     label = 'on%d' % workers
     found = job(launcher, workers, directory, 'resume', '--cases', 'sgd', '--plans', plans, '--sources', sources,
                 '--label', label)

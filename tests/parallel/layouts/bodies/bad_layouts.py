@@ -1,4 +1,6 @@
-"""What parallelize refuses, on every worker alike; reports the errors.  Afterwards a good call works."""
+"""Calls that parallelize refuses with the same error on every worker; reports the errors.  Afterwards a good call
+works.
+"""
 import mxnet as mx
 import nets
 from lab.reports import report
@@ -24,7 +26,7 @@ def uninitialised():
 
 
 def used():
-    """Its weights have shapes by what it was called with."""
+    """A network whose weights got their shapes by a call."""
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.Dense(32))

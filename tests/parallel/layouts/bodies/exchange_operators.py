@@ -41,11 +41,11 @@ class Frozen(Residual):
 
 
 class Freezing(Residual):
-    """After the first step, no gradients are wanted of what is before exchanges."""
+    """A network in which weights before redistributions are frozen after the first step."""
 
 
 class Crowd(gluon.HybridBlock):
-    """Gradients of so many readers of one output that MXNet adds them up in place."""
+    """An output with many readers, whose gradients MXNet adds up in place."""
 
     def __init__(self):
         super().__init__()

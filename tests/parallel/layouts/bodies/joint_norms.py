@@ -36,7 +36,7 @@ class Layers(gluon.HybridBlock):
 
 
 class Residual(gluon.HybridBlock):
-    """What a BatchNorm reads, and what it makes, other operators read, too."""
+    """A BatchNorm whose input and output have other readers, too."""
 
     def __init__(self):
         super().__init__(prefix='net_')
@@ -67,7 +67,7 @@ class Dense(gluon.HybridBlock):
 
 
 class Shared(gluon.HybridBlock):
-    """One convolution and BatchNorm on images of several sizes, whose outputs are read in an `order`."""
+    """A convolution and a BatchNorm on images of several sizes, whose outputs are read in an `order`."""
 
     def __init__(self, order):
         super().__init__(prefix='net_')
@@ -82,7 +82,7 @@ class Shared(gluon.HybridBlock):
 
 
 class OnItself(gluon.HybridBlock):
-    """One BatchNorm of what it has made itself."""
+    """A BatchNorm that is called on its own output."""
 
     def __init__(self):
         super().__init__(prefix='net_')
@@ -150,7 +150,9 @@ def train(net, shapes, dtype, kvstore, input_grad=False):
 
 
 def apart(name, dtype):
-    """How far outputs, weights and averages are from those of one process, relative to the largest."""
+    """Return the largest differences of outputs, weights and averages from those of one process, relative to the
+    largest value.
+    """
     build, data, plan = CASES[name]
     shapes = data if isinstance(data, list) else [data]
     nets = []
@@ -177,7 +179,7 @@ def apart(name, dtype):
 
 
 def refusal():
-    """Of calls of one BatchNorm whose channels are split differently."""
+    """Return the error for calls of one BatchNorm whose channels are split differently."""
     net = Shared((0, 1, 2))
     net.initialize()
     try:

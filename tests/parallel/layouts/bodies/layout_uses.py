@@ -103,7 +103,7 @@ def rates_and_multipliers(net, trainer):
 
 
 def apart(train, plan):
-    """How far weights are from those of one process, relative to the largest."""
+    """Return the largest difference of weights from those of one process, relative to the largest weight."""
     return apart_from((build(), split(build(), plan)), train)
 
 

@@ -1,6 +1,6 @@
 """Trains networks under several plans, and compares all weights with training in one process; args: JSON, by name.
 
-Of each network ``net`` (a function of nets.py), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``,
+A network has a ``net`` (a function of nets.py), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``,
 ``optimizer``, ``settings``, and what else is named in OPTIONS.  Reports for each plan the worst error, relative to the
 largest weight, how many exchanges there are, and what each worker holds.
 """
@@ -24,7 +24,7 @@ from mxhybrid.parallel.sharding.split import Split
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
            'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'end': None,
            'clip': None, 'update_on_kvstore': None}
-#: Of the network that is trained now.
+#: The options of the network that is trained now.
 GIVEN = {}
 
 
@@ -110,7 +110,7 @@ def compare(net, expected):
 
 
 def compare_plans():
-    """What comes of each plan of a network."""
+    """Return the results of each plan of a network."""
     data = nets.data_of(GIVEN['net'], GIVEN['steps'], GIVEN['batch'])
     alone = build(1, data)
     losses = train(alone, None, slice(None), data)

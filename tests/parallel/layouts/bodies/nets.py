@@ -87,12 +87,12 @@ class _LanguageModel(gluon.HybridBlock):
 
 
 def language_model():
-    """With the fused layer."""
+    """A language model with the fused recurrent layer."""
     return _LanguageModel(True)
 
 
 def cells():
-    """Cell by cell."""
+    """The same language model, cell by cell."""
     return _LanguageModel(False)
 
 

@@ -1,4 +1,4 @@
-"""One rank of a network that is split, without a job: it computes what it is told over pipes; see helpers/ranks.py.
+"""A rank of a split network, without a job: it computes the networks that it gets over pipes; see helpers/ranks.py.
 
 args: rank, and a descriptor of a socket to each other rank, as ``rank:descriptor``.
 """
@@ -50,7 +50,7 @@ def pieces(values, boxes):
 
 
 def compute(transport, text, data, weights, splits, training, axes, first):
-    """This rank's outputs and gradients, with their boxes."""
+    """Return this rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
     shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})

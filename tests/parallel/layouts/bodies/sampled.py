@@ -15,7 +15,7 @@ store = mxhybrid.create()
 
 
 class Network(gluon.HybridBlock):
-    """What a case computes of its inputs, the first of them scaled."""
+    """A case's network, with its first input scaled."""
 
     def __init__(self, case):
         super().__init__(prefix='net_')
@@ -49,7 +49,7 @@ def run(net, values, case):
 
 
 def apart(found, wanted):
-    """How far arrays are apart, relative to the largest value; infinitely, if they have other shapes."""
+    """Return the largest difference of arrays, relative to the largest value; infinity for different shapes."""
     if found.shape != wanted.shape:
         return float('inf')
     return float(np.abs(found - wanted).max() / max(1.0, np.abs(wanted).max()))
@@ -61,7 +61,7 @@ def summed(net, array):
 
 
 def problems_of(name, axes):
-    """What is wrong with a case."""
+    """Return the problems of a case."""
     case, values = CASES[name], inputs_of(CASES[name])
     _, whole_gradients, whole_scale = run(Network(case), values, case)
     shapes = list(case.shapes)
@@ -74,7 +74,7 @@ def problems_of(name, axes):
             found.append('output %d of shape %s: %g' % (at, one.shape, apart(one, wanted)))
     real = [axis for axis, are_counts in zip(axes, counts(case)) if not are_counts]
     for at, (one, whole, axis) in enumerate(zip(gradients, whole_gradients, real)):
-        # Of an input without samples each worker has an addend.
+        # The gradient of an input without samples is the sum over workers.
         one, wanted = (one, own(whole, axis, net.samples)) if axis is not None else (
             summed(net, one), whole)
         if apart(one, wanted) > bound:

@@ -1,6 +1,6 @@
 """Saves and loads split weights that pass through worker 0 in pieces of very different sizes; args: a directory.
 
-Of the rows of each weight worker 1 has the second half, of which the last piece is much smaller than the one before.
+Worker 1 has the second half of the rows of each weight, whose last piece is much smaller than the one before.
 """
 import os
 import sys

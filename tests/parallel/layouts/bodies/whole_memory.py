@@ -23,7 +23,7 @@ def status_mb(name):
 
 
 class Grown:
-    """How much more was resident at most in a block, and how much stays, than there was before all of them."""
+    """Measure the growth of resident memory in a block: its peak, and the rest at the end."""
 
     def __init__(self):
         self._before, self.peak, self.stays = status_mb('VmRSS'), {}, {}

@@ -47,7 +47,7 @@ class Net(gluon.HybridBlock):
 
 
 def plans(ranks):
-    """By name."""
+    """Return arrays by name."""
     return {
         'data': parallel.data_parallel(),
         'trick': parallel.one_weird_trick(),
@@ -139,21 +139,21 @@ def save(directory, case, dtype, name, plan):
 
 
 def resume(directory, case, dtype, source, plan, label):
-    """Into a network of other values."""
+    """Load a file into a network with other values."""
     net = split(plan, dtype)
     trainer = trainer_of(net, case)
     found = checkpoint.load(os.path.join(directory, source), net, trainer)
     assert found.step == BEFORE, found
     fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
     net.save_parameters(os.path.join(directory, '%s-%s.params' % (source, label)))
-    # What is loaded counts, whatever was there.
+    # Loaded values replace all others.
     net.load_parameters(os.path.join(directory, source + '.params'))
     mine = samples_of(net)
     return {'outputs': infer(net, dtype), 'samples': [mine.start, mine.stop]}
 
 
 def faults(directory, dtype, store):
-    """What each worker is told, and that nothing changes meanwhile."""
+    """Return the error of each worker, and whether weights have not changed."""
     net, path = split(plans(store.num_workers)['layers'], dtype), os.path.join(directory, 'faults')
     net.save_parameters(path + '.params')
     kept = mx.nd.load(path + '.params')

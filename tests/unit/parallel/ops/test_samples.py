@@ -1,4 +1,4 @@
-"""Where samples are: rules know it of every output, or workers have it whole; equal lengths tell nothing."""
+"""Sample axes: rules know that of every output, or workers have the output whole; equal lengths tell nothing."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from ....helpers.sampled_networks import CALLS, CASES, WHOLE, expected, inputs_o
 
 
 class Network(nn.HybridBlock):
-    """What a case computes."""
+    """The network of a case."""
 
     def __init__(self, forward):
         super().__init__(prefix='net_')

@@ -26,7 +26,7 @@ class Twice(mx.gluon.HybridBlock):
 
 
 def explicit(**changes):
-    """What is written of one operator."""
+    """Return a plan's JSON with some values of an operator replaced."""
     one = {'degrees': [2, 1], 'addends': 1, 'copies': 1, 'ranks': [0, 1], **changes.pop('one', {})}
     return {'plan': 'explicit', 'model': 'x', 'workers': 2, 'operators': {'dense0_fwd': one}, **changes}
 
@@ -92,7 +92,7 @@ def test_a_batch_axis_is_a_dimension(axis):
 
 
 def test_numbers_are_drawn_once():
-    """By each worker for its own samples, or by one for all: copies would not be the same."""
+    """Each worker draws for its own samples, or one worker for all: copies would not be the same."""
     def drawing(F, x):
         low = F.mean(x, axis=1)
         return F.broadcast_add(F.sample_uniform(low, low + 1, shape=6), F.random.normal_like(x))
@@ -208,7 +208,7 @@ def scalar(F, x):
 
 
 def test_a_scalar_is_refused_where_its_shape_counts_as_unknown():
-    with pytest.raises(InputError, match=r'allclose.* gives an array of shape \(\)'):
+    with pytest.raises(InputError, match=r'allclose.* returns an array of shape \(\)'):
         network_of(scalar)
 
 
@@ -219,7 +219,7 @@ def test_a_scalar_has_no_dimensions_to_name():
     assert names['_contrib_allclose'] == () and names['Reshape'] == ('channels',)
 
 
-#: What ignores the gradient of its output, or adds to it.
+#: Operators that ignore the gradient of their output, or add to it.
 LOSSES = {
     'make_loss': lambda F, x: F.make_loss(F.mean(x)), 'MakeLoss': lambda F, x: F.MakeLoss(F.sum(x)),
     'SoftmaxOutput': lambda F, x: F.SoftmaxOutput(F.sum(x, axis=0, keepdims=True), F.ones((1,))),

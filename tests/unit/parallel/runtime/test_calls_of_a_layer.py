@@ -60,7 +60,7 @@ def test_what_an_operator_is_given_bears_its_number():
 
 
 def test_the_table_has_bytes_of_each_call():
-    """Which one name had for both."""
+    """The two operators have one name."""
 
     class Exchange:
         def __init__(self, operator, sent):

@@ -1,4 +1,4 @@
-"""What is computed for the joint batch is said with its place, reason and cost, whatever the plan."""
+"""The report names operators that are computed for the joint batch, with workers, reason and cost, for any plan."""
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
@@ -10,7 +10,7 @@ RANKS = 4
 
 
 def told(make, plan=None, shape=(8, 6, 6)):
-    """What is said of operators, of outputs, and in a warning."""
+    """Return the lines about operators and about outputs, and the warning."""
     network = traced(nn.HybridLambda(make), shape)
     splits = (plan(network.graph) if plan else data_parallel()).resolve(network.graph, network.dimensions, RANKS).splits
     found = joint_operators(network.graph, network.dimensions, splits, RANKS)

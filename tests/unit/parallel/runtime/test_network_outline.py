@@ -25,7 +25,7 @@ def outline(**settings):
 
 
 def told(outlines):
-    """As they are when they have travelled."""
+    """Return outlines in the form that other workers receive."""
     return first_difference(json.loads(json.dumps([one.as_json() for one in outlines])))
 
 

@@ -15,7 +15,7 @@ COLUMNS = {0: ((0, 4), (0, 3)), 1: ((0, 4), (3, 6))}
 
 
 class Alone:
-    """A team of which this process has one rank, and whose others do nothing; its own courier."""
+    """A worker group in which this process has one rank; the other ranks do nothing.  It is its own transport."""
 
     size, reserved = 4, 0
 
@@ -77,7 +77,7 @@ def test_values_pass_through_in_slabs(monkeypatch):
 
 
 def test_gluon_by_itself_refuses_parts(tmp_path):
-    """It would take a part for the whole."""
+    """Gluon would take a shard for the whole weight."""
     param = mx.gluon.Parameter('weight', shape=(2, 6))
     param.initialize()
     refuse_shards([param], 'save_states')
@@ -97,7 +97,7 @@ def test_gluon_by_itself_refuses_parts(tmp_path):
 
 @pytest.mark.parametrize('layers', [1, 2])
 def test_one_process_reads_and_writes_what_gluon_does(tmp_path, layers):
-    """Of a network of one layer names have no places."""
+    """Names in the file of a single layer are no paths."""
     def make():
         net = mx.gluon.nn.HybridSequential() if layers > 1 else mx.gluon.nn.Dense(3, in_units=4)
         if layers > 1:
