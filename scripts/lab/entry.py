@@ -1,6 +1,7 @@
 """Begins the command lines of scripts/: finds the environment that scripts/install makes, where Python has no MXNet."""
 import importlib
 import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,4 +17,7 @@ def run(command: str, module: str) -> None:
             sys.exit(command + ': MXNet and Horovod are not installed here: run scripts/install first, then this again')
         os.execv(str(python), [str(python), str(SCRIPTS / command)] + sys.argv[1:])
     sys.path.insert(0, str(REPOSITORY))
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # As Ctrl-C: else the jobs that the command has started would go on without it.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(importlib.import_module('lab.' + module).main())

@@ -1,6 +1,10 @@
 """Fixed samples of scripts/fuzz, and that it would see a difference, make it small and show it."""
 import re
+import signal
+import sys
+import time
 
+import psutil
 import pytest
 from lab.fuzz import cli, runner
 from lab.fuzz.drawing import PER_JOB, draw
@@ -8,7 +12,8 @@ from lab.fuzz.networks import cli as networks_cli, runner as networks_runner
 from lab.fuzz.networks.drawer import Drawer
 from lab.fuzz.networks.script import standing_alone as network_standing_alone
 from lab.fuzz.script import standing_alone
-from lab.jobs import run_job
+from lab.jobs import run_job, start_command
+from lab.launchers import SCRIPTS
 
 #: Of each of these batches, which have other launchers and workers, the first programs.
 BATCHES, PROGRAMS = (0, 4), 8
@@ -81,3 +86,17 @@ def test_a_planted_difference_of_a_network_is_found_and_shown(tmp_path):
     script = tmp_path / 'case.py'
     script.write_text(network_standing_alone(program, str(script)))
     assert re.search(r'step 0: .*elements differ', run_job(script, 'horovodrun', workers=2).ok().output)
+
+
+def test_a_fuzzer_that_is_terminated_ends_its_job():
+    with start_command([sys.executable, str(SCRIPTS / 'fuzz'), '--first', '0', '--programs', '20']) as command:
+        fuzzer, deadline, started = psutil.Process(command.pid), time.monotonic() + 90, []
+        while not any('body.py' in ' '.join(process.cmdline()) for process in started if process.is_running()):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+            started = fuzzer.children(recursive=True)
+        command.kill(command.pid, signal.SIGTERM)
+        result = command.wait(timeout=60)
+    assert result.returncode == 130, result.output
+    _, left = psutil.wait_procs(started, timeout=10)
+    assert not left
