@@ -49,18 +49,18 @@ class Table:
 
     def __init__(self, values, count, handler=None):
         self.handler = handler or LoudHandler()
-        self.plan = Placement(2, MAILBOX + 1).place(ROWS, WIDTH, values.itemsize, count)
-        self.keys = list(self.plan.keys)
-        shapes = [self.plan.shape(part) for part in range(count)]
-        self.stored = [make_row_sparse(np.arange(shape[0]), values[self.plan.members(part)], shape)
+        self.partitioning = Placement(2, MAILBOX + 1).place(ROWS, WIDTH, values.itemsize, count)
+        self.keys = list(self.partitioning.keys)
+        shapes = [self.partitioning.shape(part) for part in range(count)]
+        self.stored = [make_row_sparse(np.arange(shape[0]), values[self.partitioning.members(part)], shape)
                        for part, shape in enumerate(shapes)]
         self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH)
         Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
     def push(self, ids, rows):
         """Handle one merged push as servers do, partitions without rows included."""
-        for part, at in enumerate(split(self.plan, ids)):
-            grad = make_row_sparse(local(self.plan, ids[at]), rows[at], self.plan.shape(part))
+        for part, at in enumerate(split(self.partitioning, ids)):
+            grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
             self.handler.update_multi_precision(self.keys[part], self.stored[part], grad, None)
 
     def set_optimizer(self, optimizer, count=None, **changes):
@@ -73,8 +73,8 @@ class Table:
         whole = np.empty((ROWS, WIDTH), self.stored[0].dtype)
         for part, array in enumerate(self.stored):
             ids, rows = row_sparse_parts(array)
-            assert len(ids) == len(self.plan.members(part))
-            whole[self.plan.members(part)] = rows
+            assert len(ids) == len(self.partitioning.members(part))
+            whole[self.partitioning.members(part)] = rows
         return whole
 
     def read_state(self, slot, width, at_once=2, dtype=None):
@@ -85,7 +85,7 @@ class Table:
         dtype = np.dtype(dtype or self.stored[0].dtype)
         whole = np.empty((ROWS, width), dtype)
         for part, key in enumerate(self.keys):
-            members = self.plan.members(part)
+            members = self.partitioning.members(part)
             for start in range(0, len(members), at_once):
                 stop = min(start + at_once, len(members))
                 mailbox[:] = -1
@@ -139,10 +139,10 @@ def equal(found, wanted):
 
 def recut(table, count, through_workers=False):
     """Move a table to `count` partitions, as worker 0 commands it, all in this process or all through workers."""
-    handler, old_keys, old_plan, old = table.handler, table.keys, table.plan, table.stored
-    table.plan = Placement(1, max(old_keys) + 1).place(ROWS, WIDTH, 4, count)
-    table.keys = list(table.plan.keys)
-    shapes = [table.plan.shape(part) for part in range(count)]
+    handler, old_keys, old_partitioning, old = table.handler, table.keys, table.partitioning, table.stored
+    table.partitioning = Placement(1, max(old_keys) + 1).place(ROWS, WIDTH, 4, count)
+    table.keys = list(table.partitioning.keys)
+    shapes = [table.partitioning.shape(part) for part in range(count)]
     table.stored = [make_row_sparse(np.arange(shape[0]), np.full(shape, 7, old[0].dtype), shape) for shape in shapes]
     handler.do_table('w', table.keys, [shape[0] for shape in shapes], WIDTH)
     table.push(np.empty(0, np.int64), np.empty((0, WIDTH), old[0].dtype))
@@ -157,7 +157,7 @@ def recut(table, count, through_workers=False):
                 handler.do_expose(old_keys, slot)
             whole = np.empty((ROWS, WIDTH), old[0].dtype)
             for part, array in enumerate(old):
-                whole[old_plan.members(part)] = row_sparse_parts(array)[1]
+                whole[old_partitioning.members(part)] = row_sparse_parts(array)[1]
             handler.do_mode(table.keys, 'assign' if slot < 0 else 'state:%d' % slot)
             table.push(np.arange(ROWS), whole)
     handler.do_mode(table.keys, 'optimize')

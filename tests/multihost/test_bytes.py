@@ -26,5 +26,5 @@ def test_a_host_sends_each_row_once_and_counts_it(cluster):
     (received, sent), network = merged[0], said['network']
     assert 0.85 * sent < sum(ways['sent'] for ways in network.values()) < sent
     assert 0.85 * received < sum(ways['received'] for ways in network.values()) < received
-    assert 'between this host' in said['plan'] and 'pull response' in said['plan']
-    assert by_ps_lite['network'] is None and 'between this host' not in by_ps_lite['plan']
+    assert 'between this host' in said['table'] and 'pull response' in said['table']
+    assert by_ps_lite['network'] is None and 'between this host' not in by_ps_lite['table']

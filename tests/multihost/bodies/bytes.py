@@ -18,4 +18,4 @@ for step in range(STEPS):
     store.push('table', mx.nd.sparse.row_sparse_array((np.ones((TOUCHED, WIDTH), np.float32), ids), (ROWS, WIDTH)))
     store.row_sparse_pull('table', out=out, row_ids=mx.nd.array(ids, dtype='int64'))
     np.testing.assert_array_equal(out.data.asnumpy(), np.repeat(-total[ids, None], WIDTH, 1).astype('float32'))
-report(store.rank, payload=STEPS * TOUCHED * WIDTH * 4, network=store._job.network(), plan=store.report())
+report(store.rank, payload=STEPS * TOUCHED * WIDTH * 4, network=store._job.network(), table=store.report())

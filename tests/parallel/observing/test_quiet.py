@@ -8,7 +8,7 @@ from mxhybrid.native.log_filter import VARIABLE
 
 from . import BODIES
 
-#: What ``bodies/quiet.py`` has to say, and how often: it trains two nets alike, with the same plan.
+#: What ``bodies/quiet.py`` has to say, and how often: it trains two nets alike, with the same route table.
 EXPECTED = [
     (r'prefetching: no array of a batch has the row ids of net_(weight|gradient)_weight: .*', 4),
     (r'routes:', 1),
@@ -17,8 +17,8 @@ EXPECTED = [
     (r'taken from the checkpoint, not from the script: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),
     (r'resumed from step 11: .*', 1),
 ]
-PLAN = (r'(mxhybrid: \d workers on 1 host, 1 server; averages over 3 steps of rank 0; rows and dense sums by the lane|'
-        r'parameter +shape .*|-+  -.*|net_.*)')
+ROUTE_TABLE = (r'(mxhybrid: \d workers on 1 host, 1 server; averages over 3 steps of rank 0; '
+               r'rows and dense sums by the lane|parameter +shape .*|-+  -.*|net_.*)')
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -33,7 +33,7 @@ def run(launcher, workers, directory, **env):
 def test_worker_0_says_everything_once(launcher, workers, tmp_path):
     lines = run(launcher, workers, tmp_path)
     said = [line.replace('[mxhybrid rank 0] ', '', 1) for line in lines if line.startswith('[mxhybrid rank 0] ')]
-    table = [line for line in lines if re.fullmatch(PLAN, line)]
+    table = [line for line in lines if re.fullmatch(ROUTE_TABLE, line)]
     assert len(said) + len(table) == len(lines), '\n'.join(lines)
     assert len(table) == 7
     found = [sum(bool(re.fullmatch(pattern, line)) for line in said) for pattern, _ in EXPECTED]

@@ -54,7 +54,7 @@ def test_near_dense_tables_move_in_mid_training(expected, switched):
 
 def test_report_shows_the_numbers(switched):
     result, _ = switched
-    lines = {line.split()[0]: line for line in result.results[0]['plan'].split('because')[1].splitlines()[2:]}
+    lines = {line.split()[0]: line for line in result.results[0]['table'].split('because')[1].splitlines()[2:]}
     assert sorted(lines) == ['net_%s_weight' % table for table in sorted(KINDS)]
     near = result.results[0]['choices']['sgd/net_near_weight']
     for text in ('97.7%', '2.1 MB', '%.1f ms' % (1e3 * near['servers_s']), '%.1f ms' % (1e3 * near['allreduce_s']),

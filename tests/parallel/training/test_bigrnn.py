@@ -35,7 +35,7 @@ def assert_equals(expected, result, workers):
     assert [result.results[rank]['seen'] for rank in range(workers)] == [(rank, workers) for rank in range(workers)]
 
 
-def read_plan(text):
+def read_route_table(text):
     """Lines of ``report()`` as dicts, by parameter."""
     cells = [re.split(r'\s{2,}', line) for line in text.splitlines()[1:]]
     return {line[0]: dict(zip(cells[0], line)) for line in cells[2:]}
@@ -49,15 +49,15 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions):
                      env={'MXHYBRID_PARTITIONS': wanted or None}).ok()
     assert_equals(expected, result, workers)
     for rank in range(workers):
-        plan = read_plan(result.results[rank]['plan'])
-        assert {name: line['route'] for name, line in plan.items()} == {
+        table = read_route_table(result.results[rank]['table'])
+        assert {name: line['route'] for name, line in table.items()} == {
             name: 'server weights' if name in TABLES else 'allreduce' for name in expected['weights']}
         for name in TABLES:
             count = partitions[name.split('_')[1]] if partitions else servers
-            assert plan[name]['partitions'] == str(count)
-            assert plan[name]['servers'] == ','.join(map(str, range(servers)))
+            assert table[name]['partitions'] == str(count)
+            assert table[name]['servers'] == ','.join(map(str, range(servers)))
             # Of 200 rows only those of its own words and of the candidates travel.
-            assert 0 < int(plan[name]['rows/step']) <= 12 * 6 // workers + 20
+            assert 0 < int(table[name]['rows/step']) <= 12 * 6 // workers + 20
 
 
 def test_one_process_without_launcher(expected):

@@ -94,12 +94,12 @@ class HalfTable(Table):
         super().__init__(values, count)
         self.push_keys = [1000 + key for key in self.keys]
         pair_keys = [2000 + key for key in self.keys]
-        shapes = [self.plan.shape(part) for part in range(count)]
+        shapes = [self.partitioning.shape(part) for part in range(count)]
         self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, self.push_keys, pair_keys)
         self.pairs, self.stubs = [], []
         for part, (rows, _) in enumerate(shapes):
             pairs = np.zeros((rows, packed_width(WIDTH)), np.float32)
-            unpack(pairs, WIDTH)[:] = values[self.plan.members(part)]
+            unpack(pairs, WIDTH)[:] = values[self.partitioning.members(part)]
             self.pairs.append(make_row_sparse(np.arange(rows), pairs, pairs.shape))
             self.stubs.append(make_row_sparse(np.arange(1), np.zeros((1, WIDTH), np.float32), (rows, WIDTH)))
             nothing = mx.nd.sparse.zeros('row_sparse', pairs.shape)
@@ -112,15 +112,15 @@ class HalfTable(Table):
 
     def push(self, ids, rows):
         """A push of gradients, to keys of their own."""
-        for part, at in enumerate(split(self.plan, ids)):
-            grad = make_row_sparse(local(self.plan, ids[at]), rows[at], self.plan.shape(part))
+        for part, at in enumerate(split(self.partitioning, ids)):
+            grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
             self.handler.update_multi_precision(self.push_keys[part], self.stubs[part], grad, None)
 
     def halves(self):
         """The whole table as workers see it."""
         whole = np.empty((ROWS, WIDTH), np.float16)
         for part, array in enumerate(self.pairs):
-            whole[self.plan.members(part)] = unpack(row_sparse_parts(array)[1], WIDTH)
+            whole[self.partitioning.members(part)] = unpack(row_sparse_parts(array)[1], WIDTH)
         return whole
 
 
@@ -489,11 +489,11 @@ def test_released_partitions_hold_nothing_and_can_be_filled_again():
     table.set_optimizer(mx.optimizer.create('sgd', momentum=0.9))
     ids, rows = next(merged_gradients(1))
     table.push(ids, rows)
-    before, keys, plan, stored = table.values(), table.keys, table.plan, table.stored
+    before, keys, partitioning, stored = table.values(), table.keys, table.partitioning, table.stored
     recut(table, 5)
     parts = [table.handler._partitions[key] for key in keys]
     assert all(part.state is None and not part.has_state and part.mode == 'capture' for part in parts)
     table.handler.do_move('w', ROWS, table.keys, keys, 1)
-    table.keys, table.plan, table.stored = keys, plan, stored
+    table.keys, table.partitioning, table.stored = keys, partitioning, stored
     np.testing.assert_array_equal(table.values(), before)
     assert all(table.handler._optimizers['w'].live._index_update_count[key] == 1 for key in keys)

@@ -137,7 +137,7 @@ def main():
                     choices[optimizer + '/' + route.name] = dict(
                         numbers, way=choice.route, because=choice.because, kind=route.kind, touched=choice.touched,
                         union=choice.union)
-            report(worker['rank'], plan=trainer._kvstore.report(), choices=choices)
+            report(worker['rank'], table=trainer._kvstore.report(), choices=choices)
 
 
 if __name__ == '__main__':

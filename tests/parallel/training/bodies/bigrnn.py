@@ -1,7 +1,7 @@
 """Train gluonnlp's BigRNN, as its ``large_word_language_model.py`` does, on this worker's columns of a joint batch.
 
 The tables of the input embedding and of the sampled softmax have row_sparse weights and gradients; the projected
-LSTM, with deferred shapes, and the softmax bias are dense. Every worker reports all final parameters and the plan;
+LSTM, with deferred shapes, and the softmax bias are dense. Every worker reports all final parameters and the route table;
 rank 0 then saves them, as users do, and evaluates gluonnlp's BigRNN for evaluation on held-out words.
 
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.
@@ -106,7 +106,7 @@ def main():
     report(store.rank, stypes={name: param._stype for name, param in params.items()},
            weights={name: param._reduce().tostype('default') for name, param in params.items()})
     if isinstance(store, mxhybrid.Hybrid):
-        report(store.rank, plan=store.report(), seen=(store.rank, store.num_workers))
+        report(store.rank, table=store.report(), seen=(store.rank, store.num_workers))
     if store.rank == 0:
         report(store.rank, held_out=evaluate(model, data))
 
