@@ -1,8 +1,8 @@
 """Train gluonnlp's BigRNN, as its ``large_word_language_model.py`` does, on this worker's columns of a joint batch.
 
 The tables of the input embedding and of the sampled softmax have row_sparse weights and gradients; the projected
-LSTM, with deferred shapes, and the softmax bias are dense. Every worker reports all final parameters and the route table;
-rank 0 then saves them, as users do, and evaluates gluonnlp's BigRNN for evaluation on held-out words.
+LSTM, with deferred shapes, and the softmax bias are dense. Every worker reports all final parameters and the route
+table; rank 0 then saves the parameters, as users do, and evaluates gluonnlp's BigRNN for evaluation on held-out words.
 
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.
 """
