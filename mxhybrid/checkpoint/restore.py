@@ -124,7 +124,7 @@ def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict
         workers: Any) -> None:
     """Restore weights, optimizer state and counters (collective).
 
-    All workers give the same arguments, except `source`: worker 0's has the values.  ``workers.spread(array, what)``
+    All workers give the same arguments, except `source`: worker 0's has the values.  ``workers.broadcast(array, what)``
     overwrites a dense array by worker 0's, ``workers.allgather_json(value, what)`` returns the JSON values of all
     workers, and `workers.together` says whether there are several.  CheckpointError on all workers if the stored state
     is not of the kind that the optimizer keeps.
@@ -134,7 +134,7 @@ def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict
         trainer_hooks.move_weights_to_workers()
     for item in items:
         if shard_of(item.param) is None:
-            _put_weight(item, stored, source, workers.spread, workers.together)
+            _put_weight(item, stored, source, workers.broadcast, workers.together)
         else:
             shape = tuple(stored[item.name + '/weight']['shape'])
             put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
@@ -149,7 +149,7 @@ def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict
                     WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']), None)
                     for name in names]))
             elif table_route(trainer, item) is None:
-                _put_state(trainer, item, names, stored, source, workers.spread)
+                _put_state(trainer, item, names, stored, source, workers.broadcast)
             else:
                 _put_table(trainer, item, names, stored, source)
     put_states(trainer, split, lambda item, slot, whole: _adjacent(
@@ -169,7 +169,7 @@ def _adjacent(source: Source, name: str, shape: Tuple[int, ...], dtype: Any) -> 
         (last - first,) + tuple(shape[1:]))
 
 
-def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Callable[[Any, str], None],
+def _put_weight(item: Item, stored: Dict[str, Any], source: Source, broadcast: Callable[[Any, str], None],
                 together: bool) -> None:
     """Set a weight before the store is made; tables of several workers are filled later."""
     param, name = item.param, item.name + '/weight'
@@ -177,7 +177,7 @@ def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Call
     if not trainers.is_row_sparse(param) or item.key is None:
         array = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
         source.fill(host_view(array), name)
-        spread(array, 'checkpoint.weight')
+        broadcast(array, 'checkpoint.weight')
         if trainers.is_row_sparse(param):
             array = array.tostype('row_sparse')
         elif mx.util.is_np_array():
@@ -276,7 +276,7 @@ def _rows(source: Source, name: str, width: int, table_width: int, dtype: Any) -
 
 
 def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source,
-               spread: Callable[[Any, str], None]) -> None:
+               broadcast: Callable[[Any, str], None]) -> None:
     """Give every worker the state of a parameter that it updates itself (collective)."""
     optimizer, updaters = trainer.optimizer, trainers.updaters_of(trainer)
     for updater in updaters:
@@ -297,7 +297,7 @@ def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dic
         value, view = _empty_like(like)
         source.fill(view, name)
         if value.stype == 'default':
-            spread(value, 'checkpoint.state')
+            broadcast(value, 'checkpoint.state')
         for template, copies in zip(templates, arrays):
             copies.append(value.copyto(state_arrays(template)[slot].context))
     for updater, template, copies in zip(updaters, templates, arrays):

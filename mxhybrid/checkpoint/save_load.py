@@ -58,7 +58,7 @@ class _Alone:
         """Return the value of every worker."""
         return [value]
 
-    def spread(self, array: Any, operation: str) -> None:
+    def broadcast(self, array: Any, operation: str) -> None:
         """Overwrite a dense array with worker 0's."""
 
     def busy(self) -> Any:
@@ -74,7 +74,7 @@ class _Together:
     def __init__(self, store: Hybrid):
         backend: Any = store.backend
         self.rank, self.allgather_json = store.rank, backend.allgather_json
-        self.spread, self.busy = backend.spread, backend.busy
+        self.broadcast, self.busy = backend.broadcast, backend.busy
 
 
 def _workers_of(trainer: Any) -> Any:

@@ -77,13 +77,13 @@ class Collective:
         """Find out whether Horovod was built with NCCL on all workers, if that is `wanted` (collective)."""
         self.reaches_gpus = all(self.allgather_json(wanted and bool(self._hvd.nccl_built()), 'mxhybrid.nccl'))
 
-    def sum_by(self, reduction: 'DenseSums') -> None:
+    def use_reduction(self, reduction: 'DenseSums') -> None:
         """Let `reduction` sum the arrays that it serves, from now on."""
         self.reduction = reduction
 
     @contextmanager
     def without_reduction(self) -> Iterator[None]:
-        """Surround operations that Horovod makes, in spite of :meth:`sum_by`."""
+        """Surround operations that Horovod makes, in spite of :meth:`use_reduction`."""
         former, self.reduction = self.reduction, None
         try:
             yield
@@ -91,11 +91,11 @@ class Collective:
             self.reduction = former
 
     @property
-    def can_begin_anew(self) -> bool:
-        """True if :meth:`begin_anew` can be called: another transport makes sums meanwhile, and Horovod uses Gloo."""
+    def can_restart(self) -> bool:
+        """True if :meth:`restart` can be called: another transport makes sums meanwhile, and Horovod uses Gloo."""
         return self.reduction is not None and self._hvd.is_initialized() and bool(self._hvd.gloo_enabled())
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """End Horovod, and start it with the present environment (on all workers, with nothing under way)."""
         self._shutdown()
         self._hvd.init()

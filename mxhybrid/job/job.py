@@ -123,7 +123,7 @@ class Job:
                                  self.settings.timeout,
                                  lambda server_domains: is_served(self.settings, self.rank, domains, server_domains))
         if lane is not None and self.settings.dense != 'horovod':
-            collective.sum_by(LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus))
+            collective.use_reduction(LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus))
 
     @property
     def rank(self) -> int:
@@ -148,7 +148,7 @@ class Job:
     def restart_horovod(self) -> None:
         """Restart Horovod with the settings of a job whose dense sums Horovod carries.
 
-        All workers call this, with no operation under way; see :attr:`Collective.can_begin_anew`.
+        All workers call this, with no operation under way; see :attr:`Collective.can_restart`.
         """
         assert self.collective is not None
         topology = self.topology
@@ -157,7 +157,7 @@ class Job:
         interface = read_launch().interface or interface_of(topology.addresses[self.rank])
         with anew(topology, self.settings.limits, port, interface), self.guard.deadline(
                 self.settings.timeout, 'Horovod to connect its workers once more'):
-            self.collective.begin_anew()
+            self.collective.restart()
 
     @property
     def wires(self) -> str:

@@ -311,7 +311,7 @@ class Distributed:
         self._buckets, self._context = former._buckets, former._context
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
-    def votes(self, flags: List[bool], waiting: str = '') -> List[bool]:
+    def any_of(self, flags: List[bool], waiting: str = '') -> List[bool]:
         """Return which flags are true on any worker; `waiting` names the call for a message about workers that wait."""
         return self._collective.any_of(flags, self._prefix + '.votes', waiting)
 
@@ -324,7 +324,7 @@ class Distributed:
         """Largest magnitude of a float32 gradient that cannot overflow in the sum over all workers."""
         return safe_magnitude(self._job.num_workers) if self._settings.halves else float('inf')
 
-    def add_up(self, values: np.ndarray) -> Any:
+    def allreduce_numbers(self, values: np.ndarray) -> Any:
         """Sum a few float64 values over all workers; return an array that is filled later and reused by the next call.
         """
         if self._sums is None or len(self._sums) != len(values):
@@ -336,7 +336,7 @@ class Distributed:
         self._collective.allreduce_(self._sums, self._prefix + '.step_consistency')
         return self._sums
 
-    def times(self, call: str) -> int:
+    def call_count(self, call: str) -> int:
         """Return how often this worker has made a collective call of this name."""
         return self._lifeline.times(call)
 
@@ -350,7 +350,7 @@ class Distributed:
         data = states_file.read_on_root(fname, self._collective, self._prefix + '.file')
         return states_file.broadcast_bytes(data, self._collective, self._prefix + '.file')
 
-    def spread(self, array: Any, operation: str) -> None:
+    def broadcast(self, array: Any, operation: str) -> None:
         """Overwrite a dense array with worker 0's (blocks)."""
         with self._lifeline.waiting(operation):
             self._collective.broadcast_(array, '%s.%s' % (self._prefix, operation))

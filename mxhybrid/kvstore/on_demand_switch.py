@@ -73,7 +73,7 @@ class OnDemandSwitch:
         if not self.copies:
             return
         keys = list(self.copies)
-        votes = self._backend.votes([all_leave or self._leaves(key) for key in keys] + [local, not local],
+        votes = self._backend.any_of([all_leave or self._leaves(key) for key in keys] + [local, not local],
                                     _LOCAL_UPDATE if local else '')
         if votes[-1] and votes[-2]:
             # Workers that make a step have sent dense gradients, which cannot be withdrawn.

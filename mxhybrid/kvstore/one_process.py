@@ -137,11 +137,11 @@ class OneProcess:
             if updater is not None:
                 self.native.set_optimizer(updater.optimizer)
 
-    def add_up(self, values: np.ndarray) -> Any:
+    def allreduce_numbers(self, values: np.ndarray) -> Any:
         """Sum values over all workers."""
         return mx.nd.array(values, dtype=np.float64, ctx=mx.cpu())
 
-    def times(self, call: str) -> int:
+    def call_count(self, call: str) -> int:
         """Return 0: collective calls are not counted."""
         return 0
 

@@ -142,12 +142,12 @@ class StepConsistency:
         numbers = np.zeros((self._store.num_workers, len(_COMPARED)))
         multipliers = np.array([(param.lr_mult, param.wd_mult) for param in params], np.float64)
         numbers[self._store.rank] = [self.batch_size, _learning_rate(optimizer), optimizer.wd,
-                                     self._store.backend.times(NETWORK_CALL), zlib.crc32(multipliers.tobytes()),
+                                     self._store.backend.call_count(NETWORK_CALL), zlib.crc32(multipliers.tobytes()),
                                      *(_setting(optimizer, name) for name in _SETTINGS)]
         report = np.concatenate([fresh, has_new_values, [overflows, ignore_stale], numbers.ravel()])
         with self._lock:
             self._values = None
-            self._sum = self._store.backend.add_up(report)
+            self._sum = self._store.backend.allreduce_numbers(report)
 
     def _read(self) -> np.ndarray:
         with self._lock:
@@ -205,7 +205,7 @@ class StepConsistency:
         for param, count in zip(self._params, counts):
             if count == self._store.num_workers and shard_of(param) is None:
                 first, *others = [array.as_nd_ndarray() for array in trainers.arrays_of(param)]
-                self._store.backend.spread(first, 'new values')
+                self._store.backend.broadcast(first, 'new values')
                 for array in others:
                     first.copyto(array)
         self.new_values.clear()

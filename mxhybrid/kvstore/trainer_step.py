@@ -183,7 +183,7 @@ class TrainerHooks:
                 switch.before_local_update()
             if loss_scaler_of(trainer) is not None and self._has_shards and not trainer._update_on_kvstore:
                 # Workers have different gradients, but must come to the same decision.
-                overflow, = trainer._kvstore.backend.votes([any_overflows(trainer._params, float('inf'))],
+                overflow, = trainer._kvstore.backend.any_of([any_overflows(trainer._params, float('inf'))],
                                                            'the loss scaler')
                 _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
             elif trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
