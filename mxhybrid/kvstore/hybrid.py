@@ -136,7 +136,7 @@ class Hybrid(KVStore):
 
         Three more parts follow where they apply: the bytes that this host has sent to other hosts and received from
         them by the lane; the numbers that decided, for tables whose route was measured or forced; and the shards of
-        weights that this worker holds, with the bytes that it sends in exchanges between layers.
+        weights that this worker holds, with the bytes that it sends in redistributions between layers.
         """
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}

@@ -95,7 +95,7 @@ def agreed(param: Any) -> List[Any]:
     return [param.grad_req, list(param.shape or ())] if shard is None else [shard.grad_req, list(shard.whole_shape)]
 
 
-def set_exchanges(param: Any, line: str) -> None:
+def set_redistributions(param: Any, line: str) -> None:
     """Note a line of text about the exchanges of the network that a parameter belongs to."""
     setattr(param, _EXCHANGES, line)
 

@@ -17,7 +17,7 @@ from .redistribution import Redistribution
 from .redistribution_operator import CarrierTransport, RedistributionOperator, Transport
 from .socket_transport import SocketCarrier
 
-_PURPOSE = 'exchanges of layers'
+_PURPOSE = 'redistributions between layers'
 _NAME = 'mxhybrid.parallel.'
 
 
@@ -29,7 +29,7 @@ class WorkerGroup:
         self._collective: Any = job.collective
         self.rank, self.size = job.rank, job.num_workers
         self._reserved = 0
-        self._fails: Callable[[BaseException], None] = job.guard.fails_with('an exchange of layers: ')
+        self._fails: Callable[[BaseException], None] = job.guard.fails_with('a redistribution between layers: ')
         self._carrier: Optional[SocketCarrier] = None
         self._transport: Any = None
 
@@ -94,8 +94,8 @@ class WorkerGroup:
         if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:
-                exchange = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
-                self._transport = LaneTransport(Channels(lane, exchange, self._job.settings.timeout))
+                allgather = functools.partial(self._collective.allgather_json, name=_NAME + 'channels')
+                self._transport = LaneTransport(Channels(lane, allgather, self._job.settings.timeout))
             else:
                 self._carrier = SocketCarrier(self.rank, self._connect() if self.size > 1 else {}, self._fails)
                 self._transport = CarrierTransport(self._carrier)

@@ -31,8 +31,8 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
                 if rank in boxes) for rank in range(ranks)]
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
                 for number, _ in _held(graph, shards))
-    title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d exchanges, %s per step between '
-             'all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(redistributions),
+    title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d redistributions, %s per step '
+             'between all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(redistributions),
                               size_text(sum(sent.values()))))
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
     ends = note_lines(graph, dimensions, shards.splits, ranks, notes)

@@ -10,7 +10,7 @@ from mxnet import autograd, gluon
 from ...base.errors import InputError
 from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
-from ...kvstore.weight_shards import NETWORK_CALL, agreed, set_exchanges
+from ...kvstore.weight_shards import NETWORK_CALL, agreed, set_redistributions
 from ...native import trainers
 from ...native.recording import wants_gradient
 from ..ops.registry import collectives, rule_of
@@ -63,7 +63,7 @@ class Parallel(gluon.Block):
         self.params.update(_as_dict(params.by_name))
         if root is None:
             for param in params.by_name.values():
-                set_exchanges(param, self._exchanges_line())
+                set_redistributions(param, self._redistributions_line())
 
     @property
     def samples(self) -> slice:
@@ -120,13 +120,13 @@ class Parallel(gluon.Block):
         """The number of redistributions of tensors in a training step, on all workers together."""
         return len(self._programs[True].redistributions)
 
-    def _exchanges_line(self) -> str:
+    def _redistributions_line(self) -> str:
         redistributions = self._programs[True].redistributions
         sent = sum(transfer.bytes_sent(redistribution.dtype.itemsize) for redistribution in redistributions
                    for transfer in (redistribution.forward, redistribution.backward))
         if not redistributions:
             return ''
-        return ('exchanges between layers: %d in a step, forwards and backwards, in which this worker sends %s'
+        return ('redistributions between layers: %d in a step, forwards and backwards, in which this worker sends %s'
                 % (len(redistributions), size_text(sent)))
 
     def forward(self, *args: Any) -> Any:

@@ -210,8 +210,8 @@ def test_what_a_script_may_get_wrong_is_named(uses, name, message):
 
 def test_exchanges_in_the_report_of_the_store(uses):
     for one in uses:
-        assert re.fullmatch(r'exchanges between layers: [1-9]\d* in a step, forwards and backwards, in which this '
-                            r'worker sends [\d.]+ kB', one['told']), one['told']
+        assert re.fullmatch(r'redistributions between layers: [1-9]\d* in a step, forwards and backwards, in which '
+                            r'this worker sends [\d.]+ kB', one['told']), one['told']
 
 
 def test_exchanges_in_traces(tmp_path):
