@@ -86,7 +86,7 @@ class Plan:
         tables = self.store.by_name(graph)
         left_out = self.store.left_out(graph) if self.lists_all or tables else []
         notes = dict.fromkeys(left_out, 'the plan does not name this table: settings decide its route, or it is '
-                                        'measured while training')
+                              'measured while training')
         return ResolvedPlan(resolved.splits, {**resolved.notes, **notes}, tables)
 
     def default_split(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int,

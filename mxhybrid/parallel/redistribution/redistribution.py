@@ -89,7 +89,7 @@ class Redistribution:
 
 
 def _transfer(tag: int, rank: int, pieces: List[Tuple[int, int, Box]], source: Optional[Box], target: Optional[Box],
-          adds: bool, fill: float) -> Transfer:
+              adds: bool, fill: float) -> Transfer:
     sends = [(to, slices_in(box, source)) for giver, to, box in pieces
              if giver == rank and to != rank and source is not None]
     receives = [(giver, slices_in(box, target)) for giver, to, box in pieces

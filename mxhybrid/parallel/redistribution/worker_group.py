@@ -108,7 +108,7 @@ class WorkerGroup:
             everyone = self._collective.allgather_json([address, listener.getsockname()[1], secret], _NAME + 'doors')
             others: List[int] = [rank for rank in range(self.size) if rank != self.rank]
             connections = connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, listener,
-                                  everyone[0][2], self._job.settings.timeout, _PURPOSE)
+                                        everyone[0][2], self._job.settings.timeout, _PURPOSE)
         for sock in connections.values():
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connections

@@ -50,7 +50,7 @@ class Scores(_Attention):
         first = self._of_sequence(graph, operator, 0, samples, output_shard.box[1] if self.between else None)
         return OperatorShard([first] + [self._of_sequence(graph, operator, at, samples)
                                         for at in range(1, len(operator.inputs))],
-                            [output_shard.box])
+                             [output_shard.box])
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -75,7 +75,7 @@ class Weighted(_Attention):
         heads, attention = self._heads(operator), graph.inputs(operator)[1]
         times, samples = output_shard.box[0], output_shard.box[1]
         return OperatorShard([self._of_sequence(graph, operator, 0, samples),
-                             ((samples[0] * heads, samples[1] * heads), times, (0, attention[2]))], [output_shard.box])
+                              ((samples[0] * heads, samples[1] * heads), times, (0, attention[2]))], [output_shard.box])
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:

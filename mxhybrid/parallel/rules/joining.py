@@ -75,7 +75,7 @@ class SliceChannel(Rule):
             box = output_shard.box[:axis] + ((0, count[axis]),) + output_shard.box[axis:]
             return OperatorShard([box], [output_shard.box] * operator.outputs)
         return OperatorShard([with_range(output_shard.box, axis, (0, count[axis]))],
-                            [with_range(output_shard.box, axis, (0, graph.shape(operator, output)[axis]))
+                             [with_range(output_shard.box, axis, (0, graph.shape(operator, output)[axis]))
                              for output in range(operator.outputs)])
 
     def samples(self, graph: Graph, operator: Operator,

@@ -44,7 +44,7 @@ class Product(Contraction):
         left: Alignment = [count - 2, None]
         right: Alignment = [None, count - 1]
         factors = [others + (left[::-1] if operator.get('transpose_a', False) else left),
-                 others + (right[::-1] if operator.get('transpose_b', False) else right)]
+                   others + (right[::-1] if operator.get('transpose_b', False) else right)]
         return factors + [list(range(count))] * (len(operator.inputs) - 2)
 
 

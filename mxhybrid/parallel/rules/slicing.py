@@ -23,7 +23,7 @@ class SliceAxis(Rule):
         axis, begin = self._where(graph, operator)
         low, high = output_shard.box[axis]
         return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
-                    {'begin': 0, 'end': high - low})
+                             {'begin': 0, 'end': high - low})
 
     @staticmethod
     def _where(graph: Graph, operator: Operator) -> Tuple[int, int]:

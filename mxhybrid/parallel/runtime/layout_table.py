@@ -33,7 +33,7 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
                 for number, _ in _held(graph, shards))
     title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d redistributions, %s per step '
              'between all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(redistributions),
-                              size_text(sum(sent.values()))))
+                                      size_text(sum(sent.values()))))
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
     ends = note_lines(graph, dimensions, shards.splits, ranks, notes)
     # Texts to the left, sizes to the right.

@@ -112,7 +112,7 @@ class ModelFiles:
                 param, shard = self._params.by_name[name], self._params.shards.get(name)
                 if shard is not None:
                     shard.scatter(source.rows(there), param.data() if shard.holds else None, shard.whole_shape,
-                                 param.dtype)
+                                  param.dtype)
                     continue
                 values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
                 if self._workers.rank == 0:

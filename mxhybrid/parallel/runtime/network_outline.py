@@ -59,7 +59,7 @@ def _operator(graph: Graph, operator: Operator, places: Dict[str, int]) -> Dict[
     if operator.op == 'null':
         return {'input': operator.name} if operator.name in graph.data else {'parameter': places.get(operator.name)}
     return {'op': operator.op, 'attributes': dict(sorted(item for item in operator.attrs.items()
-                                                    if not item[0].startswith('__'))),
+                                                         if not item[0].startswith('__'))),
             'reads': [list(entry) for entry in operator.inputs],
             'shapes': [_plain(graph.shape(operator, output)) for output in range(operator.outputs)],
             'dtypes': [str(graph.dtypes[operator.number, output]) for output in range(operator.outputs)]}

@@ -306,7 +306,7 @@ class Program:
         key = entry, tuple(sorted(wanted.items())), fill, as_index
         if key not in self._fetched:
             self._fetched[key] = self._sliced(entry, have, wanted) or self._redistributed(entry, have, wanted, fill,
-                                                                                      as_index)
+                                                                                          as_index)
         fetched = self._fetched[key][0]
         return None if fetched is None else self._sources.give(fetched)
 
@@ -328,7 +328,7 @@ class Program:
         differentiable = entry[0] in self._flowing and not as_index
         given = self._sources.give(self._local[entry]) if entry in self._local else None
         return [self.redistribute(given, have, wanted, self.graph.dtypes[entry], operator, fill, differentiable,
-                              plain=self.is_plain(entry) or not differentiable)]
+                                  plain=self.is_plain(entry) or not differentiable)]
 
     def is_plain(self, entry: Entry) -> bool:
         """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
@@ -338,7 +338,7 @@ class Program:
 
     def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
-                 differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
+                     differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
         """Return the symbol of what this rank receives by a redistribution that all ranks make; None if that is
         nothing.
 
@@ -346,7 +346,7 @@ class Program:
         """
         redistribution = Redistribution(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_gradient,
                                         operator.name,
-                            differentiable, operator.number)
+                                        differentiable, operator.number)
         self._number += 1
         self.redistributions.append(redistribution)
         if not redistribution.takes_part:
@@ -373,7 +373,7 @@ class Program:
             return self._sources.give(self._local[entry])
         given = self._sources.give(self._local[entry]) if entry in self._local else None
         received = self.redistribute(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
-                              entry[0] in self._flowing, True, self.is_plain(entry))
+                                     entry[0] in self._flowing, True, self.is_plain(entry))
         return received if received is None else self._nodes[-1].ending(received)
 
     def _with_own_gradient(self, entry: Entry, symbol: Any) -> Any:

@@ -97,7 +97,7 @@ class ShardedWeight:
                       if common is not None}
             redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank,
                                             Layout(shape, {0: slab}), wanted,
-                                np.dtype(dtype))
+                                            np.dtype(dtype))
             source = np.ascontiguousarray(rows(*slab[0]), dtype) if self._workers.rank == 0 else None
             target = None if redistribution.target is None or local is None else local[
                 slices_in(redistribution.target, boxes[self._workers.rank])]
@@ -182,7 +182,7 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
         shard = sharded[name] = ShardedWeight(workers, shapes[name], param.grad_req, weights.boxes(name),
-                                            first + 2 * number)
+                                              first + 2 * number)
         params[name] = _shard_parameter(name, param, shard, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(random_state)
@@ -201,15 +201,15 @@ def _shard_parameter(name: str, param: Any, shard: ShardedWeight, has_values: bo
     set_emptied(param)
     if shard.box is None:
         shard_param = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
-                              wd_mult=param.wd_mult, init='zeros')
+                                      wd_mult=param.wd_mult, init='zeros')
     else:
         shard_param = gluon.Parameter(name, grad_req=param.grad_req, shape=shape_of(shard.box), dtype=param.dtype,
-                              lr_mult=param.lr_mult, wd_mult=param.wd_mult, init='zeros',
-                              differentiable=param.grad_req != 'null')
+                                      lr_mult=param.lr_mult, wd_mult=param.wd_mult, init='zeros',
+                                      differentiable=param.grad_req != 'null')
     shard_param.initialize(ctx=mx.cpu())
     whole: Any = None if values is None else host_view(values)
     shard.scatter(lambda low, high: whole[low:high], None if shard.box is None else shard_param.data(),
                   shard.whole_shape,
-                 param.dtype)
+                  param.dtype)
     set_shard(shard_param, shard)
     return shard_param

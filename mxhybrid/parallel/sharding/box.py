@@ -67,5 +67,5 @@ def split_range(count: int, degree: int, grain: int = 1) -> List[Range]:
 def split_shape(shape: Sequence[int], degrees: Sequence[int], grains: Sequence[int] = ()) -> List[Box]:
     """Return the boxes of a tensor that is split in every dimension; the last dimension varies fastest."""
     ranges = [split_range(count, degree, grain)
-                for count, degree, grain in zip(shape, degrees, grains or [1] * len(shape))]
+              for count, degree, grain in zip(shape, degrees, grains or [1] * len(shape))]
     return list(itertools.product(*ranges))

@@ -72,7 +72,7 @@ class ExchangeChain:
                 continue
             before, after = step(number)
             exchange = Redistribution(first + number, workers.rank, Layout((ranks, columns), before), after,
-                                np.dtype('float32'), label='calibration')
+                                      np.dtype('float32'), label='calibration')
             if exchange.source is None:
                 return  # this rank is in none of the groups
             shape = shape or shape_of(exchange.source)

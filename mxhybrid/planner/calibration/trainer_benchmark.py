@@ -57,7 +57,7 @@ class TrainerSteps:
                                          for rank in range(workers.size)}
                 set_shard(param,
                           ShardedWeight(workers, (workers.size * weights.values,), 'write', boxes,
-                                    workers.reserve_numbers(2)))
+                                        workers.reserve_numbers(2)))
         self._evicting: Any = None
         if weights.size >= COLD_BYTES:
             self._evicting = mx.nd.zeros(EVICTING_BYTES // 4, ctx=mx.cpu())

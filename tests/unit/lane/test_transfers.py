@@ -74,7 +74,7 @@ def by_lane(job, moves, sources, targets, times=1):
         dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
         transfers.append(persistent_transfer_of(Channels(job, rank), move, dtype,
                                                 None if source is None else source.shape,
-                                   None if target is None else target.shape))
+                                                None if target is None else target.shape))
     for _ in range(times):
         for target in targets:
             if target is not None:
