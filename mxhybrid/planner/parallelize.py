@@ -182,8 +182,7 @@ class _Automatic:
         net, graph = _Copy(self._network, self._net), self._network.graph
         net.hybridize(static_alloc=True, static_shape=True)
         input_shards = InputShards(graph, self._network.axes, self._network.dimensions, self._workers.size,
-                                   self._workers.rank,
-                                   set())
+                                   self._workers.rank, set())
         types = _input_types(graph)
         return net, [(shape_of(input_shards.box(name)), types[name]) for name in self._network.axes]
 

@@ -8,7 +8,7 @@ from ..redistribution.redistribution import Redistribution
 from ..sharding.box import size_of
 from ..sharding.split import Split
 from .joint_work import joint_operators, whole_outputs
-from .rank_program import NetworkShards
+from .network_shards import NetworkShards
 
 
 def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,

@@ -10,7 +10,7 @@ from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
 from ..redistribution.worker_group import WorkerGroup
 from .input_shards import InputShards
-from .rank_program import NetworkShards
+from .network_shards import NetworkShards
 
 
 class SplitNetwork(NamedTuple):

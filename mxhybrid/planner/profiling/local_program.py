@@ -9,7 +9,8 @@ import mxnet as mx
 from ...parallel.ops.graph import Entry, Graph
 from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
-from ...parallel.runtime.rank_program import NetworkShards, Program
+from ...parallel.runtime.network_shards import NetworkShards
+from ...parallel.runtime.rank_program import Program
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
 

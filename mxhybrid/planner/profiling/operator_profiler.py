@@ -16,7 +16,7 @@ from ...base.text import size_text
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import collectives, rule_of
 from ...parallel.ops.rule import OperatorShard
-from ...parallel.runtime.rank_program import NetworkShards
+from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box
 from ...parallel.sharding.split import OutputShard
 from .core_benchmark import KernelTimes

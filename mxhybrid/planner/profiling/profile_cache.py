@@ -13,7 +13,7 @@ import mxnet as mx
 from ...base.errors import InputError
 from ...base.files import locked_within, write_atomically
 from ...parallel import rules
-from ...parallel.runtime import rank_program
+from ...parallel.runtime import network_shards, rank_program
 from . import core_benchmark, local_program, profile_key, scaled_shard, single_operator, timer
 
 FORMAT = 'mxhybrid.profiles 2'
@@ -26,8 +26,8 @@ SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
 _LOCK_S = 5.0
 
 #: Modules that decide what the program of a shard is and how it is timed.
-_MODULES = (*(module for _, module in inspect.getmembers(rules, inspect.ismodule)), rank_program, core_benchmark,
-            local_program, profile_key, scaled_shard, single_operator, timer)
+_MODULES = (*(module for _, module in inspect.getmembers(rules, inspect.ismodule)), network_shards, rank_program,
+            core_benchmark, local_program, profile_key, scaled_shard, single_operator, timer)
 
 
 @functools.lru_cache(None)

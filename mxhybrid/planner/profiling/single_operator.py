@@ -11,7 +11,7 @@ import mxnet as mx
 from ...native.symbols import symbol_function
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import indices, rule_of
-from ...parallel.runtime.rank_program import NetworkShards
+from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.split import OutputShard, Split
 from .local_program import LocalProgram, local_program

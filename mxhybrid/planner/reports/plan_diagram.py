@@ -11,7 +11,7 @@ from ...base.text import seconds_text, size_text
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.tracing import TracedNetwork
 from ...parallel.runtime.layout_table import layout_words, rank_words
-from ...parallel.runtime.rank_program import NetworkShards
+from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.layout import bytes_between, messages
 from ...parallel.sharding.split import Split
 from ..task_graph.prediction import Prediction

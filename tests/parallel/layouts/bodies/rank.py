@@ -17,7 +17,8 @@ from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.rank_program import TOKEN, NetworkShards, Program
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import TOKEN, Program
 from mxhybrid.parallel.sharding.box import full, slices_in
 from mxhybrid.parallel.sharding.split import Split
 

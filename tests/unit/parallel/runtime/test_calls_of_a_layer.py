@@ -8,7 +8,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import grid
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.layout_table import layout_table
-from mxhybrid.parallel.runtime.rank_program import NetworkShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.planner.profiling.local_program import local_program
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.timer import ProgramTimer

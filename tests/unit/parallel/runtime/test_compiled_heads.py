@@ -7,7 +7,8 @@ from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.rank_program import COMPILED, NetworkShards, Program
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import COMPILED, Program
 from mxhybrid.parallel.sharding.split import whole_on
 
 BUILDERS = {

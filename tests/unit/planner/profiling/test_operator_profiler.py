@@ -15,7 +15,7 @@ from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.rank_program import NetworkShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling import profile_cache, timer, timing_batch
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes, benchmark_result

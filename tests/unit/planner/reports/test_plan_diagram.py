@@ -8,7 +8,7 @@ import pytest
 from mxhybrid import InputError, parallel
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.runtime.rank_program import NetworkShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.planner.reports.plan_diagram import DiagramEdge, DiagramNode, as_dot, as_svg, plan_diagram, write_diagram
 
 SVG = '{http://www.w3.org/2000/svg}'

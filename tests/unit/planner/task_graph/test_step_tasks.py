@@ -10,7 +10,8 @@ from mxnet.gluon import nn
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.rank_program import NetworkShards, Program
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import Program
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
