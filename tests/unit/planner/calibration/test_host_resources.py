@@ -7,6 +7,8 @@ from mxhybrid.planner.calibration.host_resources import core_share, local_resour
 
 pytestmark = pytest.mark.both_pythons
 
+pytestmark = pytest.mark.both_pythons
+
 
 def machine(root, groups, files):
     """Folders that look like /proc and /sys: /proc/self/cgroup, and files of groups."""
