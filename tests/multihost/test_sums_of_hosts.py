@@ -2,11 +2,11 @@
 import numpy as np
 from lab.launchers import over_hosts
 
-from ..parallel.tables import test_sums
+from ..parallel.tables import test_store_calls
 from . import BODIES
 
 BODY = BODIES / 'dense_bytes.py'
-SUMS = test_sums.BODY
+SUMS = test_store_calls.SUMS
 
 
 def run(cluster, hosts, body, *args):

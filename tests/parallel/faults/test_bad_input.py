@@ -3,38 +3,73 @@ import numpy as np
 import pytest
 from lab.jobs import run_job
 
-from ...helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'bad_input.py'
 DISAGREE = BODIES / 'disagree.py'
 
 
-@pytest.mark.parametrize('launcher, workers', [('none', None), ('horovodrun', 2), ('launch.py', 2)])
-def test_wrong_calls(launcher, workers):
-    result = run_job(BODY, launcher, workers=workers, timeout=90).ok()
-    count = workers or 1
-    assert sorted(result.results) == list(range(count))
+@pytest.fixture(scope='module')
+def different_calls():
+    """Two workers whose calls are wrong, and in the end not the same."""
+    return run_job(BODY, 'horovodrun', workers=2, args=['calls'], timeout=120).failed()
+
+
+@pytest.mark.parametrize('launcher, workers', [('none', 1), ('horovodrun', 2), ('launch.py', 2)])
+def test_wrong_calls(request, launcher, workers):
+    if launcher == 'horovodrun':
+        result = request.getfixturevalue('different_calls')
+    else:
+        result = run_job(BODY, launcher, workers=workers, timeout=90).ok()
+    assert sorted(result.results) == list(range(workers))
     for values in result.results.values():
         wrong = {name: said for name, said in values['said'].items() if said}
         assert not wrong
         assert len(values['said']) > 20
-        np.testing.assert_array_equal(values['dense'], np.full((3, 2), count))
-        np.testing.assert_array_equal(values['rows'][0], [count, count])
+        np.testing.assert_array_equal(values['dense'], np.full((3, 2), workers))
+        np.testing.assert_array_equal(values['rows'][0], [workers, workers])
         np.testing.assert_array_equal(values['rows'][1:], np.zeros((len(values['rows']) - 1, 2)))
 
 
-@pytest.mark.parametrize('environment, words', [
-    ({'MXHYBRID_PARTITIONS': '0'}, ['MXHYBRID_PARTITIONS', "'0'", 'at least 1']),
-    slow({'MXHYBRID_PARTITIONS': 'emb*=many'}, ['MXHYBRID_PARTITIONS[emb*]', 'many']),
-    slow({'MXHYBRID_SERVERS_PER_HOST': '-2'}, ['MXHYBRID_SERVERS_PER_HOST', "'-2'"]),
-    slow({'MXHYBRID_ROUTES': 'emb*=ring'}, ['MXHYBRID_ROUTES[emb*]', 'ring', 'allreduce']),
-    slow({'MXHYBRID_TIMEOUT': 'soon'}, ['MXHYBRID_TIMEOUT', 'soon']),
-    ({'MXNET_ENGINE_TYPE': 'NaiveEngine'}, ['MXNET_ENGINE_TYPE', 'NaiveEngine', 'unset']),
-])
-def test_wrong_environment(environment, words):
-    result = run_job(BODY, 'horovodrun', workers=2, env=environment, timeout=60).failed(*words)
-    assert result.seconds < 45  # before the time limit, and long before workers give up waiting
+def test_more_partitions_than_rows_are_reduced_and_reported(different_calls):
+    output = different_calls.output
+    assert 'partitions=99 is more than the 5 rows of small: using 5' in output
+    assert output.count('is more than the') == 1  # tables on workers have no partitions
+    line = next(line for line in different_calls.results[0]['reduced'].splitlines()
+                if 'small ' in line and 'server weights' in line)
+    assert line.split()[-6:-4] == ['weights', '5'] or ' 5 ' in line
+
+
+def test_workers_make_different_calls(different_calls):
+    different_calls.failed('wait for each other in different calls', 'worker 1 in hybrid', '.barrier', 'same order')
+    assert different_calls.seconds < 100  # before the time limit
+
+
+WRONG_SETTINGS = {
+    'MXHYBRID_PARTITIONS=0': ['MXHYBRID_PARTITIONS', "'0'", 'at least 1'],
+    'MXHYBRID_PARTITIONS=emb*=many': ['MXHYBRID_PARTITIONS[emb*]', 'many'],
+    'MXHYBRID_SERVERS_PER_HOST=-2': ['MXHYBRID_SERVERS_PER_HOST', "'-2'"],
+    'MXHYBRID_ROUTES=emb*=ring': ['MXHYBRID_ROUTES[emb*]', 'ring', 'allreduce'],
+    'MXHYBRID_TIMEOUT=soon': ['MXHYBRID_TIMEOUT', 'soon']}
+
+
+@pytest.fixture(scope='module')
+def wrong_settings():
+    """Two workers that have one wrong setting after the other, and an engine that cannot be used."""
+    return run_job(BODIES / 'wrong_settings.py', 'horovodrun', workers=2, args=list(WRONG_SETTINGS), timeout=60,
+                   env={'MXNET_ENGINE_TYPE': 'NaiveEngine'}).failed()
+
+
+@pytest.mark.parametrize('setting', WRONG_SETTINGS)
+def test_wrong_environment(wrong_settings, setting):
+    for rank in range(2):
+        for word in WRONG_SETTINGS[setting]:
+            assert word in wrong_settings.results[rank][setting]
+
+
+def test_the_naive_engine_is_refused(wrong_settings):
+    wrong_settings.failed('MXNET_ENGINE_TYPE', 'NaiveEngine', 'unset')
+    assert wrong_settings.seconds < 45  # before the time limit, and long before workers give up waiting
 
 
 def test_horovod_without_mxnet(tmp_path):
@@ -54,43 +89,41 @@ def test_horovod_initialised_too_early(tmp_path):
     assert result.seconds < 45  # before the time limit, and long before workers give up waiting
 
 
-@pytest.mark.parametrize('what, words', [
-    ('settings', ['MXHYBRID_PARTITIONS', 'worker 1']),
-    ('shape', ['workers disagree', 'layer_bias', '[2]', '[3]']),
-    slow('name', ['workers disagree', 'layer_', 'other_']), ('number', ['workers disagree', 'sequential0_dense0_bias']),
-    ('device', ['workers disagree', 'on cpu ', 'on cpu_pinned']),
-    ('deferred', ['workers disagree', '[2]', '[5]']),
-    slow('partitions', ["MXHYBRID_PARTITIONS is 'layer*=2' on worker 0 but 'layer*=3' on worker 1", 'same value']),
-    slow('own_rows', ['MXHYBRID_OWN_ROWS is 1 on worker 0 but 0 on worker 1', 'same value']),
-    ('wrong', ['worker 1 cannot make this store', 'partitions=0', 'at least 1']),
-])
-def test_workers_disagree(what, words):
-    result = run_job(DISAGREE, 'horovodrun', workers=2, args=[what], timeout=60).failed(*words)
+def test_workers_with_other_settings_from_the_start():
+    result = run_job(DISAGREE, 'horovodrun', workers=2, args=['settings'], timeout=60)
+    result.failed('MXHYBRID_PARTITIONS', 'worker 1')
     assert 'step 0' not in result.output
     assert result.seconds < 45  # before the time limit, and long before workers give up waiting
 
 
-def test_workers_make_different_calls():
-    result = run_job(DISAGREE, 'horovodrun', workers=2, args=['calls'], timeout=60)
-    result.failed('wait for each other in different calls', 'worker 1 in hybrid0.barrier', 'same order')
-    assert result.seconds < 40
+DIFFERENCES = {
+    'shape': ['workers disagree', 'layer_bias', '[2]', '[3]'],
+    'name': ['workers disagree', 'layer_', 'other_'],
+    'number': ['workers disagree', 'net_dense0_bias'],
+    'device': ['workers disagree', 'on cpu ', 'on cpu_pinned'],
+    'deferred': ['workers disagree', '[2]', '[5]'],
+    'partitions': ["MXHYBRID_PARTITIONS is 'layer*=2' on worker 0 but 'layer*=3' on worker 1", 'same value'],
+    'own_rows': ['MXHYBRID_OWN_ROWS is 1 on worker 0 but 0 on worker 1', 'same value'],
+    'wrong': ['partitions=0', 'at least 1']}
 
 
-def test_one_worker_makes_more_steps():
-    result = run_job(DISAGREE, 'horovodrun', workers=2, args=['steps'], timeout=60)
-    result.failed('worker 0 ended its script after', 'same number of steps')
+@pytest.fixture(scope='module')
+def different_workers():
+    """Two workers that differ in one thing after the other, and in the end in the number of their steps."""
+    return run_job(DISAGREE, 'horovodrun', workers=2, args=[*DIFFERENCES, 'steps'], timeout=120).failed()
 
 
-def test_more_partitions_than_rows_are_reduced_and_reported(tmp_path):
-    body = tmp_path / 'body.py'
-    body.write_text(
-        'import mxnet as mx, mxhybrid\nkv = mxhybrid.create(partitions=99)\n'
-        'rows = mx.nd.sparse.zeros("row_sparse", (5, 2))\nkv.init("small", rows)\nprint(kv.report())\n'
-        'kv = mxhybrid.create(partitions=99, routes="allreduce")\n'
-        'kv.init("held", rows)\nkv.init("summed", mx.nd.zeros((5, 2)))\n'
-        'for _ in range(3):\n    kv.push("held", rows)\n    kv.push("summed", rows)\n')
-    result = run_job(body, 'horovodrun', workers=2, timeout=60).ok()
-    assert 'partitions=99 is more than the 5 rows of small: using 5' in result.output
-    assert result.output.count('is more than') == 1  # what goes by allreduce has no partitions
-    line = next(line for line in result.output.splitlines() if 'small ' in line and 'server weights' in line)
-    assert line.split()[-6:-4] == ['weights', '5'] or ' 5 ' in line
+@pytest.mark.parametrize('difference', DIFFERENCES)
+def test_workers_disagree(different_workers, difference):
+    for rank in range(2):
+        error = different_workers.results[rank][difference]
+        for word in DIFFERENCES[difference]:
+            assert word in error
+    assert '%s: step 0' % difference not in different_workers.output
+    if difference == 'wrong':
+        assert different_workers.results[0][difference].startswith('worker 1 cannot make this store')
+
+
+def test_one_worker_makes_more_steps(different_workers):
+    assert 'steps: step 1' in different_workers.output
+    different_workers.failed('worker 0 ended its script after', 'same number of steps')

@@ -5,10 +5,14 @@ import re
 import pytest
 from lab.jobs import run_job
 
+from ...helpers.joint_jobs import body, run_together
 from ...helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'layouts.py'
+
+# A test that starts a job of several bodies waits for all of them.
+pytestmark = pytest.mark.timeout(600)
 
 DATA = {'plan': 'data_parallel'}
 TRICK = {'plan': 'one_weird_trick'}
@@ -24,11 +28,16 @@ VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_sof
 PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'channels': 2, 'ranks': [2, 1]}}
 
 
-def trained(given, launcher='horovodrun', workers=4, timeout=200, env=None):
-    """Return what every worker reports of every plan, by the name of the network."""
-    result = run_job(BODY, launcher, workers=workers, args=[json.dumps(given)], timeout=timeout, env=env).ok()
+def found_by(result, workers, given):
+    """Return what every worker reports of every plan, by the name of the network that is trained."""
     assert sorted(result.results) == list(range(workers))
     return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in given}
+
+
+def trained(given, launcher='horovodrun', workers=4, timeout=200, env=None):
+    """Train networks in a job of their own; return what `found_by` does."""
+    result = run_job(BODY, launcher, workers=workers, args=[json.dumps(given)], timeout=timeout, env=env).ok()
+    return found_by(result, workers, given)
 
 
 def check(found, plans, error=1e-10):
@@ -40,18 +49,9 @@ def check(found, plans, error=1e-10):
             assert plan == DATA or outcome['exchanges'] > 0, plan
 
 
-@pytest.mark.parametrize('launcher, env', [('horovodrun', {}), ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite'}),
-                                           ('launch.py', {})], ids=['horovodrun', 'without the lane', 'launch.py'])
-def test_convolutions_and_dense_layers(launcher, env):
-    plans = [DATA, TRICK, grid(2, 2), grid(4), grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(1, 2)),
-             CHANNELS, 1, 2]
-    found = trained({'cnn': {'net': 'cnn', 'plans': plans}}, launcher, env=env)['cnn']
-    check(found, plans)
-    # Each worker holds a shard of the dense layers.
-    whole = found[0][0]['held']
-    assert all(one[3]['held'] < 0.6 * whole for one in found)
-
-
+CNN = {'cnn': {'net': 'cnn', 'plans': [
+    DATA, TRICK, grid(2, 2), grid(4), grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(1, 2)), CHANNELS,
+    1, 2]}}
 POOLED = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
 WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimizer': 'adam',
          'settings': {'learning_rate': 0.05}}
@@ -70,12 +70,51 @@ OTHERS = {
     'clipped by the norm': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2)], 'clip': 0.5, 'steps': 3,
                             'dtype': 'float32'},
 }
+RESNET = {'resnet': {'net': 'resnet', 'plans': [TRICK, grid(domain=(4,)), 1], 'steps': 3, 'settings': {
+    'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}}}
+#: Plans for two workers.
+HALVES = {'cnn': {'net': 'cnn', 'plans': [TRICK, grid(2), grid(domain=(2,)), 3]}}
 
 
 @pytest.fixture(scope='module')
-def others():
-    """The reports of every worker."""
-    return trained(OTHERS, timeout=280)
+def four():
+    """A job of four workers with all bodies that need as many; the last one kills worker 2 in an exchange."""
+    killed = {'cnn': {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]}}
+    return run_together({
+        'cnn': body(BODY, json.dumps(CNN)), 'others': body(BODY, json.dumps(OTHERS)),
+        'resnet': body(BODY, json.dumps(RESNET)), 'tables': body(BODIES / 'tables_and_layers.py'),
+        'uses': body(BODIES / 'layout_uses.py'), 'killed': body(BODY, json.dumps(killed))},
+        'horovodrun', workers=4, timeout=500, ends_badly=['ends, because worker 2 '])
+
+
+@pytest.fixture(scope='module')
+def two():
+    """A job of two workers; in the last body worker 1 makes fewer steps."""
+    shorter = {'dense': {'net': 'dense', 'plans': [grid(2)], 'end': [2, 1]}}
+    return run_together({
+        'halves': body(BODY, json.dumps(HALVES)), 'statistics': body(BODIES / 'local_statistics.py'),
+        'scaled': body(BODIES / 'scaled_layouts.py'), 'bad': body(BODIES / 'bad_layouts.py'),
+        'shorter': body(BODY, json.dumps(shorter))},
+        'horovodrun', workers=2, timeout=200, ends_badly=['give every worker the same number of steps'])
+
+
+@pytest.fixture(scope='module')
+def others(four):
+    """What every worker reports of OTHERS."""
+    return found_by(four['others'], 4, OTHERS)
+
+
+@pytest.mark.parametrize('launcher, env', [('together', {}), ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite'}),
+                                           ('launch.py', {})], ids=['horovodrun', 'without the lane', 'launch.py'])
+def test_convolutions_and_dense_layers(request, launcher, env):
+    if launcher == 'together':
+        found = found_by(request.getfixturevalue('four')['cnn'], 4, CNN)['cnn']
+    else:
+        found = trained(CNN, launcher, env=env)['cnn']
+    check(found, CNN['cnn']['plans'])
+    # Each worker holds a part of the weights of dense layers.
+    whole = found[0][0]['held']
+    assert all(one[3]['held'] < 0.6 * whole for one in found)
 
 
 @pytest.mark.parametrize('name', OTHERS)
@@ -90,16 +129,18 @@ def test_whole_images_are_averaged_in_parts(others, name):
     assert all(one[1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in others[name])
 
 
-def test_two_workers():
-    plans = [TRICK, grid(2), grid(domain=(2,)), 3]
-    check(trained({'cnn': {'net': 'cnn', 'plans': plans}}, workers=2)['cnn'], plans)
+def test_two_workers(two):
+    check(found_by(two['halves'], 2, HALVES)['cnn'], HALVES['cnn']['plans'])
 
 
-@pytest.mark.parametrize('net', [slow('alexnet'), 'resnet'])
-def test_the_zoo(net):
-    plans = [TRICK, grid(domain=(4,)), 1]
-    check(trained({net: {'net': net, 'plans': plans, 'steps': 3, 'settings': {
-        'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}}})[net], plans)
+def test_resnet(four):
+    check(found_by(four['resnet'], 4, RESNET)['resnet'], RESNET['resnet']['plans'])
+
+
+@pytest.mark.slow
+def test_alexnet():
+    given = {'alexnet': dict(RESNET['resnet'], net='alexnet')}
+    check(trained(given)['alexnet'], given['alexnet']['plans'])
 
 
 @pytest.mark.slow
@@ -113,31 +154,28 @@ def test_more_of_the_zoo(net):
 
 
 @pytest.mark.parametrize('optimizer', ['lamb', 'nadam'])
-def test_optimizers_that_need_whole_weights_are_refused(optimizer):
-    result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
-        {'plain': {'net': 'plain', 'plans': [TRICK], 'optimizer': optimizer, 'settings': {}, 'dtype': 'float32'}}
-    )]).failed()
+def test_optimizers_that_need_whole_weights_are_refused(two, optimizer):
     for rank in range(2):
-        assert 'take an optimizer that updates element by element' in result.output, result.output
-        assert '[%d]' % rank in result.output
+        error = two['bad'].results[rank]['errors'][optimizer]
+        assert 'take an optimizer that updates element by element' in error
 
 
-def test_statistics_of_each_worker_by_itself():
-    result = run_job(BODIES / 'local_statistics.py', 'horovodrun', workers=2, timeout=60).ok()
+def test_statistics_of_each_worker_by_itself(two):
+    result = two['statistics']
     assert all(result.results[rank]['apart'] < 1e-13 for rank in range(2))
     assert abs(result.results[0]['mean'] - result.results[1]['mean']) > 1e-6
 
 
-def test_an_overflow_on_one_worker_ends_the_step_on_all():
-    result = run_job(BODIES / 'scaled_layouts.py', 'horovodrun', workers=2, timeout=60).ok()
+def test_an_overflow_on_one_worker_ends_the_step_on_all(two):
+    result = two['scaled']
     for rank in range(2):
         one = result.results[rank]
         assert one['kept'] and one['finite']
         assert one['scales'][0] == one['scales'][1] == 2 * one['scales'][2] == 2 * one['scales'][3]
 
 
-def test_tables_stay_on_the_servers_while_layers_behind_them_are_split():
-    result = run_job(BODIES / 'tables_and_layers.py', 'horovodrun', workers=4, timeout=100).ok()
+def test_tables_stay_on_the_servers_while_layers_behind_them_are_split(four):
+    result = four['tables']
     for rank in range(4):
         assert result.results[rank]['parts'] == 4  # weights and biases of two dense layers
         assert result.results[rank]['worst'] < 1e-12
@@ -162,8 +200,8 @@ DIFFERENCES = {
 }
 
 
-def test_what_cannot_be_is_refused_on_every_worker():
-    result = run_job(BODIES / 'bad_layouts.py', 'horovodrun', workers=2, timeout=100).ok()
+def test_what_cannot_be_is_refused_on_every_worker(two):
+    result = two['bad']
     for rank in range(2):
         errors = result.results[rank]['errors']
         assert all(errors.values()), [name for name, text in errors.items() if not text]
@@ -181,10 +219,9 @@ def test_what_cannot_be_is_refused_on_every_worker():
 
 
 @pytest.fixture(scope='module')
-def uses():
-    """The reports of every worker on ways in which scripts use a split network."""
-    result = run_job(BODIES / 'layout_uses.py', 'horovodrun', workers=4, timeout=120).ok()
-    return [result.results[rank] for rank in range(4)]
+def uses(four):
+    """What every worker reports of ways in which scripts use a network that is split."""
+    return [four['uses'].results[rank] for rank in range(4)]
 
 
 def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
@@ -226,17 +263,14 @@ def test_exchanges_in_traces(tmp_path):
     assert any(event['args']['bytes'] > 0 for event in begun)
 
 
-def test_a_worker_that_makes_fewer_steps_ends_the_others():
+def test_a_worker_that_makes_fewer_steps_ends_the_others(two):
     """Also where no step has a call of the store: all weights are split."""
-    result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
-        {'dense': {'net': 'dense', 'plans': [grid(2)], 'end': [2, 1]}})]).failed()
-    assert 'worker 1 ended its script after' in result.output
-    assert 'give every worker the same number of steps' in result.output
+    assert 'worker 1 ended its script after' in two['shorter'].output
+    assert 'give every worker the same number of steps' in two['shorter'].output
 
 
-def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():
-    result = run_job(BODY, 'horovodrun', workers=4, timeout=60, args=[json.dumps(
-        {'cnn': {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]}})]).failed()
+def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named(four):
+    result = four['killed']
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes
     assert all(cause.startswith('worker 2 ') for cause in causes), result.output

@@ -9,6 +9,7 @@ import pytest
 from lab.jobs import run_job
 from mxnet import gluon
 
+from ...helpers.joint_jobs import body, run_together
 from . import BODIES
 
 BODY = BODIES / 'whole_models.py'
@@ -16,12 +17,27 @@ CASES = ('sgd', 'adam', 'ftml', 'sgd/on-store')
 PLANS = ('data', 'trick', 'grid', 'domain', 'layers')
 
 
-def job(launcher, workers, directory, part, *args):
-    """Run the body; what it found, by rank."""
-    result = run_job(BODY, launcher, workers=workers, timeout=300,
-                     args=['--part', part, '--directory', directory, *args]).ok()
-    assert sorted(result.results) == list(range(workers))
-    return [result.results[rank]['found'] for rank in range(workers)]
+def words(directory, part, *args):
+    """A part of the body, for `run_together`."""
+    return body(BODY, '--part', part, '--directory', directory, *args)
+
+
+def resuming(directory, label, cases, plans, sources):
+    """The body that goes on from checkpoints of others."""
+    return words(directory, 'resume', '--cases', ','.join(cases), '--plans', plans, '--sources', sources, '--label',
+                 label)
+
+
+def run(bodies, launcher, workers, **options):
+    """Run bodies in one job; return their results by name."""
+    results = run_together(bodies, launcher, workers=workers, timeout=300, **options)
+    assert all(sorted(result.results) == list(range(workers)) for result in results.values())
+    return results
+
+
+def found_by(result):
+    """What the workers found, by rank."""
+    return [values['found'] for _, values in sorted(result.results.items())]
 
 
 @pytest.fixture(scope='module')
@@ -32,18 +48,28 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def alone(directory):
-    """The report of a process without a plan."""
-    return job('none', 1, directory, 'alone')[0]
+    """One process, without a plan."""
+    return found_by(run({'alone': words(directory, 'alone')}, 'none', 1)['alone'])[0]
 
 
 @pytest.fixture(scope='module')
 def split(alone, directory):
     """Four workers, each plan; one of them with all optimizers."""
-    found = job('horovodrun', 4, directory, 'save', '--cases', 'sgd', '--plans', ','.join(PLANS))
-    for one, more in zip(found, job('horovodrun', 4, directory, 'save', '--cases', ','.join(CASES[1:]), '--plans',
-                                    'layers')):
-        one.update(more)
-    return found
+    results = run({
+        'plans': words(directory, 'save', '--cases', 'sgd', '--plans', ','.join(PLANS)),
+        'optimizers': words(directory, 'save', '--cases', ','.join(CASES[1:]), '--plans', 'layers')}, 'horovodrun', 4)
+    return [{**plans, **optimizers} for plans, optimizers in zip(*map(found_by, results.values()))]
+
+
+@pytest.fixture(scope='module')
+def resumed(split, directory, tmp_path_factory):
+    """Jobs that go on from checkpoints, by the number of their workers; further bodies on two workers."""
+    two = {'sgd': resuming(directory, 'on2', ['sgd'], 'layers,trick,grid', 'grid,alone,layers'),
+           'pieces': body(BODIES / 'uneven_pieces.py', tmp_path_factory.mktemp('pieces')),
+           'faults': words(tmp_path_factory.mktemp('faults'), 'faults')}  # in the end worker 0 calls alone
+    one = {'sgd': resuming(directory, 'on1', ['sgd'], ',,', 'domain,trick,layers'),
+           'others': resuming(directory, 'all-on1', CASES[1:], '', 'layers')}
+    return {2: run(two, 'horovodrun', 2, ends_badly=['worker 1 ended its script after']), 1: run(one, 'none', 1)}
 
 
 def near(directory, case, one, other):
@@ -93,32 +119,28 @@ def test_an_export_is_the_unsplit_network(alone, split, directory, plan):
                                atol=1e-12)
 
 
-@pytest.mark.parametrize('launcher, workers, plans, sources', [
-    ('horovodrun', 2, 'layers,trick,grid', 'grid,alone,layers'), ('none', 1, ',,', 'domain,trick,layers')])
-def test_training_goes_on_under_another_plan(alone, split, directory, launcher, workers, plans, sources):
-    """Two workers, or one without a plan, load the files of four and of one."""
-    label = 'on%d' % workers
-    found = job(launcher, workers, directory, 'resume', '--cases', 'sgd', '--plans', plans, '--sources', sources,
-                '--label', label)
+@pytest.mark.parametrize('workers, sources', [(2, 'grid,alone,layers'), (1, 'domain,trick,layers')])
+def test_training_goes_on_under_another_plan(alone, resumed, directory, workers, sources):
+    """On two workers, or one without a plan, from four and from one."""
     for source in sources.split(','):
-        near(directory, 'sgd', 'end', '%s-%s' % (source, label))
-        outputs(alone['sgd']['outputs'], found, 'sgd/' + source)
+        near(directory, 'sgd', 'end', '%s-on%d' % (source, workers))
+        outputs(alone['sgd']['outputs'], found_by(resumed[workers]['sgd']), 'sgd/' + source)
 
 
 @pytest.mark.parametrize('launcher, workers, plan, source', [
     ('launch.py', 2, 'trick', 'layers'), ('launch.py', 4, 'domain', 'alone'), ('none', 1, '', 'layers')])
-def test_state_of_all_optimizers_goes_along(alone, split, directory, launcher, workers, plan, source):
+def test_state_of_all_optimizers_goes_along(request, alone, split, directory, launcher, workers, plan, source):
     label = 'all-on%d' % workers
-    job(launcher, workers, directory, 'resume', '--cases', ','.join(CASES[1:]), '--plans', plan, '--sources', source,
-        '--label', label)
+    if launcher == 'none':
+        request.getfixturevalue('resumed')
+    else:
+        run({'others': resuming(directory, label, CASES[1:], plan, source)}, launcher, workers)
     for case in CASES[1:]:
         near(directory, case, 'end', '%s-%s' % (source, label))
 
 
-def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
-    result = run_job(BODY, 'horovodrun', workers=2, args=['--part', 'faults', '--directory', tmp_path], timeout=120)
-    # In the end worker 0 calls alone.
-    result.failed('worker 1 ended its script after')
+def test_what_fails_on_worker_0_is_raised_on_all(resumed):
+    result = resumed[2]['faults']
     first, second = (result.results[rank]['found'] for rank in (0, 1))
     assert first == second
     misfit, failed, refused = [True, True, False], [False, False, True], [False, True, False]
@@ -144,9 +166,12 @@ def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
 
 
 @pytest.mark.parametrize('wire', ['lane', 'ps-lite'])
-def test_pieces_may_be_of_any_size(tmp_path, wire):
-    result = run_job(BODIES / 'uneven_pieces.py', 'horovodrun', workers=2, timeout=60, args=[tmp_path],
-                     env={'MXHYBRID_WIRE': wire}).ok()
+def test_pieces_may_be_of_any_size(request, tmp_path, wire):
+    if wire == 'lane':
+        result = request.getfixturevalue('resumed')[2]['pieces']
+    else:
+        result = run_job(BODIES / 'uneven_pieces.py', 'horovodrun', workers=2, timeout=60, args=[tmp_path],
+                         env={'MXHYBRID_WIRE': wire}).ok()
     for rank in range(2):
         assert result.results[rank] == {'same': [True] * 10, 'held': [513, 4096]}
 

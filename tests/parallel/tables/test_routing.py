@@ -84,40 +84,22 @@ def test_measured_on_the_running_job(expected, tmp_path, wire):
         assert 0 < choice['servers_s'] < 60 and 0 < choice['allreduce_s'] < 60
 
 
-def test_memory_that_lacks_is_said(tmp_path):
-    body = tmp_path / 'body.py'
-    body.write_text(
-        'import mxnet as mx, mxhybrid\nimport mxhybrid.routes.chooser\n'
-        'mxhybrid.routes.chooser.available_bytes = lambda: 1 << 20  # of 2 workers\n'
-        'kv = mxhybrid.create(routes="big*=allreduce")\n'
-        'kv.init("small", mx.nd.sparse.zeros("row_sparse", (50, 2)))\n'
-        'kv.init("big", mx.nd.sparse.zeros("row_sparse", (50000, 2)))\n')
-    run_job(body, 'horovodrun', workers=2, timeout=60).failed(
-        'routes: big is forced to allreduce', 'every worker needs 1.0 MB, but has 524.3 kB free')
+@pytest.fixture(scope='module')
+def limits():
+    """Two workers with tables that cannot go by allreduce, and in the end with settings that are not the same."""
+    return run_job(BODIES / 'route_limits.py', 'horovodrun', workers=2, timeout=90).failed()
 
 
-def test_rows_of_state_too_wide_to_be_read_keep_a_table_on_the_servers(tmp_path):
-    body = tmp_path / 'body.py'
-    body.write_text(
-        'import mxnet as mx, mxhybrid\nfrom mxhybrid.routes.costs import Speed, Network\n'
-        'kv = mxhybrid.create()\nkv._job.measured["network"] = Network(Speed(0.1, 1e6), Speed(0.001, 1e9))\n'
-        'kv.set_optimizer(mx.optimizer.SGD(momentum=0.9))\n'
-        'for name, width in (("wide", 65537), ("fits", 65536)):\n'
-        '    rows = mx.nd.ones((8, width)).tostype("row_sparse")\n'
-        '    kv.init(name, rows)\n'
-        '    for _ in range(12):\n        kv.push(name, rows)\n'
-        'print(kv.report())\n')
-    result = run_job(body, 'horovodrun', workers=2, timeout=60).ok()
-    assert 'wide goes by servers' in result.output and ', where it does not fit' in result.output
-    assert 'fits goes by allreduce' in result.output
+def test_memory_that_lacks_is_said(limits):
+    for values in limits.results.values():
+        for words in 'routes: big is forced to allreduce', 'every worker needs 1.0 MB, but has 524.3 kB free':
+            assert words in values['memory']
 
 
-def test_workers_that_force_other_routes_are_told(tmp_path):
-    body = tmp_path / 'body.py'
-    body.write_text(
-        'import os, mxnet as mx, mxhybrid\n'
-        'mxhybrid.create()\n'
-        'kv = mxhybrid.create(routes="servers" if os.environ["HOROVOD_RANK"] == "1" else "auto")\n'
-        'kv.init("table", mx.nd.sparse.zeros("row_sparse", (5, 2)))\n')
-    run_job(body, 'horovodrun', workers=2, timeout=60).failed(
-        "MXHYBRID_ROUTES is 'auto' on worker 0 but 'servers' on worker 1: give all workers the same value")
+def test_rows_of_state_too_wide_to_be_read_keep_a_table_on_the_servers(limits):
+    assert 'wide goes by servers' in limits.output and ', where it does not fit' in limits.output
+    assert 'fits goes by allreduce' in limits.output
+
+
+def test_workers_that_force_other_routes_are_told(limits):
+    limits.failed("MXHYBRID_ROUTES is 'auto' on worker 0 but 'servers' on worker 1: give all workers the same value")

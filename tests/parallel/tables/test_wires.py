@@ -1,4 +1,4 @@
-"""The transport of rows: as set, if it is available, and the same on all workers."""
+"""A lane that cannot be used: rows travel by ps-lite on all workers, or the job is refused; test_store_calls has the rest."""
 import os
 import re
 
@@ -9,16 +9,6 @@ from ...helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'wires.py'
-
-
-@pytest.mark.parametrize('launcher, wire, link', [
-    ('horovodrun', 'auto', 'Lane'), slow('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'PsLiteLink'),
-    ('launch.py', 'lane', 'Lane'), slow('launch.py', 'ps-lite', 'PsLiteLink')])
-def test_rows_travel_as_asked(launcher, wire, link):
-    # ps-lite talks by Unix sockets where it can be told to.
-    local = {'DMLC_LOCAL': '1'} if launcher == 'launch.py' else {}
-    result = run_job(BODY, launcher, workers=2, env=dict(local, MXHYBRID_WIRE=wire)).ok()
-    assert result.results[0]['link'] == link
 
 
 def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_said_once():

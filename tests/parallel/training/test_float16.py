@@ -4,15 +4,21 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing, rounding
+from ...helpers.joint_jobs import body as body_of, run_together
 from . import BODIES
 
 BODY = BODIES / 'wire.py'
 HALF = {'MXHYBRID_WIRE_DTYPE': 'float16'}
+#: Cases of train.py.
+CASES = 'dense-momentum,gradient-sgd-momentum,weight-sgd-notlazy,weight-adam,trainers'
 
 
-def alone(workers, *more):
-    """What one process computes."""
-    return run_job(BODY, 'none', args=['--alone', workers] + list(more), timeout=60).ok().results[0]
+@pytest.fixture(scope='module')
+def alone():
+    """What one process computes: for two workers, also with the roundings of ps-lite, and for three with the lane's."""
+    results = run_together({'exact': body_of(BODY, '--alone', 2), 'apart': body_of(BODY, '--alone', 2, '--rounded', 'apart'),
+                            'pulled': body_of(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
+    return {name: result.results[0] for name, result in results.items()}
 
 
 @pytest.fixture(scope='module')
@@ -21,6 +27,14 @@ def together(tmp_path_factory):
     return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_WIRE': 'ps-lite'}, timeout=120,
                    args=['--wire', 'float16', '--partitions', 3, '--extra',
                          '--directory', tmp_path_factory.mktemp('apart')]).ok()
+
+
+@pytest.fixture(scope='module')
+def three(tmp_path_factory):
+    """Three workers with the lane."""
+    return run_together({
+        'wire': body_of(BODY, '--wire', 'float16', '--directory', tmp_path_factory.mktemp('pulled'), '--partitions', 4),
+        'train': body_of(BODIES / 'train.py', '--cases', CASES)}, 'launch.py', workers=3, servers=2, timeout=200, env=HALF)
 
 
 def assert_found(expected, result, kind='found'):
@@ -49,20 +63,19 @@ def body(monkeypatch):
     return wire
 
 
-def test_no_other_roundings_than_those_documented(together):
+def test_no_other_roundings_than_those_documented(alone, together):
     assert sorted(together.results) == [0, 1]
-    result = alone(2, '--rounded', 'apart')
+    result = alone['apart']
     expected = result['found']
     assert {'adam', 'sgd-notlazy', 'rmsprop', 'replaced', 'rows', 'dense', 'half-rows', 'half-dense'} < set(expected)
     assert_found(expected, together)
     assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
 
 
-def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(body, tmp_path):
-    result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=120,
-                     args=['--wire', 'float16', '--directory', tmp_path, '--partitions', 4]).ok()
+def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(body, alone, three):
+    result = three['wire']
     assert sorted(result.results) == [0, 1, 2]
-    expected = alone(3, '--rounded', 'pulled')['found']
+    expected = alone['pulled']['found']
     dense = {'dense': 12, 'half-dense': 14}  # each worker's part is rounded, and then the sum
     assert_found({case: expected[case] for case in set(expected) - set(dense)}, result)
     for case, key in dense.items():
@@ -73,8 +86,8 @@ def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(b
                 np.testing.assert_array_equal(result.results[rank]['found'][case][step], total)
 
 
-def test_errors_stay_within_the_bounds_that_follow_from_float16(body, together):
-    found, exact = together.results[1]['found'], alone(2)['found']
+def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, together):
+    found, exact = together.results[1]['found'], alone['exact']['found']
     for key, name, model in ((0, 'sgd', rounding.Sgd(body.SHAPE, 0.1, 0.9)),
                              (1, 'adam', rounding.Adam(body.SHAPE, 0.01))):
         for _, touched, parts in sums(body, key, 2):
@@ -130,14 +143,12 @@ def test_report_counts_what_travels(together):
     assert dense.split()[-4:] == ['276', 'B', '276', 'B']  # 2 (N - 1) / N of 23 x 6 elements of two bytes
 
 
-def test_training_comes_close_to_float32():
-    cases = 'dense-momentum,gradient-sgd-momentum,weight-sgd-notlazy,weight-adam,trainers'
+def test_training_comes_close_to_float32(three):
     workers = 3
-    expected = comparing.reference(BODIES / 'train.py', '--cases', cases)
-    result = run_job(BODIES / 'train.py', 'launch.py', workers=workers, servers=1, args=['--cases', cases], env=HALF,
-                     timeout=120).ok()
+    expected = comparing.reference(BODIES / 'train.py', '--cases', CASES)
+    result = three['train']
     assert sorted(result.results) == list(range(workers))
-    for case in cases.split(','):
+    for case in CASES.split(','):
         errors = []
         for name, values in expected[case].items():
             # What moves a parameter, and what is read of it, is below 1 and was rounded N + 1 times at most.

@@ -3,6 +3,7 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing
+from ...helpers.joint_jobs import body, run_together
 from ...helpers.turns import by_turns
 from . import BODIES
 
@@ -25,11 +26,21 @@ def of_tables(alone):
 
 
 @pytest.fixture(scope='module')
-def together(tmp_path_factory):
+def two_workers(alone, tmp_path_factory):
+    """Two workers with one server, by the routes that they choose and with all tables on workers, and where they save.
+    """
+    folders = {name: tmp_path_factory.mktemp(name) for name in ('together', 'replicated')}
+    results = run_together({
+        'together': body(BODY, '--directory', folders['together']),
+        'replicated': body(BODY, '--directory', folders['replicated'], '--cases', ','.join(of_tables(alone)),
+                           MXHYBRID_ROUTES='allreduce')}, 'horovodrun', workers=2, timeout=280)
+    return {name: (results[name], folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope='module')
+def together(two_workers):
     """Two workers with one server, and where they saved."""
-    directory = tmp_path_factory.mktemp('together')
-    result = run_job(BODY, 'horovodrun', workers=2, args=['--directory', str(directory)], timeout=240).ok()
-    return result, directory
+    return two_workers['together']
 
 
 def test_horovodrun(alone, together):
@@ -44,21 +55,26 @@ def test_launch_py(alone, tmp_path):
 
 
 @pytest.fixture(scope='module')
-def replicated(alone, tmp_path_factory):
+def replicated(two_workers):
     """Two workers that hold all tables, and where they saved."""
-    directory = tmp_path_factory.mktemp('replicated')
-    args = ['--directory', str(directory), '--cases', ','.join(of_tables(alone))]
-    result = run_job(BODY, 'horovodrun', workers=2, args=args, timeout=240, env={'MXHYBRID_ROUTES': 'allreduce'}).ok()
-    return result, directory
+    return two_workers['replicated']
 
 
 def test_tables_forced_to_allreduce(alone, replicated):
     comparing.assert_cases(of_tables(alone), replicated[0], 2)
 
 
-def test_one_process(alone, tmp_path):
-    result = run_job(BODY, 'none', args=['--directory', str(tmp_path)], timeout=120).ok()
-    comparing.assert_cases(alone[0], result, 1)
+@pytest.fixture(scope='module')
+def one_process(together, replicated, tmp_path_factory):
+    """One process that trains by mxhybrid, and goes on by MXNet's own store from what two workers have saved."""
+    bodies = {'hybrid': body(BODY, '--directory', tmp_path_factory.mktemp('one'))}
+    for name, (_, directory) in (('together', together), ('replicated', replicated)):
+        bodies[name] = body(BODY, '--kvstore', 'device', '--directory', directory, '--cases', 'resume')
+    return run_together(bodies, 'none', timeout=200)
+
+
+def test_one_process(alone, one_process):
+    comparing.assert_cases(alone[0], one_process['hybrid'], 1)
 
 
 def test_untouched_tables_survive_new_dense_weights(together):
@@ -78,9 +94,7 @@ def test_states_move_to_another_job(request, alone, saved_by, launcher, workers,
 
 
 @pytest.mark.parametrize('saved_by', ['together', 'replicated'])
-def test_states_move_to_one_process(request, alone, saved_by):
-    directory = request.getfixturevalue(saved_by)[1]
-    result = run_job(BODY, 'none', args=['--kvstore', 'device', '--directory', str(directory), '--cases', 'resume'],
-                     timeout=120).ok()
+def test_states_move_to_one_process(alone, one_process, saved_by):
+    result = one_process[saved_by]
     expected = {case: arrays for case, arrays in alone[0].items() if case.startswith('resume/')}
     comparing.assert_cases(expected, result, 1)

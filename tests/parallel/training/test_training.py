@@ -3,6 +3,7 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers import comparing
+from ...helpers.joint_jobs import body, run_together
 from ...helpers.turns import slow
 from . import BODIES
 
@@ -44,23 +45,35 @@ def test_tables_forced_to_allreduce_equal_one_process(expected, launcher, worker
     assert 'server ' not in result.output.replace('1 server;', '')
 
 
+# Pinned memory stands where that of a GPU would: it is copied to be summed, and batches are elsewhere than weights.
+PINNED_CASES = ['dense', 'dense-on-store', 'contexts-dense', 'contexts-gradient', 'shared', 'half', 'trainers',
+                'gradient-on-store', 'gradient-sgd-momentum', 'weight-adam']
+PINNED = ['--device', 'cpu_pinned', '--cases', ','.join(PINNED_CASES)]
+PARTITIONED_CASES = ['widths', 'weight-sgd-momentum', 'weight-adam', 'weight-ftrl', 'weight-rmsprop', 'weight-nag-wd',
+                     'gradient-adagrad', 'trainers']
+
+
+@pytest.fixture(scope='module')
+def two_servers():
+    """Two workers that sum by the lane, with two servers."""
+    partitioned = ['--cases', ','.join(PARTITIONED_CASES), '--partitions']
+    return run_together({'pinned': body(BODY, *PINNED), '1': body(BODY, *partitioned, 1),
+                         '40': body(BODY, *partitioned, 40)}, 'horovodrun', workers=2, servers=2,
+                        env={'MXHYBRID_DENSE': 'lane'}, timeout=240)
+
+
 @pytest.mark.parametrize('dense', ['horovod', 'lane'])
-def test_arrays_that_horovod_does_not_reach_equal_one_process(expected, dense):
-    # Pinned memory stands where that of a GPU would: it is copied to be summed, and batches are elsewhere than weights.
-    cases = ['dense', 'dense-on-store', 'contexts-dense', 'contexts-gradient', 'shared', 'half', 'trainers',
-             'gradient-on-store', 'gradient-sgd-momentum', 'weight-adam']
-    result = run_job(BODY, 'horovodrun', workers=2, args=['--device', 'cpu_pinned', '--cases', ','.join(cases)],
-                     env={'MXHYBRID_DENSE': dense}, timeout=120).ok()
-    comparing.assert_cases({case: expected[case] for case in cases}, result, 2)
+def test_arrays_that_horovod_does_not_reach_equal_one_process(request, expected, dense):
+    if dense == 'lane':
+        result = request.getfixturevalue('two_servers')['pinned']
+    else:
+        result = run_job(BODY, 'horovodrun', workers=2, args=PINNED, env={'MXHYBRID_DENSE': dense}, timeout=120).ok()
+    comparing.assert_cases({case: expected[case] for case in PINNED_CASES}, result, 2)
 
 
-def test_partition_count_changes_no_bit():
-    cases = 'widths,weight-sgd-momentum,weight-adam,weight-ftrl,weight-rmsprop,weight-nag-wd,gradient-adagrad,trainers'
-    found = [run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', cases, '--partitions', str(count)],
-                     timeout=120).ok().results[0] for count in (1, 40)]
-    for other in found[1:]:
-        for case in cases.split(','):
-            comparing.assert_same_bits(found[0][case], other[case], case)
+def test_partition_count_changes_no_bit(two_servers):
+    for case in PARTITIONED_CASES:
+        comparing.assert_same_bits(two_servers['1'].results[0][case], two_servers['40'].results[0][case], case)
 
 
 def test_one_process_without_launcher(expected):

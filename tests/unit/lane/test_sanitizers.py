@@ -1,11 +1,17 @@
 """The compiled part under the compiler's sanitizers: addresses, undefined behaviour, races; and without a warning.
 
 A program that explores how threads may interleave takes the thread sanitizer's place in one test.
+
+Object files are kept in ~/.cache/mxhybrid/objects (XDG_CACHE_HOME), by compiler, flags, source and headers.
 """
 import functools
+import hashlib
+import os
 import pathlib
 import re
+import shutil
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -31,13 +37,43 @@ FLAGS = {
 EXPLORER_FLAGS = ['-fno-builtin', '-fno-tree-loop-distribute-patterns']
 
 
+KEPT = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache') / 'mxhybrid' / 'objects'
+#: The number of object files that are kept.
+MOST_KEPT = 200
+
+
+@functools.lru_cache(maxsize=None)
+def compiler_and_headers():
+    """A digest of the compiler's version and of all headers: an object file depends on them."""
+    digest = hashlib.sha256(subprocess.run(['g++', '--version'], check=True, stdout=subprocess.PIPE).stdout)
+    for header in sorted([*SOURCES.glob('*.h'), *HERE.glob('*.h')]):
+        digest.update(header.name.encode() + header.read_bytes())
+    return digest.digest()
+
+
 def compiled(source, flags, folder):
-    """Compile a file of C++, without a warning; the object file."""
-    made = folder / (source.stem + '.o')
-    subprocess.run(['g++', '-std=c++17', '-O1', '-g1', '-fno-omit-frame-pointer', '-ffp-contract=off', '-pthread',
-                    '-Wall', '-Wextra', '-Werror', *flags, '-I', SOURCES, '-c', source, '-o', made],
-                   check=True, timeout=240)
-    return made
+    """Compile a file of C++, without a warning, unless its object file is kept; return the path of a copy."""
+    words = ['g++', '-std=c++17', '-O1', '-g1', '-fno-omit-frame-pointer', '-ffp-contract=off', '-pthread', '-Wall',
+             '-Wextra', '-Werror', *flags]
+    key = hashlib.sha256(compiler_and_headers() + repr(words).encode() + source.read_bytes()).hexdigest()[:24]
+    kept, copy = KEPT / ('%s-%s.o' % (source.stem, key)), folder / (source.stem + '.o')
+    if not kept.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=str(KEPT)) as scratch:
+            made = pathlib.Path(scratch) / 'made.o'
+            subprocess.run([*words, '-I', SOURCES, '-c', source, '-o', made], check=True, timeout=240)
+            made.replace(kept)
+    kept.touch()
+    shutil.copy(str(kept), str(copy))
+    return copy
+
+
+@pytest.fixture(scope='module', autouse=True)
+def few_kept():
+    """Forget object files that have not been used for longest."""
+    yield
+    for path in sorted(KEPT.glob('*.o'), key=lambda path: -path.stat().st_mtime)[MOST_KEPT:]:
+        path.unlink()
 
 
 @pytest.fixture(scope='module')

@@ -1,4 +1,9 @@
-"""Wrong calls: each must be refused on the calling rank, by name, before anything is sent; the store stays usable."""
+"""Wrong calls: each must be refused on the calling rank, by name, before anything is sent; the store stays usable.
+
+With the argument ``calls`` workers make different calls in the end, which ends the job.
+"""
+import sys
+
 import mxnet as mx
 import numpy as np
 from lab.reports import report
@@ -105,6 +110,21 @@ def lamb_trainer():
     return trainer
 
 
+def too_many_partitions():
+    """Ask for more partitions than tables have rows; return the report of a store."""
+    table = mx.nd.sparse.zeros('row_sparse', (5, 2))
+    kv = mxhybrid.create(partitions=99)
+    kv.init('small', table)
+    text = kv.report()
+    kv = mxhybrid.create(partitions=99, routes='allreduce')
+    kv.init('held', table)
+    kv.init('summed', mx.nd.zeros((5, 2)))
+    for _ in range(3):
+        kv.push('held', table)
+        kv.push('summed', table)
+    return text
+
+
 def main():
     kv = mx.kv.create('hybrid')
     kv.init('dense', ones((3, 2)))
@@ -127,6 +147,10 @@ def main():
     kv.pull('dense', out=dense)
     kv.row_sparse_pull('table', out=sparse, row_ids=mx.nd.array([2, 3]))
     report(kv.rank, said=said, dense=dense, rows=sparse.data)
+    if kv.num_workers > 1:
+        report(kv.rank, reduced=too_many_partitions())
+    if sys.argv[1:] == ['calls']:
+        kv._barrier() if kv.rank == 1 else kv.init('late', ones(3))
 
 
 if __name__ == '__main__':

@@ -1,45 +1,72 @@
-"""Workers that differ in what they should have in common; the first argument says in what."""
+"""Workers that differ in what they should have in common; the arguments name the differences, one case each.
+
+An error of mxhybrid is caught and reported, by the name of the case, but in the last case.
+"""
 import os
 import sys
 
 import mxnet as mx
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-import mxhybrid  # noqa: F401
+import mxhybrid
 
 
-def main():
-    what, odd = sys.argv[1], os.environ.get('HOROVOD_RANK') == '1'
-    if what == 'settings' and odd:
-        os.environ['MXHYBRID_PARTITIONS'] = '3'
-    if what in ('partitions', 'routes', 'own_rows', 'wrong'):
-        mxhybrid.create()
-        mxhybrid.create(partitions=2)
-        value = {'partitions': {'layer*': 3 if odd else 2}, 'routes': 'servers' if odd else 'auto',
-                 'own_rows': not odd, 'wrong': 2}
-        mxhybrid.create(**{what if what != 'wrong' else 'partitions': 0 if what == 'wrong' and odd else value[what]})
-    if what == 'calls':
-        kv = mx.kv.create('hybrid')
-        kv._barrier() if odd else kv.init(1, mx.nd.ones(3))
-    net = nn.Sequential()
+def make_stores(case, odd):
+    """Make stores, the last one with other settings on worker 1."""
+    mxhybrid.create()
+    mxhybrid.create(partitions=2)
+    settings = {'partitions': {'partitions': {'layer*': 3 if odd else 2}}, 'own_rows': {'own_rows': not odd},
+                'wrong': {'partitions': 0 if odd else 2}}
+    mxhybrid.create(**settings[case])
+
+
+def network(case, odd):
+    """A network, which is another one on worker 1."""
+    net = nn.Sequential(prefix='net_')
     with net.name_scope():
-        net.add(nn.Dense(3 if what == 'shape' and odd else 2, in_units=4, prefix='other_' if what == 'name' and odd
-                         else 'layer_'))
-        if what == 'number' and odd:
+        net.add(nn.Dense(3 if case == 'shape' and odd else 2, in_units=4,
+                         prefix='other_' if case == 'name' and odd else 'layer_'))
+        if case == 'number' and odd:
             net.add(nn.Dense(2, in_units=2))
-        if what == 'deferred':
+        if case == 'deferred':
             net.add(nn.Dense(5 if odd else 2))
             net.add(nn.Dense(2))
-    net.initialize(ctx=mx.cpu_pinned() if what == 'device' and odd else mx.cpu())
+    net.initialize(ctx=mx.cpu_pinned() if case == 'device' and odd else mx.cpu())
+    return net
+
+
+def run(case, odd):
+    """Do what the workers disagree about; train where nothing is refused before."""
+    if case == 'settings' and odd:
+        os.environ['MXHYBRID_PARTITIONS'] = '3'
+    if case in ('partitions', 'own_rows', 'wrong'):
+        make_stores(case, odd)
+    if case == 'calls':
+        store = mx.kv.create('hybrid')
+        store._barrier() if odd else store.init(1, mx.nd.ones(3))
+    net = network(case, odd)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
-    for step in range(3 if what == 'steps' and odd else 2):
+    for step in range(3 if case == 'steps' and odd else 2):
         with autograd.record():
             loss = net(mx.nd.ones((1, 4))).sum()
         loss.backward()
         trainer.step(1)
         loss.asscalar()
-        print('step', step, flush=True)
+        print('%s: step %d' % (case, step), flush=True)
+
+
+def main():
+    rank = int(os.environ['HOROVOD_RANK'])
+    *caught, last = sys.argv[1:]
+    for case in caught:
+        try:
+            run(case, rank == 1)
+            report(rank, **{case: 'nothing was refused'})
+        except mxhybrid.HybridError as error:
+            report(rank, **{case: str(error)})
+    run(last, rank == 1)
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ works.
 import mxnet as mx
 import nets
 from lab.reports import report
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
@@ -52,6 +52,16 @@ def different(**settings):
     return mxhybrid.parallelize(dense(**settings), GRID, (8, 3), dtype=settings.get('dtype', 'float32'))
 
 
+def trained_by(optimizer):
+    """Split a network and make a step."""
+    net = mxhybrid.parallelize(net_of(), parallel.one_weird_trick(), SHAPE)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=mxhybrid.create())
+    with autograd.record():
+        loss = net(mx.nd.ones(SHAPE)[net.samples]).sum()
+    loss.backward()
+    trainer.step(SHAPE[0])
+
+
 class Constant(gluon.HybridBlock):
     def hybrid_forward(self, F, data):
         return 5
@@ -86,6 +96,8 @@ CALLS = {
     'an array for a shape': lambda: mxhybrid.parallelize(net_of(), GRID, mx.nd.zeros(SHAPE)),
     'no symbols': lambda: mxhybrid.parallelize(Constant(), GRID, SHAPE),
     'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.data_parallel()][store.rank], SHAPE),
+    'lamb': lambda: trained_by('lamb'),
+    'nadam': lambda: trained_by('nadam'),
     'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
 }
 

@@ -1,0 +1,58 @@
+"""Several bodies in one job: it takes longer to start the processes of a job than to run most bodies."""
+import json
+import tempfile
+from pathlib import Path
+
+from lab import reports
+from lab.jobs import Result, run_job
+from lab.processes import JobFailed
+
+RUNNER = Path(__file__).resolve().parent / 'body_runner.py'
+
+
+def body(path, *arguments, **environment):
+    """Describe a body for `run_together`: its script, its arguments, and variables that are set while it runs."""
+    return str(path), [str(argument) for argument in arguments], {
+        name: str(value) for name, value in environment.items()}
+
+
+def run_together(bodies, *how, ends_badly=(), **options):
+    """Run several bodies in the same workers, one after the other.
+
+    Parameters
+    ----------
+    bodies : dict of str to tuple
+        What `body` returns, by a name, in the order in which they run.
+    *how, **options
+        Launcher, workers and so on, as for `lab.jobs.run_job`.
+    ends_badly : sequence of str, optional
+        What the output says where the last body is to end the job with another status than 0.
+
+    Returns
+    -------
+    dict of str to Result
+        A result for each body, with its reports, and with the output of the whole job.
+
+    Raises
+    ------
+    JobFailed
+        If a body fails; the output names it.
+    """
+    with tempfile.TemporaryDirectory(prefix='mxhybrid-reports-') as directory:
+        program = []
+        for number, (name, (path, arguments, environment)) in enumerate(bodies.items()):
+            folder = Path(directory) / str(number)
+            folder.mkdir()
+            program.append((name, path, arguments, dict(environment, **{reports.DIRECTORY: str(folder)})))
+        result = run_job(RUNNER, *how, args=[json.dumps(program)], **options)
+        if ends_badly:
+            result.failed(*ends_badly)
+        else:
+            result.ok()
+        results = {name: Result(result.command, result.returncode, result.output, result.seconds,
+                                reports.read_reports(Path(environment[reports.DIRECTORY])))
+                   for name, _, _, environment in program}
+    for name in list(bodies)[:-1 if ends_badly else None]:
+        if not results[name].results:
+            raise JobFailed('the body %r reported nothing:\n%s' % (name, result.tail()))
+    return results

@@ -1,0 +1,44 @@
+"""Tables that cannot go by allreduce, since memory lacks or rows of their state are too wide; reports an error.
+
+In the end worker 1 forces other routes than worker 0.
+"""
+import mxnet as mx
+from lab.reports import report
+
+import mxhybrid
+import mxhybrid.routes.chooser
+from mxhybrid.routes.costs import Network, Speed
+
+
+def wide_states():
+    """Push to a table whose rows of optimizer state are wider than can be read, and to one that just fits."""
+    store = mxhybrid.create()
+    store._job.measured['network'] = Network(Speed(0.1, 1e6), Speed(0.001, 1e9))
+    store.set_optimizer(mx.optimizer.SGD(momentum=0.9))
+    for name, width in (('wide', 65537), ('fits', 65536)):
+        rows = mx.nd.ones((8, width)).tostype('row_sparse')
+        store.init(name, rows)
+        for _ in range(12):
+            store.push(name, rows)
+    print(store.report())
+
+
+def too_little_memory():
+    """Force a table to allreduce that is larger than the memory; return the error."""
+    available = mxhybrid.routes.chooser.available_bytes
+    mxhybrid.routes.chooser.available_bytes = lambda: 1 << 20  # for two workers
+    try:
+        store = mxhybrid.create(routes='big*=allreduce')
+        store.init('small', mx.nd.sparse.zeros('row_sparse', (50, 2)))
+        store.init('big', mx.nd.sparse.zeros('row_sparse', (50000, 2)))
+    except mxhybrid.HybridError as error:
+        return str(error)
+    finally:
+        mxhybrid.routes.chooser.available_bytes = available
+    return 'nothing was refused'
+
+
+wide_states()
+rank = mxhybrid.create().rank
+report(rank, memory=too_little_memory())
+mxhybrid.create(routes='servers' if rank == 1 else 'auto')

@@ -1,0 +1,126 @@
+"""Calls of the store itself, by every wire: values are those of MXNet's own store, or of NumPy.
+
+A job runs all bodies that its launcher and its wire suit.
+"""
+import numpy as np
+import pytest
+from lab.jobs import run_job
+
+from mxhybrid.routes.dense_buckets import MOST_SELECTIONS
+
+from ...helpers import comparing
+from ...helpers.joint_jobs import body, run_together
+from . import BODIES
+
+DIRECT, SUMS = BODIES / 'direct.py', BODIES / 'sums.py'
+
+#: Launcher, settings and bodies of each job. They have three workers and two servers.
+JOBS = {
+    'horovodrun': ('horovodrun', {}, {
+        'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT), 'wires': body(BODIES / 'wires.py'),
+        'repeated ids': body(BODIES / 'repeated_ids.py'), 'sums': body(SUMS, 3), 'killed': body(SUMS, 3, 1)}),
+    'horovodrun without the lane': ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite', 'MXHYBRID_DENSE': 'horovod'}, {
+        'random pushes': body(BODIES / 'random_pushes.py'), 'wires': body(BODIES / 'wires.py'), 'sums': body(SUMS, 3)}),
+    'launch.py': ('launch.py', {'MXHYBRID_WIRE': 'lane', 'MXHYBRID_DENSE': 'lane'}, {
+        'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT, '--strings'),
+        'wires': body(BODIES / 'wires.py'), 'sums': body(SUMS, 3)}),
+    # ps-lite talks by Unix sockets where it can be told to.
+    'launch.py without the lane': ('launch.py', {'MXHYBRID_WIRE': 'ps-lite', 'DMLC_LOCAL': '1'}, {
+        'random pushes': body(BODIES / 'random_pushes.py'), 'wires': body(BODIES / 'wires.py'),
+        'repeated ids': body(BODIES / 'repeated_ids.py')}),
+    'float16': ('horovodrun', {'MXHYBRID_WIRE_DTYPE': 'float16'}, {'repeated ids': body(BODIES / 'repeated_ids.py')})}
+
+
+@pytest.fixture(scope='module')
+def results_of():
+    """Run each job once; gives the results of a job by body."""
+    results = {}
+
+    def run(job):
+        if job not in results:
+            launcher, settings, bodies = JOBS[job]
+            ends_badly = ['ends, because worker 1 '] if 'killed' in bodies else []
+            results[job] = run_together(bodies, launcher, workers=3, servers=2, env=settings, timeout=240,
+                                        ends_badly=ends_badly)
+            for name, result in results[job].items():
+                assert name == 'killed' or sorted(result.results) == [0, 1, 2]
+        return results[job]
+    return run
+
+
+@pytest.fixture(scope='module')
+def alone():
+    """One process: MXNet's own store with the arrays of several workers, and mxhybrid's with those of one."""
+    return run_together({'3': body(DIRECT, '--alone', 3), '3 --strings': body(DIRECT, '--alone', 3, '--strings'),
+                         '1': body(DIRECT, '--alone', 1), 'hybrid': body(DIRECT)}, 'none', timeout=100)
+
+
+@pytest.mark.parametrize('job, reference', [('horovodrun', '3'), ('launch.py', '3 --strings'), (None, '1')])
+def test_calls_give_what_mxnets_own_store_gives(alone, results_of, job, reference):
+    """With int and str keys, and lists."""
+    workers = 3 if job else 1
+    result = results_of(job)['direct'] if job else alone['hybrid']
+    for rank in range(workers):
+        comparing.assert_equal(alone[reference].results[0]['found'], result.results[rank]['found'], 'rank %d' % rank)
+        assert result.results[rank]['kind'] == ('hybrid', rank, workers, True)
+
+
+@pytest.mark.parametrize('job, link, clients', [
+    ('horovodrun', 'Lane', [True, False, False]), ('horovodrun without the lane', 'PsLiteLink', [True] * 3),
+    ('launch.py', 'Lane', [True] * 3), ('launch.py without the lane', 'PsLiteLink', [True] * 3)])
+def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
+    """By both wires, and with the right workers as clients of the servers."""
+    result = results_of(job)['random pushes']
+    found = [result.results[rank] for rank in range(3)]
+    assert [one['link'] for one in found] == [link] * 3
+    assert [one['client'] for one in found] == clients
+    assert all(one['pulled'] > 0 for one in found)
+    # Worker 0 pulls once a step; rows that were asked for early come otherwise.
+    assert all((one['delivered'] > 5) == (one['few'] > 5) == (link == 'Lane') for one in found)
+    for one in found:
+        assert np.abs(one['tables'][0]).sum() > 0
+        assert one['descriptors'] < 200
+        for mine, theirs in zip(one['tables'], found[0]['tables']):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize('job, link', [
+    ('horovodrun', 'Lane'), ('horovodrun without the lane', 'PsLiteLink'), ('launch.py', 'Lane'),
+    ('launch.py without the lane', 'PsLiteLink')])
+def test_rows_travel_as_asked(results_of, job, link):
+    assert results_of(job)['wires'].results[0]['link'] == link
+
+
+@pytest.mark.parametrize('job, trainer', [
+    ('horovodrun', 'own rows'), ('launch.py without the lane', 'own rows'), ('float16', 'server gradients')])
+def test_rows_of_one_id_are_summed(results_of, job, trainer):
+    """Of row ids that a pushed array has more than once, whatever carries them."""
+    for values in results_of(job)['repeated ids'].results.values():
+        assert values['kinds'] == {'servers': ['server weights', 'server gradients'],
+                                   'allreduce': ['replicated', 'row allreduce']}
+        assert values['trainer'] == trainer
+
+
+@pytest.mark.parametrize('job, by_lane', [
+    ('horovodrun', True), ('horovodrun without the lane', False), ('launch.py', True)])
+def test_dense_sums_equal_numpys(results_of, job, by_lane):
+    """And gathers; with the same bits on all workers."""
+    result = results_of(job)['sums']
+    for rank in range(3):
+        np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])
+        assert result.results[rank]['by_lane'] == by_lane
+        assert result.results[rank]['selections'] == (MOST_SELECTIONS if by_lane else 0)
+
+
+def test_a_worker_that_dies_among_sums_is_named(results_of):
+    output = results_of('horovodrun')['killed'].output
+    causes = [line.partition('ends, because ')[2] for line in output.splitlines() if 'ends, because' in line]
+    assert causes
+    assert all(cause.startswith('worker 1 ') for cause in causes), output
+
+
+@pytest.mark.slow
+def test_random_pushes_of_two_workers_without_the_lane():
+    result = run_job(BODIES / 'random_pushes.py', 'launch.py', workers=2, servers=2, timeout=120,
+                     env={'MXHYBRID_WIRE': 'ps-lite'}).ok()
+    assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink'] * 2
