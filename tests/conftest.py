@@ -1,12 +1,12 @@
-"""What every test gets: import paths, a time limit, an order, and a last look for processes left behind.
+"""Settings of all tests: import paths, time limits, an order, and a last check for processes left behind.
 
 One process of pytest runs cheap directories first. Several processes that share the tests begin with the files that
 took longest when `durations.json` was written, so that none of them ends long after the others. ``--store-durations``
 writes that file.
 
-Where several processes of pytest share the tests (pytest-xdist, which scripts/test asks for), a test with the marker
-`alone` runs while none of the others does: it is about time, or about who computes. Tests with the marker `slow` run
-with ``--slow`` only: what is rare and takes long, of which others have one case of each kind.
+If several processes of pytest share the tests (pytest-xdist, as scripts/test does), no other test runs beside a test
+with the marker `alone`: it measures time, or the activity of processes. Tests with the marker `slow` run only with
+``--slow``: they are long, and a quick test has a case of the same kind.
 """
 import contextlib
 import faulthandler
@@ -31,16 +31,16 @@ from lab import processes  # noqa: E402  (found by the lines above)
 # Directory of tests: seconds that one test may take, in the order in which they run.
 TIME_LIMITS = {'unit': 60, 'parallel': 300, 'multihost': 300}
 
-#: Standard error as it is while no test's output is captured.
+#: Standard error, outside of the capturing of output.
 STDERR = pytest.StashKey()
 
-#: How many tests are left out, by process of pytest.
+#: The number of tests that are left out, by process of pytest.
 LEFT_OUT = {}
 
-#: File of tests: seconds that its tests took, all together.
+#: A JSON file: the seconds that the tests of each file took together.
 DURATIONS = TESTS + '/durations.json'
 
-#: The same in this run, with --store-durations.
+#: The seconds in this run, with --store-durations.
 TAKEN_S = {}
 
 # The machine may be busy.
@@ -50,7 +50,7 @@ hypothesis.settings.load_profile('untimed')
 
 @pytest.fixture
 def caplog(caplog, monkeypatch):
-    """Pytest's own, which finds mxhybrid's messages also after a test that had mxhybrid set up its logging."""
+    """Capture mxhybrid's messages, also after a test in which mxhybrid configured its logging."""
     monkeypatch.setattr(logging.getLogger('mxhybrid'), 'propagate', True)
     return caplog
 
@@ -63,15 +63,15 @@ def _directory(item):
 
 
 def pytest_addoption(parser):
-    parser.addoption('--slow', action='store_true', help='run the tests with the marker slow, too')
-    parser.addoption('--store-durations', action='store_true', help='write how long each file took: ' + DURATIONS)
+    parser.addoption('--slow', action='store_true', help='also run the tests with the marker slow')
+    parser.addoption('--store-durations', action='store_true', help='write the seconds of each file to ' + DURATIONS)
 
 
 def pytest_configure(config):
     if not config.pluginmanager.hasplugin('timeout'):
         raise pytest.UsageError('the tests need pytest-timeout: without it a hanging job would hang for ever')
     config.stash[STDERR] = open(os.dup(2), 'w')
-    # Further processes of pytest inherit it: their jobs are found, too.
+    # Other processes of pytest inherit it, so that their jobs are found, too.
     os.environ[processes.MARKER] = processes.SESSION
 
 
@@ -97,10 +97,10 @@ def pytest_collection_modifyitems(config, items):
 # ------------------------------------------------------------------------------------------ beside each other
 
 class Place:
-    """A byte of a file, in which processes of pytest are one at a time, or several that share it.
+    """A lock on a byte of a file, exclusive or shared, between processes of pytest.
 
-    A record lock, which no process has that a test has forked, and which ends with its own. Closing any handle of the
-    file would end it, too: that is open once, and nothing reads it.
+    It is a record lock: forked children do not inherit it, and it ends with its process. Closing any handle of the file
+    would release it, so the file is open once, and nothing else reads it.
     """
 
     file = None
@@ -110,7 +110,7 @@ class Place:
 
     @contextlib.contextmanager
     def held(self, how):
-        """Wait until there is room, `LOCK_EX` or `LOCK_SH`, and keep it while a block runs."""
+        """Wait for the lock, `LOCK_EX` or `LOCK_SH`, and hold it while a block runs."""
         Place.file = Place.file or open(TESTS + '/__init__.py', 'r+')
         deadline = time.monotonic() + ROOM_S
         while not self._take(how):
@@ -130,15 +130,15 @@ class Place:
         return True
 
 
-#: Who waits for the room waits in its door, and nobody overtakes.
+#: A process holds DOOR while it waits for ROOM, so that no other overtakes it.
 DOOR, ROOM = Place(0), Place(1)
-#: No test takes that many seconds, nor two that one waits for.
+#: Longer than two tests take that another waits for.
 ROOM_S = 1200 * processes.PATIENCE
 
 
 @contextlib.contextmanager
 def room_for(item):
-    """A block in which a test runs: beside those of other processes of pytest, or alone."""
+    """Run a test in a block: beside tests of other processes of pytest, or alone."""
     with contextlib.ExitStack() as inside:
         with DOOR.held(fcntl.LOCK_EX):
             inside.enter_context(ROOM.held(fcntl.LOCK_EX if item.get_closest_marker('alone') else fcntl.LOCK_SH))
@@ -148,7 +148,7 @@ def room_for(item):
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the test's time begins to run
 def pytest_runtest_protocol(item):
     with room_for(item):
-        # Where a test hangs and keeps the GIL, no timer of Python's ends it; fixtures and other tests' ends take time.
+        # A test that hangs and holds the GIL is not ended by Python's timers; fixtures take time, too.
         limit = item.get_closest_marker('timeout').args[0] + 60
         faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
         yield
@@ -174,7 +174,7 @@ def pytest_sessionfinish(session):
         with open(DURATIONS, 'w') as file:
             json.dump({name: round(seconds, 1) for name, seconds in sorted(TAKEN_S.items())}, file, indent=0)
             file.write('\n')
-    # Jobs have longer markers than the processes of pytest have.
+    # The markers of jobs begin with pytest's own.
     try:
         processes.assert_no_processes_left(processes.SESSION + '/')
     except processes.JobFailed as left:
@@ -184,5 +184,5 @@ def pytest_sessionfinish(session):
 
 def pytest_terminal_summary(terminalreporter):
     if any(LEFT_OUT.values()):
-        terminalreporter.write_line('left out: %d slow tests, which scripts/test --slow runs, too'
+        terminalreporter.write_line('left out: %d slow tests; scripts/test --slow runs them'
                                     % max(LEFT_OUT.values()))

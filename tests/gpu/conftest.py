@@ -1,4 +1,4 @@
-"""Where MXNet finds no GPU nothing here is collected, aloud."""
+"""Leaves all tests of this folder out, and says so, if MXNet finds no GPU."""
 import mxnet as mx
 
 collect_ignore_glob = [] if mx.context.num_gpus() else ['test_*.py']

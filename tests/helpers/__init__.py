@@ -1,1 +1,1 @@
-"""What tests of several kinds share."""
+"""Code that several tests share."""

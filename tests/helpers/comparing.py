@@ -1,4 +1,4 @@
-"""What the equality tests share: MXNet alone on the joint batch, and how close is equal."""
+"""References and comparisons of the equality tests: MXNet alone on the joint batch, and tolerances."""
 import numpy as np
 from lab.jobs import run_job
 
@@ -10,7 +10,7 @@ HALF_TOLERANCE = {'rtol': 2e-3, 'atol': 2e-3}
 
 
 def reference(body, *args):
-    """What one process with MXNet's own store reports."""
+    """Return the report of one process with MXNet's own store."""
     result = run_job(body, launcher='none', args=('--kvstore', 'device') + args, timeout=150).ok()
     assert 'Exception ignored' not in result.output, 'MXNet swallowed an error: the reference is wrong'
     return result.results[0]
@@ -33,7 +33,7 @@ def assert_same_bits(expected, found, case):
 
 
 def assert_cases(expected, result, workers):
-    """Every worker reports every case, all workers the same bits, and they equal what is expected."""
+    """Check that every worker reports every case, all workers with the same bits, equal to the expected values."""
     assert sorted(result.results) == list(range(workers))
     for case, arrays in expected.items():
         if not isinstance(arrays, dict):

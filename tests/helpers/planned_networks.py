@@ -117,7 +117,7 @@ class Times:
     """Operator times from the size of a shard's output, instead of measured ones."""
 
     def shard_seconds(self, graph, operator, shard, **_):
-        """As :meth:`mxhybrid.planner.profiling.operator_profiler.OperatorProfiler.shard_seconds`."""
+        """Return times as :meth:`mxhybrid.planner.profiling.operator_profiler.OperatorProfiler.shard_seconds`."""
         element_s = {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(operator.op, 1e-9)
         seconds = size_of(shard.box) * element_s / shard.addends
         return seconds, 2 * seconds

@@ -1,4 +1,4 @@
-"""How far float16 sums over workers, and what optimizers make of them, may be from exact ones (numbers in float64)."""
+"""Error bounds of float16 sums over workers, and of optimizers that use them (numbers in float64)."""
 import numpy as np
 
 U = 2.0 ** -11  # unit roundoff of float16

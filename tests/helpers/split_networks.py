@@ -114,7 +114,7 @@ def weigh(output):
 
 
 def run_whole(symbol, data, weights, training=True):
-    """The same by MXNet alone."""
+    """Run the whole network by MXNet alone."""
     arrays = {name: mx.nd.array({**data, **weights}[name], dtype={**data, **weights}[name].dtype)
               for name in symbol.list_inputs()}
     auxiliary = set(symbol.list_auxiliary_states())

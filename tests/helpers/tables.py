@@ -97,7 +97,7 @@ class Table:
 
 
 class Whole:
-    """The same table, uncut, in one process: a row_sparse weight that MXNet's own Updater updates, as its stores do."""
+    """An uncut table in one process: a row_sparse weight that MXNet's own Updater updates, as its stores do."""
 
     def __init__(self, values, optimizer):
         self.weight = make_row_sparse(np.arange(ROWS), values, values.shape)

@@ -1,14 +1,14 @@
-"""Fewer combinations: not each case under each launcher, where what matters of a case is the same under all."""
+"""Parameters of tests with fewer combinations: each case under one launcher, if all launchers treat it alike."""
 import pytest
 
 
 def by_turns(ways, cases):
-    """Parameters of a test, the way first: each case in one way, by turns; all other combinations are slow."""
+    """Return parameters of a test, the way first: each case in one way, in turn; all other combinations are slow."""
     return [pytest.param(way, *(case if isinstance(case, tuple) else (case,)),
                          marks=[] if at % len(ways) == turn else pytest.mark.slow)
             for at, case in enumerate(cases) for turn, way in enumerate(ways)]
 
 
 def slow(*values):
-    """Parameters of a test that runs when asked for."""
+    """Return parameters of a test that runs only with ``--slow``."""
     return pytest.param(*values, marks=pytest.mark.slow)

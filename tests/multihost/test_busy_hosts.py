@@ -1,4 +1,4 @@
-"""Who keeps the interpreter lock is seen computing by others of its host, and those tell the other hosts."""
+"""A worker that holds the interpreter lock: processes of its host see it computing, and tell other hosts."""
 import numpy as np
 import pytest
 from lab.launchers import over_hosts

@@ -1,4 +1,4 @@
-"""On the lane, rows that several workers of a host touch cross its link once; and what crosses is counted."""
+"""Bytes on links: on the lane, rows that several workers of a host touch cross its link once; counters say so."""
 from lab.launchers import over_hosts
 
 from . import BODIES

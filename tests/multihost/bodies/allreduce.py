@@ -1,4 +1,4 @@
-"""One Horovod allreduce, without mxhybrid."""
+"""An allreduce of Horovod, without mxhybrid."""
 import os
 import socket
 

@@ -1,4 +1,4 @@
-"""What a process sees of its host and of the host's neighbours."""
+"""Reports how a process sees its host and the neighbours of the host."""
 import socket
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def test_doctor_in_a_job(tmp_path):
 
 @pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
 def test_doctor_where_nobody_can_join(launcher, tmp_path):
-    """MXNet is broken, and so is Horovod: what workers found is said all the same, and nobody waits."""
+    """Break MXNet and Horovod: the findings of workers are reported all the same, and no worker waits."""
     argv = launched(launcher, 2)
     at = argv.index('-m') - 1  # for the workers only: the launcher itself must find the real one
     argv[at:at] = ['env', 'PYTHONPATH=' + broken_mxnet(tmp_path)]

@@ -66,7 +66,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def environment():
-    """What an example's environment needs besides what every job of `jobs` gets."""
+    """Return the variables of an example, beside those of every job of `jobs`."""
     return {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}  # `jobs` lets no MXHYBRID_* variable through by itself
 
 
@@ -153,7 +153,7 @@ def test_a_plan_is_searched_for(tmp_path):
 
 @pytest.fixture(scope='module')
 def plan_of():
-    """What examples make of a text."""
+    """Return the function by which examples parse a plan."""
     sys.path.insert(0, str(REPOSITORY / 'examples'))
     try:
         spec = importlib.util.spec_from_file_location('_plans', str(REPOSITORY / 'examples' / '_plans.py'))

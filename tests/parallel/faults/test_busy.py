@@ -1,4 +1,4 @@
-"""A worker that keeps the interpreter lock for longer than silence may last: busy is told from hung."""
+"""A worker that holds the interpreter lock longer than the silence limit: a busy worker is no hung worker."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -8,7 +8,7 @@ from . import BODIES
 
 BODY = BODIES / 'busy.py'
 
-#: Seconds: the limit; how long the lock is kept, beyond what silence takes to be noticed.
+#: The limit of silence, and a longer time for which the lock is held, in seconds.
 SILENCE_S, HELD_S = 6, 11
 
 pytestmark = pytest.mark.alone

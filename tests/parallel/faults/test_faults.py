@@ -68,7 +68,7 @@ def test_killed_process(launcher, role, which):
     assert 'step 599' not in result.output
 
 
-#: Which calls workers make that are not the same, and words of what is said.
+#: Calls in which workers differ, and words of the message.
 CALLS = {'pushes': ['waits at standstill.py:', 'worker 0 made push of 1, worker 1 made push of 2'],
          'no backward': ['waits at standstill.py:', 'worker 1 (host', 'has ended its script',
                          'the same backward passes'],
@@ -78,7 +78,7 @@ CALLS = {'pushes': ['waits at standstill.py:', 'worker 0 made push of 1, worker 
 
 @pytest.mark.parametrize('what', [slow(name) if name in ('a call more', 'no step') else name for name in CALLS])
 def test_workers_that_wait_for_each_other(what):
-    """Each ends by the deadline, and says which calls they are."""
+    """Check that every worker ends by the deadline, and names the calls."""
     result = run_job(BODIES / 'standstill.py', 'horovodrun', workers=2, args=[what], timeout=60,
                      env={'MXHYBRID_STALL_TIMEOUT': '6', 'MXHYBRID_SILENCE_TIMEOUT': '5'}).failed(*CALLS[what])
     for rank in range(2):

@@ -1,4 +1,4 @@
-"""Strangers who reach the servers and the job monitor change nothing, and nobody sees the job's secret."""
+"""Strangers that reach the servers and the job monitor change nothing, and no process sees the job's secret."""
 import numpy as np
 import pytest
 from lab.jobs import run_job

@@ -1,4 +1,4 @@
-"""Workers that differ in what all should give alike get an error that names both values, all of them."""
+"""Workers that differ in a value that must be the same on all: every worker gets an error with both values."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -8,7 +8,8 @@ from . import BODIES
 BODY = BODIES / 'uneven.py'
 LAST = 4
 
-#: Where the last worker hears of it, where the others do, and what both are told of worker 0 and of the last one.
+#: The step at which the last worker gets the error, that of the others, the setting, and its values on worker 0 and on
+#: the last worker.
 EXPECTED = {
     'batch-first': (0, 0, 'batch size', '8', '4'), 'batch': (2, 3, 'batch size', '8', '4'),
     'batch-last': (LAST, 'save', 'batch size', '8', '4'), 'batch-table': (0, 0, 'batch size', '8', '4'),
@@ -20,7 +21,7 @@ EXPECTED = {
 
 @pytest.fixture(scope='module', params=[('horovodrun', 2), ('launch.py', 3)], ids=['horovodrun', 'launch.py'])
 def job(request):
-    """The reports of all workers, and how many there are."""
+    """The reports of all workers, and the number of workers."""
     launcher, workers = request.param
     result = run_job(BODY, launcher, workers=workers, timeout=120).ok()
     return result.results, workers

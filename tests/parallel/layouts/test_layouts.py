@@ -6,7 +6,6 @@ import pytest
 from lab.jobs import run_job
 
 from ...helpers.joint_jobs import body, run_together
-from ...helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'layouts.py'
@@ -100,7 +99,7 @@ def two():
 
 @pytest.fixture(scope='module')
 def others(four):
-    """What every worker reports of OTHERS."""
+    """The reports of all workers about OTHERS."""
     return found_by(four['others'], 4, OTHERS)
 
 
@@ -220,7 +219,7 @@ def test_what_cannot_be_is_refused_on_every_worker(two):
 
 @pytest.fixture(scope='module')
 def uses(four):
-    """What every worker reports of ways in which scripts use a network that is split."""
+    """The reports of all workers about ways in which scripts use a network that is split."""
     return [four['uses'].results[rank] for rank in range(4)]
 
 
@@ -264,7 +263,7 @@ def test_exchanges_in_traces(tmp_path):
 
 
 def test_a_worker_that_makes_fewer_steps_ends_the_others(two):
-    """Also where no step has a call of the store: all weights are split."""
+    """Let worker 1 stop early; all weights are split, so that no step calls the store."""
     assert 'worker 1 ended its script after' in two['shorter'].output
     assert 'give every worker the same number of steps' in two['shorter'].output
 

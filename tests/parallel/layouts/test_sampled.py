@@ -1,4 +1,4 @@
-"""Samples are known by rules: networks with equally long dimensions give each worker its own, or all, and say so."""
+"""Rules find the samples of outputs, also if dimensions are equally long: a worker gets its own samples or all."""
 import pytest
 from lab.jobs import run_job
 

@@ -36,7 +36,7 @@ def run(bodies, launcher, workers, **options):
 
 
 def found_by(result):
-    """What the workers found, by rank."""
+    """Return the results of the workers, by rank."""
     return [values['found'] for _, values in sorted(result.results.items())]
 
 
@@ -48,7 +48,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def alone(directory):
-    """One process, without a plan."""
+    """The results of one process, without a plan."""
     return found_by(run({'alone': words(directory, 'alone')}, 'none', 1)['alone'])[0]
 
 
@@ -73,7 +73,7 @@ def resumed(split, directory, tmp_path_factory):
 
 
 def near(directory, case, one, other):
-    """Two files of parameters are the same but for rounding."""
+    """Check that two files of parameters are equal but for rounding."""
     expected, found = (mx.nd.load(str(directory / case.replace('/', '-') / ('%s.params' % name)))
                        for name in (one, other))
     assert sorted(found) == sorted(expected)
@@ -83,7 +83,7 @@ def near(directory, case, one, other):
 
 
 def outputs(expected, found, name):
-    """Each worker's samples of the outputs are those of one process."""
+    """Check that each worker's samples of the outputs are those of one process."""
     for one in found:
         low, high = one[name]['samples']
         np.testing.assert_allclose(one[name]['outputs'], expected[low:high], rtol=0, atol=1e-12)
@@ -91,7 +91,7 @@ def outputs(expected, found, name):
 
 @pytest.mark.parametrize('case, plan', [('sgd', plan) for plan in PLANS] + [(case, 'layers') for case in CASES[1:]])
 def test_files_are_those_of_the_unsplit_network(alone, split, directory, case, plan):
-    """Saved in the middle of training that equals one process, before and after going back to a checkpoint."""
+    """Compare files saved in the middle of training, before and after going back to a checkpoint."""
     near(directory, case, 'alone', plan)
     near(directory, case, 'end', plan + '-end')
     near(directory, case, 'end', plan + '-again')
@@ -121,7 +121,7 @@ def test_an_export_is_the_unsplit_network(alone, split, directory, plan):
 
 @pytest.mark.parametrize('workers, sources', [(2, 'grid,alone,layers'), (1, 'domain,trick,layers')])
 def test_training_goes_on_under_another_plan(alone, resumed, directory, workers, sources):
-    """On two workers, or one without a plan, from four and from one."""
+    """Go on with two workers, or one without a plan, from checkpoints of four and of one."""
     for source in sources.split(','):
         near(directory, 'sgd', 'end', '%s-on%d' % (source, workers))
         outputs(alone['sgd']['outputs'], found_by(resumed[workers]['sgd']), 'sgd/' + source)

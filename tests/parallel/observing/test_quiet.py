@@ -1,4 +1,4 @@
-"""What a job writes by itself: worker 0 says it, once; MXNet's remarks on sparse updates only for who asks for them."""
+"""Log lines of a job: worker 0 writes each once, and MXNet's remarks on sparse updates appear only on request."""
 import re
 
 import pytest
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(150)
 
 
 def run(launcher, workers, directory, **env):
-    """list of str: lines of a job, without horovodrun's marks."""
+    """Return the lines of a job, without horovodrun's marks."""
     output = run_job(BODIES / 'quiet.py', launcher, workers=workers, args=[directory], env=env, timeout=120).ok().output
     return [re.sub(r'^\[\d\]<std(out|err)>:', '', line) for line in output.splitlines()]
 

@@ -1,4 +1,4 @@
-"""One trace of a whole job, and metrics of its steps."""
+"""The trace of a whole job, and metrics of its steps."""
 import collections
 import json
 
@@ -28,12 +28,12 @@ class Trace:
             self.processes[names[event['pid']].partition(' (host ')[0]].append(event)
 
     def spans(self, process, start):
-        """Spans of a process whose name starts so, in order."""
+        """Return the spans of a process whose names begin with `start`, in order."""
         return sorted((event for event in self.processes[process]
                        if event['ph'] == 'X' and event['name'].startswith(start)), key=lambda event: event['ts'])
 
     def check_form(self):
-        """Chrome's rules: what each phase must have; spans of a thread nest, operations end after they begin."""
+        """Check Chrome's rules: entries of each phase; spans of a thread nest, operations end after they begin."""
         for event in self.events:
             assert {'ph', 'name', 'ts', 'pid', 'tid'} <= set(event) and event['ts'] >= 0
             assert event['ph'] in 'XMbei' and (event['ph'] != 'X' or event['dur'] >= 0)
@@ -58,7 +58,7 @@ class Trace:
 
 
 def end(event):
-    """When a span ends."""
+    """Return the end of a span."""
     return event['ts'] + event['dur']
 
 

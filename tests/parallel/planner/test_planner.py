@@ -1,4 +1,4 @@
-"""The planner as users have it: the command, its files, and training by what it has found."""
+"""The planner as users see it: the command, its files, and training by the plan that it finds."""
 import contextlib
 import dataclasses
 import fcntl

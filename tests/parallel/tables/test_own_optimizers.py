@@ -28,7 +28,7 @@ def expected(tmp_path_factory):
 
 
 def sums(workers):
-    """What the case 'tested' gives: MXNet's 'test' fails on a row_sparse weight in one process, behind its update."""
+    """Compute the results of the case 'tested': in one process MXNet's 'test' fails on row_sparse weights."""
     table, found = np.ones((40, 3), 'f4'), {}
     for step in range(3):
         table[step:12] += (0.5 * (np.arange(step, 12) + step)).astype('f4')[:, None]

@@ -50,14 +50,14 @@ def results_of():
 
 @pytest.fixture(scope='module')
 def alone():
-    """One process: MXNet's own store with the arrays of several workers, and mxhybrid's with those of one."""
+    """The results of one process: MXNet's store with the arrays of several workers, mxhybrid's with those of one."""
     return run_together({'3': body(DIRECT, '--alone', 3), '3 --strings': body(DIRECT, '--alone', 3, '--strings'),
                          '1': body(DIRECT, '--alone', 1), 'hybrid': body(DIRECT)}, 'none', timeout=100)
 
 
 @pytest.mark.parametrize('job, reference', [('horovodrun', '3'), ('launch.py', '3 --strings'), (None, '1')])
 def test_calls_give_what_mxnets_own_store_gives(alone, results_of, job, reference):
-    """With int and str keys, and lists."""
+    """Use int and str keys, and lists of keys."""
     workers = 3 if job else 1
     result = results_of(job)['direct'] if job else alone['hybrid']
     for rank in range(workers):
@@ -69,7 +69,7 @@ def test_calls_give_what_mxnets_own_store_gives(alone, results_of, job, referenc
     ('horovodrun', 'Lane', [True, False, False]), ('horovodrun without the lane', 'PsLiteLink', [True] * 3),
     ('launch.py', 'Lane', [True] * 3), ('launch.py without the lane', 'PsLiteLink', [True] * 3)])
 def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
-    """By both wires, and with the right workers as clients of the servers."""
+    """Use both wires; check also which workers are clients of the servers."""
     result = results_of(job)['random pushes']
     found = [result.results[rank] for rank in range(3)]
     assert [one['link'] for one in found] == [link] * 3
@@ -94,7 +94,7 @@ def test_rows_travel_as_asked(results_of, job, link):
 @pytest.mark.parametrize('job, trainer', [
     ('horovodrun', 'own rows'), ('launch.py without the lane', 'own rows'), ('float16', 'server gradients')])
 def test_rows_of_one_id_are_summed(results_of, job, trainer):
-    """Of row ids that a pushed array has more than once, whatever carries them."""
+    """Push arrays that have a row id more than once, by all routes."""
     for values in results_of(job)['repeated ids'].results.values():
         assert values['kinds'] == {'servers': ['server weights', 'server gradients'],
                                    'allreduce': ['replicated', 'row allreduce']}
@@ -104,7 +104,7 @@ def test_rows_of_one_id_are_summed(results_of, job, trainer):
 @pytest.mark.parametrize('job, by_lane', [
     ('horovodrun', True), ('horovodrun without the lane', False), ('launch.py', True)])
 def test_dense_sums_equal_numpys(results_of, job, by_lane):
-    """And gathers; with the same bits on all workers."""
+    """Check also gathers, and that all workers have the same bits."""
     result = results_of(job)['sums']
     for rank in range(3):
         np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])

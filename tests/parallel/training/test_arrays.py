@@ -13,13 +13,13 @@ CONVOLUTIONS, SCOPE = BODIES / 'convolutions.py', BODIES / 'another_scope.py'
 
 @pytest.fixture(scope='module')
 def alone():
-    """One process with the joint batch."""
+    """The results of one process with the joint batch."""
     return run_together({updates: body(CONVOLUTIONS, 2, updates) for updates in ('store', 'worker')}, 'none')
 
 
 @pytest.fixture(scope='module')
 def together(tmp_path_factory):
-    """Two workers."""
+    """The results of two workers."""
     return run_together({
         'store': body(CONVOLUTIONS, 0, 'store'), 'worker': body(CONVOLUTIONS, 0, 'worker'),
         'scope': body(SCOPE, SCOPE_DIRECTORY=scope_directory(tmp_path_factory.mktemp('scope'))),

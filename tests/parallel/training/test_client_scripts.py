@@ -13,7 +13,7 @@ GIVEN = ['device', 'none', 'nothing', 'object']
 
 @pytest.fixture(scope='module')
 def alone():
-    """One process, in which the setting changes nothing."""
+    """The results of one process, in which the setting changes nothing."""
     result = run_job(BODY, 'none', env=REPLACED, timeout=60).ok()
     assert 'hybrid' not in result.results[0]['stores'].values() and 'allreduce_grads' not in result.output
     return result.results[0]

@@ -15,15 +15,16 @@ CASES = 'dense-momentum,gradient-sgd-momentum,weight-sgd-notlazy,weight-adam,tra
 
 @pytest.fixture(scope='module')
 def alone():
-    """What one process computes: for two workers, also with the roundings of ps-lite, and for three with the lane's."""
-    results = run_together({'exact': body_of(BODY, '--alone', 2), 'apart': body_of(BODY, '--alone', 2, '--rounded', 'apart'),
-                            'pulled': body_of(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
+    """The results of one process: for two workers, exact and rounded as by ps-lite; for three as by the lane."""
+    results = run_together({
+        'exact': body_of(BODY, '--alone', 2), 'apart': body_of(BODY, '--alone', 2, '--rounded', 'apart'),
+        'pulled': body_of(BODY, '--alone', 3, '--rounded', 'pulled')}, 'none', timeout=100)
     return {name: result.results[0] for name, result in results.items()}
 
 
 @pytest.fixture(scope='module')
 def together(tmp_path_factory):
-    """Two workers, each with its own way to the servers."""
+    """The results of two workers, each with its own link to the servers."""
     return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_WIRE': 'ps-lite'}, timeout=120,
                    args=['--wire', 'float16', '--partitions', 3, '--extra',
                          '--directory', tmp_path_factory.mktemp('apart')]).ok()
@@ -31,14 +32,15 @@ def together(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def three(tmp_path_factory):
-    """Three workers with the lane."""
+    """The results of three workers with the lane."""
     return run_together({
         'wire': body_of(BODY, '--wire', 'float16', '--directory', tmp_path_factory.mktemp('pulled'), '--partitions', 4),
-        'train': body_of(BODIES / 'train.py', '--cases', CASES)}, 'launch.py', workers=3, servers=2, timeout=200, env=HALF)
+        'train': body_of(BODIES / 'train.py', '--cases', CASES)},
+        'launch.py', workers=3, servers=2, timeout=200, env=HALF)
 
 
 def assert_found(expected, result, kind='found'):
-    """Bit for bit what is expected, on every worker; only worker 0 has optimizer state."""
+    """Compare values bit for bit, on every worker; only worker 0 has optimizer state."""
     for rank, values in result.results.items():
         for case, arrays in expected.items():
             for name, array in arrays.items():
@@ -49,7 +51,7 @@ def assert_found(expected, result, kind='found'):
 
 
 def sums(body, key, workers):
-    """Step by step, the rows that anyone touches and all workers' gradients in float64."""
+    """Yield each step, the rows that any worker touches, and all workers' gradients in float64."""
     for step in range(body.STEPS):
         parts, touched = body.gradients(key, step, workers)
         yield '%02d' % step, touched, [part.astype('f8') for part in parts]
@@ -57,7 +59,7 @@ def sums(body, key, workers):
 
 @pytest.fixture
 def body(monkeypatch):
-    """The module of the workers, for the gradients that they were given."""
+    """The module of the workers, for their gradients."""
     monkeypatch.syspath_prepend(str(BODIES))
     import wire
     return wire

@@ -12,7 +12,7 @@ BODY = BODIES / 'promises.py'
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory):
-    """MXNet alone, and where it saved."""
+    """The results of MXNet alone, and the folder of its files."""
     directory = tmp_path_factory.mktemp('alone')
     expected = comparing.reference(BODY, '--directory', str(directory))
     # MXNet pushes before it tests for overflow where the store updates; a dense weight takes the same steps.
@@ -21,7 +21,7 @@ def alone(tmp_path_factory):
 
 
 def of_tables(alone):
-    """The cases that say something of a route: dense parameters go by the same one under each launcher, in each job."""
+    """Return the cases about tables: dense parameters have the same route under each launcher, in each job."""
     return {case: arrays for case, arrays in alone[0].items() if '/dense' not in case or case.startswith('save/')}
 
 
@@ -39,7 +39,7 @@ def two_workers(alone, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def together(two_workers):
-    """Two workers with one server, and where they saved."""
+    """The results of two workers with one server, and the folder of their files."""
     return two_workers['together']
 
 
@@ -56,7 +56,7 @@ def test_launch_py(alone, tmp_path):
 
 @pytest.fixture(scope='module')
 def replicated(two_workers):
-    """Two workers that hold all tables, and where they saved."""
+    """The results of two workers that hold all tables, and the folder of their files."""
     return two_workers['replicated']
 
 
@@ -66,7 +66,7 @@ def test_tables_forced_to_allreduce(alone, replicated):
 
 @pytest.fixture(scope='module')
 def one_process(together, replicated, tmp_path_factory):
-    """One process that trains by mxhybrid, and goes on by MXNet's own store from what two workers have saved."""
+    """The results of one process: trained by mxhybrid, and by MXNet's own store from files of two workers."""
     bodies = {'hybrid': body(BODY, '--directory', tmp_path_factory.mktemp('one'))}
     for name, (_, directory) in (('together', together), ('replicated', replicated)):
         bodies[name] = body(BODY, '--kvstore', 'device', '--directory', directory, '--cases', 'resume')

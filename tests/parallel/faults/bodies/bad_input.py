@@ -26,7 +26,7 @@ def out(shape=(9, 2), dtype='float32'):
 
 
 class Odd(mx.optimizer.SGD):
-    """An optimizer of the user's own, that servers do not know."""
+    """A user's optimizer that servers do not know."""
 
 
 @mxhybrid.row_wise

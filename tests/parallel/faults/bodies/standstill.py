@@ -20,7 +20,7 @@ def network():
 
 
 def pushes(store):
-    """Each worker sums another key."""
+    """Sum another key on each worker."""
     for key in (1, 2):
         store.init(key, mx.nd.zeros(4))
     mine, out = 1 + store.rank, mx.nd.zeros(4)

@@ -57,7 +57,7 @@ def seen_by_others(secret):
 
 
 def send_commands(native, recorded, name):
-    """Everything but a new command of this job."""
+    """Return messages of all kinds but a new command of this job."""
     native._send_command_to_servers(0, pickle.dumps(Evil(os.path.join(directory, 'evil' + name)), 0).decode('ascii'))
     native.set_optimizer(mx.optimizer.SGD(learning_rate=1000))  # as MXNet's own Trainer would
     forged = {'table': 'net_words_weight', 'keys': [3, 4], 'name': 'sgd', 'attributes': {'lr': 1000.0}, 'count': None}

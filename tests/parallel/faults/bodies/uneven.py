@@ -58,13 +58,13 @@ def given(worker, trainer, net, step):
 
 
 def drawn(worker, trainer, net, step):
-    """The same, by drawing them anew."""
+    """Change the values by drawing them anew."""
     net[1].weight.initialize(mx.init.Normal(), force_reinit=True)
     return 8
 
 
 def given_back(worker, trainer, net, step):
-    """Other values for a while, for example to evaluate averages."""
+    """Set other values for a while, for example to evaluate averages."""
     kept = net[1].weight.data().copy()
     net[1].weight.set_data(kept * 0.5)
     net[1].weight.set_data(kept)

@@ -33,7 +33,7 @@ class Residual(gluon.HybridBlock):
 
 
 class Frozen(Residual):
-    """Nothing before the first BatchNorm is trained."""
+    """A network of which no layer before the first BatchNorm is trained."""
 
     def __init__(self):
         super().__init__()

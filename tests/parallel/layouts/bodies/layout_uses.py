@@ -108,7 +108,7 @@ def apart(train, plan):
 
 
 def apart_from(nets, train):
-    """The same of one network that is not split and the same one that is, matched by place."""
+    """Return the distance for a network that is not split and the same one split, with weights matched by place."""
     made = []
     for net, kvstore in zip(nets, (None, mxhybrid.create())):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},

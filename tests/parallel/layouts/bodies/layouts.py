@@ -51,7 +51,7 @@ def drawn(seed):
 
 
 def train(net, store, samples, data):
-    """All steps; gives the losses of this worker's samples."""
+    """Make all steps; return the losses of this worker's samples."""
     for param in net.collect_params().values():
         if param.grad_req != 'null':
             param.grad_req = GIVEN['grad_req']

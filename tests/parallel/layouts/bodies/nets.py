@@ -43,7 +43,7 @@ def pooled():
 
 
 def averaged():
-    """The same, by a window as large as the image."""
+    """Average whole images, by a window as large as the image."""
     return _averages(nn.AvgPool2D(_SIDES['averaged']))
 
 

@@ -42,7 +42,7 @@ def train(net, kvstore, share):
 
 
 def initialise(block):
-    """The same values for a name, in whatever block it is."""
+    """Set values that depend only on the names of parameters."""
     block.cast('float64')
     for name, param in block.collect_params().items():
         mx.random.seed(zlib.crc32(name.encode()) % 2 ** 31)

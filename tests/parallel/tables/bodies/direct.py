@@ -162,7 +162,7 @@ def cast(store, key):
 
 
 def several_outputs(store, key):
-    """Other rows to each of two outputs (MXNet's distributed store cannot)."""
+    """Pull other rows to each of two outputs (MXNet's distributed store cannot)."""
     store.kv.init(key, table())
     outs = [mx.nd.sparse.zeros('row_sparse', (9, 2)) for _ in range(2)]
     store.kv.row_sparse_pull(key, out=outs, row_ids=[mx.nd.array([1, 2]), mx.nd.array([2, 7])])

@@ -55,7 +55,7 @@ def slower(worker, net, trainer, step):
 
 
 def lowered(worker, net, trainer, step):
-    """No momentum for a while, in which tables are cut: MXNet keeps the state that it has made, and saves it."""
+    """Train without momentum while tables are cut: MXNet keeps the state that it has made, and saves it."""
     trainer._optimizer.momentum = 0.0 if 5 <= step < 12 else 0.9
     if step == 9:
         name = os.path.join(worker.directory, 'lowered.states')

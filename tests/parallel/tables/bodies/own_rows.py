@@ -49,7 +49,7 @@ class Case:
 
     @property
     def route(self):
-        """Of the first table; None without servers."""
+        """Return the route of the first table; None without servers."""
         store = self.trainer._kvstore if self.worker.size > 1 else None
         return store and store.backend.routes.get(self.trainer._param2idx[self.table.name])
 
@@ -85,7 +85,7 @@ def evaluate(case):
 
 
 def read_on_one(case):
-    """One worker reads the value, keeps the array and sees it change with the next steps."""
+    """Let one worker read the value, keep the array and see it change with the next steps."""
     if case.worker.rank == case.worker.size - 1:
         case.held = case.table.data()
         return
@@ -124,7 +124,7 @@ def states(case):
 
 
 def states_of_the_store(case):
-    """As above, by the store's own calls, which leave the weights alone; the optimizer travels along or not."""
+    """Save and load by the store's own calls, which leave the weights alone; the optimizer travels along or not."""
     store = case.trainer._kvstore
     for whole in (False, True):
         path = os.path.join(case.directory, '%s%d%d.states' % (case.name, whole, case.worker.size))
@@ -150,7 +150,7 @@ def push_by_hand(case):
 
 
 def by_hand(case):
-    """One step by allreduce_grads and update, with clipping between."""
+    """Make a step by allreduce_grads and update, with clipping between."""
     loss, (ids, targets) = gluon.loss.L2Loss(), batches(9)
     with autograd.record():
         output = loss(case.net(case.worker.share(ids[0])), case.worker.share(targets[0]))
@@ -167,7 +167,7 @@ def schedule(case):
 
 
 def lowered(case):
-    """No momentum for some steps, in which a worker asks for the value: MXNet keeps the state that it has made."""
+    """Train without momentum for some steps, and read the value: MXNet keeps the state that it has made."""
     case.trainer._optimizer.momentum = 0.0
     fit(case.worker, case.net, case.trainer, seed=8, steps=2)
     case.table.data()
@@ -188,7 +188,7 @@ def other_optimizer(case, name, **arguments):
 
 
 def other_and_read(case):
-    """And before it has made a step all workers go back."""
+    """Let all workers go back before a step is made."""
     other_optimizer(case, 'adam', learning_rate=0.03)
     case.table.data()
 
@@ -216,7 +216,7 @@ def outer(hybridized):
 
 
 def hybridize(case):
-    """From now on nobody knows the ids."""
+    """Hide the ids of later batches."""
     case.net.hybridize()
 
 

@@ -58,7 +58,7 @@ def by_hand(routes):
 
 
 def refuse_fractions(net):
-    """The same error before servers have the weight, and after."""
+    """Check the error for fractions, which is the same before servers have the weight and after."""
     try:
         net(mx.nd.array([0, 1.5]))
     except mxhybrid.InputError as error:

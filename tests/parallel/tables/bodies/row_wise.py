@@ -22,7 +22,7 @@ train.OPTIMIZERS['anchored'] = {'learning_rate': 0.3, 'wd': 0.1}
 
 
 def changed(worker, net, trainer, step):
-    """Other settings, of several kinds, in mid-run."""
+    """Change settings of several kinds in mid-run."""
     if step == 6:
         trainer._optimizer.betas = (0.5, None)
         trainer._optimizer.rates['early'][1] = 0.75
@@ -58,7 +58,7 @@ def replicated(worker, name):
 
 
 def tested(worker):
-    """As MXNet's nightly tests do it: ``w += rescale_grad * sum(grad)`` on the store."""
+    """Update as MXNet's nightly tests do: ``w += rescale_grad * sum(grad)`` on the store."""
     store = mxhybrid.create(partitions=worker.partitions)
     shape, everything = (train.ROWS, 3), np.arange(train.ROWS)
     store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, 'f4'), everything), shape=shape))

@@ -1,5 +1,7 @@
-"""Trains a small table and says what its rows travelled by; ``--without RANK`` has no compiled part on that worker,
-``--elsewhere`` has all but one worker share no memory with anybody, ``--other-user`` has them look like another user's.
+"""Trains a small table and reports the link of its rows.
+
+With ``--without RANK`` that worker has no compiled part; with ``--elsewhere`` all workers but one share memory with
+no process; with ``--other-user`` they seem to be processes of another user.
 """
 import argparse
 import os
@@ -23,7 +25,7 @@ given = parser.parse_args()
 
 
 def missing():
-    """As where no compiler was."""
+    """Fail as on a host without a compiler."""
     raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again')
 
 

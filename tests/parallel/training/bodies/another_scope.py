@@ -1,5 +1,5 @@
-"""Everything is on the CPU, and says so, while the script works in ``with mx.gpu():``, where an array that does not say
-where it is would be. Without GPUs it would be an error, which names the operator that makes it.
+"""Trains on the CPU, by explicit contexts, while the script works in ``with mx.gpu():``, where an array without an
+explicit context would be. Without GPUs it would be an error, which names the operator that makes it.
 """
 import os
 import tempfile

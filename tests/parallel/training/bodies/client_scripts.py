@@ -1,4 +1,4 @@
-"""What scripts and libraries do that were written for one process or for Horovod, by ``client_scripts.py [--twice]``.
+"""Calls of scripts and libraries that were written for one process or for Horovod, by ``client_scripts.py [--twice]``.
 
 The script ends with ``hvd.shutdown()``, and training is reported before.
 """
@@ -39,7 +39,7 @@ def train(net, trainer, rank, size):
 
 
 def library(params, **keywords):
-    """As a library, whose users cannot say what store its Trainer takes."""
+    """Train like a library whose users cannot choose the store of its Trainer."""
     return gluon.Trainer(params, 'sgd', {'learning_rate': 0.01}, **keywords)
 
 
@@ -83,7 +83,7 @@ def local_updates(rank, size):
 
 
 def shared_store(rank, size):
-    """What the second Trainer says that is given one store with the first, which trains on."""
+    """Return the error of a second Trainer with the store of the first, which trains on."""
     store = mxhybrid.create()
     first, second = network('first_'), network('second_')
     trainers = [library(net.collect_params(), kvstore=store) for net in (first, second)]

@@ -56,7 +56,7 @@ class TableNet(gluon.Block):
 
 
 class Cases:
-    """Each case is a network whose random values depend on the rank, and what the script does before it trains."""
+    """Return the cases: networks whose random values depend on the rank, and calls of the script before it trains."""
 
     def __init__(self, kvstore):
         self.kvstore, self.alone = kvstore, kvstore != 'hybrid'

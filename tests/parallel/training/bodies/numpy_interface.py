@@ -105,7 +105,7 @@ def files(kvstore, directory, **options):
 
 
 def checkpoint(kvstore, directory, **options):
-    """The same by a checkpoint."""
+    """Save and load by a checkpoint."""
     case = Case(kvstore, **options)
     case.fit(3)
     path = os.path.join(directory, 'checkpoint%d' % len(options))

@@ -1,4 +1,4 @@
-"""What a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``."""
+"""Promises of a Trainer that stock dist_sync breaks; each case by itself, as in ``train.py``."""
 import argparse
 import os
 import pickle
@@ -158,7 +158,7 @@ def resume(worker, kind, optimizer, directory, **options):
 
 
 def restore(worker, kind, optimizer, directory):
-    """As `save`, but it is another model that trains on, from a checkpoint."""
+    """Save as `save` does, but let another model train on, from a checkpoint."""
     net, trainer = make(worker, kind, optimizer)
     fit(worker, net, trainer, steps=8)
     path = os.path.join(directory, 'restore-%s-%s' % (kind, optimizer))
@@ -263,7 +263,7 @@ def head(worker, kind, optimizer, **options):
 
 
 def stale_on_store(worker, kind):
-    """No word about stale gradients: where the store updates, MXNet applies those of the last time again."""
+    """Train with stale gradients, without an error: where the store updates, MXNet applies the last gradients again."""
     left, right = Model(kind), Model(kind)
     both = gluon.nn.Sequential()
     both.add(left, right)

@@ -1,4 +1,4 @@
-"""What training scripts do around their loop; each case trains a model and reports its weights, as in ``train.py``.
+"""Calls of training scripts around their loop; each case trains a model and reports its weights, as in ``train.py``.
 
 ``--in-thread`` has threads that end make the first store and train.  Cases in which the script ends are by themselves:
 ``--end NAME``.
@@ -237,7 +237,7 @@ def in_a_thread(what, *args):
 
 
 def in_threads(worker):
-    """Each part of the training in a thread of its own, which ends."""
+    """Make each part of the training in a thread of its own, which ends."""
     net, trainer = make(worker)
     for seed in (5, 6, 7):
         result = in_a_thread(fit, worker, net, trainer, seed, 3)
@@ -336,7 +336,7 @@ def caught(worker):
 
 
 def evaluates(worker):
-    """One worker evaluates, saves and looks at values while the others go on."""
+    """Let one worker evaluate, save and look at values while the others go on."""
     net, trainer = make(worker)
     ids, _ = batches(9)
     found = []
@@ -387,7 +387,7 @@ def renewed(worker):
 
 
 def mute(worker):
-    """No standard streams, as in a service."""
+    """Train without standard streams, as in a service."""
     kept = sys.stdout, sys.stderr, sys.stdin
     sys.stdout = sys.stderr = sys.stdin = None
     try:

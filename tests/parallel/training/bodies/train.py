@@ -69,7 +69,7 @@ class Model(gluon.Block):
 
 
 class Worker:
-    """This worker's rank, its share of a batch, and its stores."""
+    """A worker: its rank, its share of a batch, and its stores."""
 
     def __init__(self, kvstore, partitions, device='cpu'):
         self._device = device
@@ -86,7 +86,7 @@ class Worker:
         return 'hybrid' if options.get('update_on_kvstore') else 'device'
 
     def device(self, number=0):
-        """One of this worker's devices."""
+        """Return one of this worker's devices."""
         if self._device != 'gpu':
             return mx.Context(self._device, number)
         local_rank = 0
@@ -126,7 +126,7 @@ def fit(worker, net, trainer, seed=5, steps=STEPS, before=None):
 
 
 def embedding(worker, kind, optimizer, widths=(4,), **options):
-    """One model with tables of one kind."""
+    """Train a model with tables of one kind."""
     net = Model(kind, widths, use_bias=optimizer != 'groupadagrad')  # which takes matrices only
     fill(net.collect_params())
     if options.pop('hybridize', False):
@@ -138,7 +138,7 @@ def embedding(worker, kind, optimizer, widths=(4,), **options):
 
 
 def changing(worker, optimizer):
-    """One table and one layer with multipliers of their own; settings change in mid-run, momentum goes and returns."""
+    """Train a table and a layer with multipliers; settings change in mid-run, momentum goes and returns."""
     net = Model('weight')
     fill(net.collect_params())
     net.tables[0].weight.lr_mult, net.tables[0].weight.wd_mult = 0.5, 2.0
@@ -258,7 +258,7 @@ def double(worker):
 
 
 def shared(worker):
-    """One sparse table used twice in a model, and a dense embedding tied to an output layer."""
+    """Train a sparse table used twice in a model, and a dense embedding tied to an output layer."""
     class Twice(gluon.Block):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""One Trainer after the other: what each holds on servers and in shared memory goes with it, and values stay right.
+"""Trainers, one after the other: the memory of each on servers and in shared memory is freed, and values stay right.
 
 Memory of servers and workers is read after every Trainer; weights are compared with one process by the test.
 """
@@ -78,7 +78,7 @@ def fit(net, trainer, rank, size, seed):
 
 
 def weights(net, rows=slice(None, None, 7)):
-    """What the net has learned, every seventh row of the table."""
+    """Return weights of the net, of the table every seventh row."""
     found = [param._reduce().tostype('default').asnumpy() for param in net.collect_params().values()]
     return {str(place): array[rows] for place, array in enumerate(found)}
 

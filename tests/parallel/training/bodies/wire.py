@@ -51,12 +51,12 @@ def gradients(key, step, workers):
 
 
 def create(name):
-    """One of the optimizers."""
+    """Make one of the optimizers."""
     return mx.optimizer.create(name.split('-')[0], rescale_grad=0.5, **OPTIMIZERS[name])
 
 
 class Together:
-    """What one worker of a job does and sees."""
+    """The calls and results of one worker of a job."""
 
     def __init__(self, wire, partitions):
         self.keywords = {'wire_dtype': wire, 'partitions': partitions}
@@ -125,7 +125,7 @@ class Together:
 
 
 class Alone:
-    """What the workers together must give."""
+    """The results that the workers together must give."""
 
     def __init__(self, workers, rounded):
         self.workers, self.rounded = workers, rounded
@@ -221,7 +221,7 @@ def warn(worker):
 
 
 def problems(worker):
-    """What is refused: another setting for a later store, other types on the servers, another cut."""
+    """Return errors: another setting for a later store, other types on the servers, another cut."""
     found = []
     kv = mxhybrid.create(**worker.keywords)
     kv.init(97, mx.nd.zeros(SHAPE, dtype='float64'))
