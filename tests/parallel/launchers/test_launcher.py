@@ -35,8 +35,12 @@ def launch(*words, **kwargs):
     return start_command([sys.executable, LAUNCH, *words], body=BODY, **kwargs)
 
 
+#: Arguments of a body for tests that ask only for processes: they stay for a minute, and do not import MXNet.
+IDLE = ['--idle', '--stay', '60']
+
+
 def running_job(*args, workers=2):
-    """Start a job whose workers are all connected and stay for a minute."""
+    """Start a job whose workers are all up, and stay for a minute."""
     job = start_job(BODY, 'launch.py', workers, 1, ['--stay', '60', *args])
     for rank in range(workers):
         job.wait_for_output('worker %d of %d is up' % (rank, workers), timeout=60)
@@ -81,27 +85,27 @@ def test_killed_process_ends_running_job(role):
 
 
 def test_processes_deaf_to_sigterm_are_killed():
-    with running_job('--deaf') as job:
+    with running_job('--deaf', '--idle') as job:
         job.kill(job.processes('worker')[0].pid)
         assert job.wait(timeout=10).returncode == 137
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, slow(signal.SIGHUP)])
 def test_signal_to_launcher_ends_job(number):
-    with running_job() as job:
+    with running_job('--idle') as job:
         job.kill(job.pid, number)
         assert job.wait(timeout=10).returncode == 128 + number
 
 
 def test_killed_launcher_takes_job_along():
-    with running_job() as job:
+    with running_job('--idle') as job:
         job.kill(job.pid)
         assert job.wait(timeout=10).returncode == -signal.SIGKILL  # and nothing left a few seconds later
 
 
 def test_killed_launcher_takes_along_what_shells_started():
     # bash stays as the parent of what it runs here, and python's parent is not the launcher.
-    command = job_command(BODY, 'launch.py', 2, 1, ['--stay', '60']) + ['&&', 'true']
+    command = job_command(BODY, 'launch.py', 2, 1, IDLE) + ['&&', 'true']
     with start_command(command, body=BODY) as job:
         job.wait_for_output('worker 0 of 2 is up', timeout=60)
         job.kill(job.pid)
@@ -129,9 +133,11 @@ def test_jobs_started_at_once_do_not_share_a_port():
 def test_environment_options():
     words = ['-n', '1', '-s', '1', '--launcher', 'local', '--env', 'FOR_ALL:a:b c', '--env', 'NOT_SET_HERE',
              '--env-worker', 'OF_ROLE:worker', '--env-server', 'OF_ROLE:server',
-             sys.executable, str(BODY), '--stay', '60']
+             sys.executable, str(BODY), *IDLE]
     with launch(*words) as job:
         job.wait_for_output('worker 0 of 1 is up', timeout=60)
+        for role in ('worker', 'server', 'scheduler'):
+            job.wait_for_processes(role, 1, timeout=20)
         seen = {role: job.processes(role)[0].environ for role in ('worker', 'server', 'scheduler')}
         job.kill(job.pid, signal.SIGTERM)
         result = job.wait(timeout=10)

@@ -1,6 +1,6 @@
-"""A plain dist_sync job, without mxhybrid, for the tests of scripts/launch.py: sums ones, then does what it is told.
+"""A plain dist_sync job, without mxhybrid, for the tests of scripts/launch.py: sums ones, then follows its arguments.
 
-    launched.py [--die HOW --role ROLE --task ID] [--stay SECONDS] [--deaf] [--leave-child] [--no-store]
+    launched.py [--die HOW --role ROLE --task ID] [--stay SECONDS] [--deaf] [--leave-child] [--no-store] [--idle]
 
 The process with that role (and DMLC_TASK_ID) dies in that way instead of working: 'raise', 'exit7', or 'kill';
 'tell': it first sends SIGTERM to the scheduler and to the servers, as a dying worker of mxhybrid does.
@@ -23,6 +23,7 @@ parser.add_argument('--stay', type=float, default=0.0, help='seconds that a work
 parser.add_argument('--deaf', action='store_true', help='ignore SIGTERM')
 parser.add_argument('--leave-child', action='store_true', help='each process starts one that outlives it')
 parser.add_argument('--no-store', action='store_true', help='workers end without meeting the servers')
+parser.add_argument('--idle', action='store_true', help='all processes stay, without MXNet')
 args = parser.parse_args()
 
 role = os.environ.get('DMLC_ROLE')
@@ -43,6 +44,11 @@ if args.die and role == args.role and args.task in (None, os.environ.get('DMLC_T
         sys.exit(7)
     os.kill(os.getpid(), signal.SIGKILL)
 
+if args.idle:
+    if role == 'worker':
+        print('worker %s of %s is up' % (os.environ['DMLC_TASK_ID'], os.environ['DMLC_NUM_WORKER']), flush=True)
+    time.sleep(args.stay)
+    sys.exit(0)
 if role == 'worker' and args.no_store:
     sys.exit(0)
 
