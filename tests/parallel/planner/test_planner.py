@@ -2,6 +2,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import io
 import json
 import os
 import pty
@@ -93,15 +94,31 @@ def place(tmp_path):
     return tmp_path
 
 
-def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0):
-    """Return the output of the command."""
+def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0, in_process=True):
+    """Run the command, in this process or in one of its own; return its output, or its error where it fails."""
     # Other tests may run on this machine: the next command needs the times all the same.
-    command = [sys.executable, '-m', 'mxhybrid', 'plan', model, '--inputs', *inputs.split(), '--profiles',
-               'profiles.json', '--keep-busy-times']
-    done = subprocess.run(command + list(words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          universal_newlines=True, timeout=300)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout if status == 0 else done.stderr
+    arguments = ['plan', model, '--inputs', *inputs.split(), '--profiles', 'profiles.json', '--keep-busy-times', *words]
+    if in_process:
+        found, output, error = call(place, arguments)
+    else:
+        done = subprocess.run([sys.executable, '-m', 'mxhybrid'] + arguments, cwd=place, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
+        found, output, error = done.returncode, done.stdout, done.stderr
+    assert found == status, output + error
+    return output if status == 0 else error
+
+
+def call(place, arguments):
+    """Run the command in this process, with `place` as its working directory; return its status, output and error."""
+    before, search_path, output, error = os.getcwd(), list(sys.path), io.StringIO(), io.StringIO()
+    os.chdir(str(place))
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
+            status = main(arguments)
+    finally:
+        os.chdir(before)
+        sys.path[:] = search_path
+    return status, output.getvalue(), error.getvalue()
 
 
 def step_of(text):
@@ -111,7 +128,7 @@ def step_of(text):
 def test_finds_exports_and_evaluates(place):
     on = ['--cluster', 'cluster.json']
     found = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
-                 'plan.svg')
+                 'plan.svg', in_process=False)
     ratio = float(found.partition('predicted to be ')[2].split()[0])
     assert ratio > 2, found  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
     assert 'data parallelism:' in found and 'written by hand' in found
@@ -120,7 +137,7 @@ def test_finds_exports_and_evaluates(place):
     assert {event['ph'] for event in json.loads((place / 'step.json').read_text())} >= {'X', 'M'}
     assert '<svg' in (place / 'plan.svg').read_text()
     # The same step without a search, in another process that times nothing anew.
-    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only')
+    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', in_process=False)
     assert step_of(again) == step_of(found)
     slower = plan(place, *on, '--evaluate-only')
     assert step_of(slower) != step_of(found)
@@ -169,8 +186,8 @@ def test_is_repeatable_by_a_seed(place):
     # The first one times operators: what it goes by grows on the way.
     plan(place, *bounded)
     runs = []
-    for name in ('a.json', 'b.json'):
-        plan(place, *bounded, '--seed', '5', '--export', name)
+    for name, in_process in (('a.json', True), ('b.json', False)):  # whose hashes are other ones
+        plan(place, *bounded, '--seed', '5', '--export', name, in_process=in_process)
         runs.append((place / name).read_text())
     assert runs[0] == runs[1]
 
