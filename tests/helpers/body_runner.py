@@ -1,4 +1,4 @@
-"""Runs several bodies, one after the other, in a worker of one job; :func:`tests.helpers.joint_jobs.run_together` starts it.
+"""Runs several bodies, one after the other, in a worker of a job; `tests.helpers.joint_jobs.run_together` starts it.
 
 The argument is JSON: for each body its name, the path of the script, its arguments, and its environment, which says
 where its reports go.

@@ -1,4 +1,4 @@
-"""A lane that cannot be used: rows travel by ps-lite on all workers, or the job is refused; test_store_calls has the rest."""
+"""A lane that cannot be used: rows travel by ps-lite on all workers, or the job is refused."""
 import os
 import re
 
