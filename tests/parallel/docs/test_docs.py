@@ -223,7 +223,7 @@ def check_test(env, words, folder):
 def check_docs(env, words, folder):
     """scripts/docs: .ci/run runs it."""
     assert not env
-    assert '\nscripts/docs\n' in (REPOSITORY / '.ci' / 'run').read_text()
+    assert '\nnice scripts/docs >' in (REPOSITORY / '.ci' / 'run').read_text()
     assert os.access(str(REPOSITORY / 'scripts' / 'docs'), os.X_OK)
 
 
