@@ -73,6 +73,8 @@ def pytest_configure(config):
     config.stash[STDERR] = open(os.dup(2), 'w')
     # Other processes of pytest inherit it, so that their jobs are found, too.
     os.environ[processes.MARKER] = processes.SESSION
+    # MXNet imports distutils, and by default gets that of setuptools, with all of setuptools: a tenth of its import.
+    os.environ.setdefault('SETUPTOOLS_USE_DISTUTILS', 'stdlib')
 
 
 def pytest_collection_modifyitems(config, items):
