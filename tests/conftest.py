@@ -1,13 +1,14 @@
 """Settings of all tests: import paths, time limits, an order, and a last check for processes left behind.
 
 One process of pytest runs cheap directories first. Several processes that share the tests begin with the files that
-took longest when `durations.json` was written, so that none of them ends long after the others. ``--store-durations``
-writes that file.
+took longest when `durations.json` was written, so that none of them ends long after the others; files whose tests run
+alone come last. ``--store-durations`` writes that file.
 
 If several processes of pytest share the tests (pytest-xdist, as scripts/test does), no other test runs beside a test
 with the marker `alone`: it measures time, or the activity of processes. Tests with the marker `slow` run only with
 ``--slow``: they are long, and a quick test has a case of the same kind.
 """
+import collections
 import contextlib
 import faulthandler
 import fcntl
@@ -82,7 +83,10 @@ def pytest_collection_modifyitems(config, items):
     if os.environ.get('PYTEST_XDIST_WORKER'):
         with open(DURATIONS) as file:
             seconds_of = json.load(file)
-        items.sort(key=lambda item: -seconds_of.get(item.location[0], 0))
+        alone = collections.Counter()
+        for item in items:
+            alone[item.location[0]] += 1 if item.get_closest_marker('alone') else -1
+        items.sort(key=lambda item: (alone[item.location[0]] > 0, -seconds_of.get(item.location[0], 0)))
     else:
         items.sort(key=lambda item: order.index(_directory(item)) if _directory(item) in order else -1)
     for item in items:
