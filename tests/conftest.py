@@ -42,7 +42,7 @@ LEFT_OUT = {}
 DURATIONS = TESTS + '/durations.json'
 
 #: The seconds in this run, with --store-durations.
-TAKEN_S = {}
+FILE_SECONDS = {}
 
 # The machine may be busy.
 hypothesis.settings.register_profile('untimed', deadline=None)
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config, items):
 
 # ------------------------------------------------------------------------------------------ beside each other
 
-class Place:
+class RecordLock:
     """A lock on a byte of a file, exclusive or shared, between processes of pytest.
 
     It is a record lock: forked children do not inherit it, and it ends with its process. Closing any handle of the file
@@ -111,33 +111,33 @@ class Place:
 
     file = None
 
-    def __init__(self, at):
-        self._at = at
+    def __init__(self, offset):
+        self._offset = offset
 
     @contextlib.contextmanager
-    def held(self, how):
+    def held(self, kind):
         """Wait for the lock, `LOCK_EX` or `LOCK_SH`, and hold it while a block runs."""
-        Place.file = Place.file or open(TESTS + '/__init__.py', 'r+')
+        RecordLock.file = RecordLock.file or open(TESTS + '/__init__.py', 'r+')
         deadline = time.monotonic() + ROOM_S
-        while not self._take(how):
+        while not self._take(kind):
             if time.monotonic() > deadline:
                 raise RuntimeError('other tests left no room for %g s' % ROOM_S)
             time.sleep(0.02)
         try:
             yield
         finally:
-            fcntl.lockf(Place.file, fcntl.LOCK_UN, 1, self._at)
+            fcntl.lockf(RecordLock.file, fcntl.LOCK_UN, 1, self._offset)
 
-    def _take(self, how):
+    def _take(self, kind):
         try:
-            fcntl.lockf(Place.file, how | fcntl.LOCK_NB, 1, self._at)
+            fcntl.lockf(RecordLock.file, kind | fcntl.LOCK_NB, 1, self._offset)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
 
 #: A process holds DOOR while it waits for ROOM, so that no other overtakes it.
-DOOR, ROOM = Place(0), Place(1)
+DOOR, ROOM = RecordLock(0), RecordLock(1)
 #: Longer than two tests take that another waits for.
 ROOM_S = 1200 * processes.PATIENCE
 
@@ -169,7 +169,7 @@ def pytest_testnodedown(node, error):
 
 
 def pytest_runtest_logreport(report):
-    TAKEN_S[report.location[0]] = TAKEN_S.get(report.location[0], 0) + report.duration
+    FILE_SECONDS[report.location[0]] = FILE_SECONDS.get(report.location[0], 0) + report.duration
 
 
 def pytest_sessionfinish(session):
@@ -178,7 +178,7 @@ def pytest_sessionfinish(session):
         return
     if session.config.getoption('store_durations'):
         with open(DURATIONS, 'w') as file:
-            json.dump({name: round(seconds, 1) for name, seconds in sorted(TAKEN_S.items())}, file, indent=0)
+            json.dump({name: round(seconds, 1) for name, seconds in sorted(FILE_SECONDS.items())}, file, indent=0)
             file.write('\n')
     # The markers of jobs begin with pytest's own.
     try:
