@@ -190,12 +190,12 @@ class Graph:
 
     def _unique_labels(self) -> List[str]:
         seen: Dict[str, int] = {}
-        found = []
+        labels = []
         for operator in self.operators:
             name = self.short_name(operator)
             seen[name] = seen.get(name, 0) + 1
-            found.append(name if seen[name] == 1 else '%s#%d' % (name, seen[name]))
-        return found
+            labels.append(name if seen[name] == 1 else '%s#%d' % (name, seen[name]))
+        return labels
 
     def digest(self) -> str:
         """Return a digest of operators, attributes, shapes and connections, which tells networks apart."""

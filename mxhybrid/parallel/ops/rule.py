@@ -198,9 +198,9 @@ def _range_of(box: Optional[Box], axis: int) -> Optional[Range]:
     return None if box is None else box[axis]
 
 
-def _axis_of_output(made: List[Tuple[Range, Box]]) -> Optional[int]:
+def _axis_of_output(probed: List[Tuple[Range, Box]]) -> Optional[int]:
     """Return the only dimension of which the shards compute the probed ranges."""
-    axes = [axis for axis in range(len(made[0][1])) if all(box[axis] == probe for probe, box in made)]
+    axes = [axis for axis in range(len(probed[0][1])) if all(box[axis] == probe for probe, box in probed)]
     return axes[0] if len(axes) == 1 else None
 
 

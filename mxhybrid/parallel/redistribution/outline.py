@@ -34,9 +34,9 @@ def first_difference(everyone: List[List[Any]]) -> Optional[str]:
     count = max(map(len, everyone))
     first, *others = [[Line(*line) for line in lines] + [Line('end', '', None)] * (count - len(lines))
                       for lines in everyone]
-    for place, line in enumerate(first):
+    for position, line in enumerate(first):
         for rank, lines in enumerate(others, 1):
-            other = lines[place]
+            other = lines[position]
             if (line.what, line.value) != (other.what, other.value):
                 return 'worker 0 has %s, worker %d has %s' % (_words(line, other), rank, _words(other, line))
     return None
@@ -45,8 +45,8 @@ def first_difference(everyone: List[List[Any]]) -> Optional[str]:
 def _words(line: Line, other: Line) -> str:
     value = line.value
     if isinstance(value, dict) and isinstance(other.value, dict) and line.what == other.what:
-        kept = {key: item for key, item in value.items() if other.value.get(key) != item}
-        value = {**({'op': value['op']} if 'op' in value else {}), **kept}
+        different = {key: item for key, item in value.items() if other.value.get(key) != item}
+        value = {**({'op': value['op']} if 'op' in value else {}), **different}
     name = ' (%s)' % line.name if line.name else ''
     if line.what == 'end':
         return 'nothing more'

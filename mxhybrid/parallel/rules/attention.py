@@ -57,8 +57,8 @@ class Scores(_Attention):
         """Return the sample axis, the first dimension, where the heads of a sample are neighbours."""
         if any(axis is not None and axis.axis != 1 for axis in known) or len({axis for axis in known if axis}) != 1:
             return [None]
-        found = next(axis for axis in known if axis is not None)
-        return [SampleAxis(0, found.each * self._heads(operator), found.rounds)]
+        sample_axis = next(axis for axis in known if axis is not None)
+        return [SampleAxis(0, sample_axis.each * self._heads(operator), sample_axis.rounds)]
 
 
 @register('_contrib_interleaved_matmul_selfatt_valatt')
@@ -81,10 +81,10 @@ class Weighted(_Attention):
                 ) -> List[Optional[SampleAxis]]:
         """Return the sample axis: that of the values, or that of attention, whose heads become features."""
         heads, (values, attention) = self._heads(operator), known
-        found = set()
+        candidates = set()
         if values is not None:
-            found.add(values if values.axis == 1 else None)
+            candidates.add(values if values.axis == 1 else None)
         if attention is not None:
             whole = attention.axis == 0 and attention.each % heads == 0
-            found.add(SampleAxis(1, attention.each // heads, attention.rounds) if whole else None)
-        return [found.pop() if len(found) == 1 else None]
+            candidates.add(SampleAxis(1, attention.each // heads, attention.rounds) if whole else None)
+        return [candidates.pop() if len(candidates) == 1 else None]

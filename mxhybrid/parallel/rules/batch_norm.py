@@ -173,8 +173,8 @@ class _ComposedNorm(_NormShard):
         mean, variance = (mx.sym.reshape(moment, shape=(-1,)) for moment in (mean, variance))
         scale = mx.sym.rsqrt(variance + self._epsilon)
         scale = scale if self._fixes_gamma else scale * gamma
-        made = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._operator.name)
-        return made if self._type != 'float16' else mx.sym.cast(made, 'float16'), mean, variance
+        output = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._operator.name)
+        return output if self._type != 'float16' else mx.sym.cast(output, 'float16'), mean, variance
 
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:

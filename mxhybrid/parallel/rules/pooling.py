@@ -48,9 +48,9 @@ class Pooling(Rule):
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
         """Return degrees and addends, see :meth:`Rule.propagate`: sums over parts of an image are addends."""
-        kept, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
-        if addends > 1 and addends <= self.addends(graph, operator) and self._within(graph, operator, kept):
-            return kept, addends
+        other_degrees, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
+        if addends > 1 and addends <= self.addends(graph, operator) and self._within(graph, operator, other_degrees):
+            return other_degrees, addends
         return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

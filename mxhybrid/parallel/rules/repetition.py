@@ -37,19 +37,20 @@ class Broadcast(Rule):
         """Return the sample axis: that of the data, or, in a repeated dimension, that of the input that gives the
         shape.
         """
-        data, found = graph.inputs(operator)[0], {known[0]} - {None}
+        data, candidates = graph.inputs(operator)[0], {known[0]} - {None}
         like = known[1] if len(known) > 1 else None
         if like is not None and len(data) == len(graph.shape(operator)):
-            own, theirs = (operator.get(key) for key in ('lhs_axes', 'rhs_axes'))
+            data_axes, like_axes = (operator.get(key) for key in ('lhs_axes', 'rhs_axes'))
             count = len(graph.inputs(operator)[1])
-            pairs = {at: at for at in range(count)} if own is None or theirs is None else {
-                int(their) % count: int(mine) % len(data) for mine, their in zip(own, theirs)}
+            pairs = {at: at for at in range(count)} if data_axes is None or like_axes is None else {
+                int(like_axis) % count: int(data_axis) % len(data)
+                for data_axis, like_axis in zip(data_axes, like_axes)}
             axis = pairs.get(like.axis)
             if axis is not None and data[axis] == 1:
-                found.add(like._replace(axis=axis))
+                candidates.add(like._replace(axis=axis))
         if len(data) != len(graph.shape(operator)):
             return [None]
-        return [next(iter(found)) if len(found) == 1 else None]
+        return [next(iter(candidates)) if len(candidates) == 1 else None]
 
 
 @register('repeat')

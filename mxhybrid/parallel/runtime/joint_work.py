@@ -16,12 +16,12 @@ _SHOWN = 5
 
 def joint_operators(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int) -> Dict[int, str]:
     """Return where, why and at what cost operators on samples are not split, by their numbers."""
-    found = {}
+    notes = {}
     for operator in graph.computing if ranks > 1 else ():
         split = splits[operator.number]
         if len(split.ranks) == split.copies and _has_samples(dimensions, operator):
-            found[operator.number] = '%s: %s' % (_where(graph, operator, split, ranks), _why(dimensions, operator))
-    return found
+            notes[operator.number] = '%s: %s' % (_where(graph, operator, split, ranks), _why(dimensions, operator))
+    return notes
 
 
 def whole_outputs(graph: Graph, dimensions: Dimensions) -> List[str]:

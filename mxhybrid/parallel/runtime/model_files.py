@@ -31,7 +31,7 @@ class ModelFiles:
     ----------
     workers : WorkerGroup
     params : ShardedParameters
-    places : dict of str to str
+    paths : dict of str to str
         Names of parameters by their paths in the network, as in files of gluon.
     symbol : mxnet.symbol.Symbol
         The network.
@@ -39,18 +39,18 @@ class ModelFiles:
         The prefix of its parameters' names, which files of older versions leave out.
     """
 
-    def __init__(self, workers: WorkerGroup, params: ShardedParameters, places: Dict[str, str], symbol: Any,
+    def __init__(self, workers: WorkerGroup, params: ShardedParameters, paths: Dict[str, str], symbol: Any,
                  prefix: str):
         self._workers, self._params, self._symbol, self._prefix = workers, params, symbol, prefix
-        self.places = {place: name for place, name in places.items() if name in params.by_name}
+        self.paths = {path: name for path, name in paths.items() if name in params.by_name}
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def save(self, filename: Any, deduplicate: bool) -> None:
         """Write what gluon's ``save_parameters`` writes (collective)."""
-        names = dict(self.places)
+        names = dict(self.paths)
         if deduplicate:
-            names = {place: name for name, place in {name: place for place, name in names.items()}.items()}
+            names = {path: name for name, path in {name: path for path, name in names.items()}.items()}
         self._workers.allgather(None, 'save_parameters')
         self._write('save_parameters', os.fspath(filename), names)
 
@@ -67,17 +67,19 @@ class ModelFiles:
 
     def _write(self, what: str, filename: str, names: Dict[str, str]) -> None:
         """Write parameters under other names."""
-        gathered = {there: self._gather(name) for there, name in names.items() if name in self._params.shards}
+        gathered = {stored_name: self._gather(name)
+                    for stored_name, name in names.items() if name in self._params.shards}
 
         def write() -> None:
             with written_aside(filename) as handle:
                 writer = ParamsWriter(handle, len(names))
-                for there, name in names.items():
+                for stored_name, name in names.items():
                     param = self._params.by_name[name]
-                    if there in gathered:
-                        writer.add(there, self._params.shards[name].whole_shape, param.dtype, gathered[there])
+                    if stored_name in gathered:
+                        writer.add(stored_name, self._params.shards[name].whole_shape, param.dtype,
+                                   gathered[stored_name])
                     else:
-                        writer.add_array(there, trainers.whole_values(param))
+                        writer.add_array(stored_name, trainers.whole_values(param))
                 writer.end()
 
         def finish() -> None:
@@ -100,23 +102,24 @@ class ModelFiles:
 
         def begin() -> List[Any]:
             reader = source.open(filename)
-            found = self._fitting(filename, reader.arrays, allow_missing, ignore_extra)
-            for name, there in found.items():
-                self._check(name, reader.arrays[there], cast_dtype, dtype_source)
-            return [[names.index(name), there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
-                    for name, there in found.items()]
+            fitting = self._fitting(filename, reader.arrays, allow_missing, ignore_extra)
+            for name, stored_name in fitting.items():
+                self._check(name, reader.arrays[stored_name], cast_dtype, dtype_source)
+            return [[names.index(name), stored_name, list(reader.arrays[stored_name].shape),
+                     reader.arrays[stored_name].dtype.name]
+                    for name, stored_name in fitting.items()]
         names = list(self._params.by_name)  # names may differ between workers, their order does not
         try:
-            for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
+            for number, stored_name, shape, dtype in self._on_worker_0('load_parameters', begin):
                 name = names[number]
                 param, shard = self._params.by_name[name], self._params.shards.get(name)
                 if shard is not None:
-                    shard.scatter(source.rows(there), param.data() if shard.holds else None, shard.whole_shape,
+                    shard.scatter(source.rows(stored_name), param.data() if shard.holds else None, shard.whole_shape,
                                   param.dtype)
                     continue
                 values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
                 if self._workers.rank == 0:
-                    host_view(values)[...] = source.rows(there)(0, shape[0])
+                    host_view(values)[...] = source.rows(stored_name)(0, shape[0])
                 self._workers.broadcast_(values, 'load_parameters.%d' % number)
                 trainers.load_values(param, values, ctx, cast_dtype, dtype_source)
             self._on_worker_0('load_parameters', source.end)
@@ -126,29 +129,31 @@ class ModelFiles:
     def _fitting(self, filename: str, stored: Dict[str, StoredArray], allow_missing: bool, ignore_extra: bool
                  ) -> Dict[str, str]:
         """Return names in the file by the names of parameters."""
-        known, places = self.places, {there: there for there in stored}
-        if not any('.' in there for there in stored):  # plain names: files of older versions and of single layers
+        known, paths = self.paths, {stored_name: stored_name for stored_name in stored}
+        # plain names: files of older versions and of single layers
+        if not any('.' in stored_name for stored_name in stored):
             known = {name[len(self._prefix):]: name for name in self._params.by_name if name.startswith(self._prefix)}
-            places = {there: there[4:] if there[:4] in ('arg:', 'aux:') else there for there in stored}
-        found = {known[place]: there for there, place in places.items() if place in known}
-        missing = [place for place, name in known.items() if name not in found]
+            paths = {stored_name: stored_name[4:] if stored_name[:4] in ('arg:', 'aux:') else stored_name
+                     for stored_name in stored}
+        fitting = {known[path]: stored_name for stored_name, path in paths.items() if path in known}
+        missing = [path for path, name in known.items() if name not in fitting]
         if missing and not allow_missing:
             raise FileMisfitError("Parameter '%s' is missing in file '%s', which contains parameters: %s. Set "
                                   'allow_missing=True to ignore missing parameters.'
                                   % (missing[0], filename, _brief(stored)))
-        extra = [there for there, place in places.items() if place not in known]
+        extra = [stored_name for stored_name, path in paths.items() if path not in known]
         if extra and not ignore_extra:
             raise FileMisfitError("Parameter '%s' loaded from file '%s' is not present in the network, which contains "
                                   'parameters %s. Set ignore_extra=True to ignore.'
                                   % (extra[0], filename, _brief(known)))
-        return found
+        return fitting
 
     def _check(self, name: str, stored: StoredArray, cast_dtype: bool, dtype_source: str) -> None:
         """Raise FileMisfitError for an array that does not fit the parameter."""
         shard, param = self._params.shards.get(name), self._params.by_name[name]
         shape = param.shape if shard is None else shard.whole_shape
         if shape is not None and (len(shape) != len(stored.shape) or any(
-                length not in (0, -1, found) for length, found in zip(shape, stored.shape))):
+                length not in (0, -1, stored_length) for length, stored_length in zip(shape, stored.shape))):
             raise FileMisfitError("Failed loading Parameter '%s' from saved params: shape incompatible expected %s vs "
                                   'saved %s' % (name, tuple(shape), stored.shape))
         if np.dtype(param.dtype) == stored.dtype:

@@ -17,14 +17,14 @@ from .split_network import SplitNetwork
 def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> Outline:
     """Return the outline of a network, with its parameters in their order."""
     graph = network.graph
-    places = {name: place for place, name in enumerate(params)}
+    positions = {name: position for position, name in enumerate(params)}
     types = {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
     lines = [Line('the call', '', call)]
     lines += [Line('input', name, {'shape': _plain(graph.data[name]), 'dtype': str(types[name]), 'batch_axis': axis})
               for name, axis in network.axes.items()]
-    lines += [Line('parameter %d' % place, name, _parameter(graph, param))
-              for place, (name, param) in enumerate(params.items())]
-    lines += [Line('operator %d' % operator.number, operator.name, _operator(graph, operator, places))
+    lines += [Line('parameter %d' % position, name, _parameter(graph, param))
+              for position, (name, param) in enumerate(params.items())]
+    lines += [Line('operator %d' % operator.number, operator.name, _operator(graph, operator, positions))
               for operator in graph.operators]
     return Outline(lines + [Line('outputs', '', [list(head) for head in graph.heads])])
 
@@ -32,11 +32,11 @@ def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> 
 def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]) -> Outline:
     """Return the outline of a network and its split."""
     graph = network.graph
-    places = {name: place for place, name in enumerate(params)}
+    positions = {name: position for position, name in enumerate(params)}
     lines = outline_of(call, network.traced, params).lines
     lines += [Line('split of operator %d' % operator.number, graph.label(operator), _split(network, operator))
               for operator in graph.computing]
-    lines += sorted((Line('table', name, [places[name], *table]) for name, table in network.tables.items()),
+    lines += sorted((Line('table', name, [positions[name], *table]) for name, table in network.tables.items()),
                     key=lambda line: int(line.value[0]))
     return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
                             Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
@@ -55,9 +55,9 @@ def _parameter(graph: Graph, param: Any) -> Dict[str, Any]:
             'grad_req': grad_req, 'row_sparse': bool(trainers.is_row_sparse(param))}
 
 
-def _operator(graph: Graph, operator: Operator, places: Dict[str, int]) -> Dict[str, Any]:
+def _operator(graph: Graph, operator: Operator, positions: Dict[str, int]) -> Dict[str, Any]:
     if operator.op == 'null':
-        return {'input': operator.name} if operator.name in graph.data else {'parameter': places.get(operator.name)}
+        return {'input': operator.name} if operator.name in graph.data else {'parameter': positions.get(operator.name)}
     return {'op': operator.op, 'attributes': dict(sorted(item for item in operator.attrs.items()
                                                          if not item[0].startswith('__'))),
             'reads': [list(entry) for entry in operator.inputs],

@@ -272,8 +272,8 @@ class Parallel(gluon.Block):
 
     def _collect_params_with_prefix(self, prefix: str = '') -> Dict[str, Any]:
         """Return the parameters by their paths in the network, also if it is part of another Block."""
-        return {'%s.%s' % (prefix, place) if prefix else place: self._parameters.by_name[name]
-                for place, name in self._files.places.items()}
+        return {'%s.%s' % (prefix, path) if prefix else path: self._parameters.by_name[name]
+                for path, name in self._files.paths.items()}
 
     def cast(self, dtype: Any) -> None:
         """Do nothing if the parameters have the type already; else refuse.

@@ -154,14 +154,15 @@ class Program:
         """Return an element of each weight that this rank holds, but that no output of the symbol depends on, as where
         another rank computes a copy: so that the backward pass gives it a gradient of zeros.
         """
-        used, found = set(symbol.list_inputs()), []
+        used, elements = set(symbol.list_inputs()), []
         for operator in self.graph.operators:
             boxes = self.shards.weights.boxes(operator.name) if self.graph.is_parameter(operator.number) else {}
             if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
-                found.append(self._element(operator))
+                elements.append(self._element(operator))
         # A loss returns a gradient even if no operator reads its values, as where one reads its shape alone.
         losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
-        return found + [mx.sym.slice_axis(mx.sym.reshape(made, shape=(-1,)), axis=0, begin=0, end=1) for made in losses]
+        return elements + [mx.sym.slice_axis(mx.sym.reshape(loss, shape=(-1,)), axis=0, begin=0, end=1)
+                           for loss in losses]
 
     def _is_loss(self, entry: Entry) -> bool:
         return is_loss(self.graph.operators[entry[0]]) and entry[0] in self._learning
