@@ -141,9 +141,10 @@ class Planner:
         self._base = self.splits(data_parallel())
 
     def _shard_times(self, measure: bool) -> ShardTime:
-        def shard_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
-            return self._profiles.shard_seconds(self.graph, operator, place, frozen=self._frozen, measure=measure,
-                                                part=part)
+        def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
+                       ) -> Tuple[float, float]:
+            return self._profiles.shard_seconds(self.graph, operator, output_shard, frozen=self._frozen,
+                                                measure=measure, operator_shard=operator_shard)
         return shard_time
 
     def plain(self, measure: bool = True) -> Prediction:
@@ -151,8 +152,10 @@ class Planner:
         graph = with_own_statistics(self.graph)
         keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
 
-        def shard_time(operator: Operator, place: OutputShard, part: OperatorShard) -> Tuple[float, float]:
-            return self._profiles.shard_seconds(graph, operator, place, frozen=self._frozen, measure=measure, part=part)
+        def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
+                       ) -> Tuple[float, float]:
+            return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
+                                                operator_shard=operator_shard)
         dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
         model = OperatorTasks(dataflow, Machine(self.cluster), shard_time, self._states, alike=keys.operator_key)
         prediction = Prediction(model, self._base, {}, self._sums)
@@ -170,16 +173,16 @@ class Planner:
                 dimensions = sum(degree > 1 for degree in split.degrees + (split.addends,))
                 if dimensions == 1 and len(split.ranks) == self.cluster.ranks or self.cluster.ranks == 1:
                     shards.update(self._first_shards(self._space.propagate(self._base, {number: split})))
-        return self._profiles.measure(self.graph, [(operator, place) for (_, place), operator in shards.items()],
-                                      frozen=self._frozen, needed=needed)
+        return self._profiles.measure(self.graph, [(operator, output_shard) for (_, output_shard), operator
+                                                   in shards.items()], frozen=self._frozen, needed=needed)
 
     def _first_shards(self, splits: Mapping[int, Split]) -> Dict[Tuple[int, OutputShard], Operator]:
         """Return the shard that the first rank has of each operator."""
         shards = {}
         for number, split in splits.items():
             operator = self.graph.operators[number]
-            places = split.shards(self.graph.shape(operator), rule_of(operator).grains(self.graph, operator))
-            shards[number, next(iter(places.values()))] = operator
+            output_shards = split.shards(self.graph.shape(operator), rule_of(operator).grains(self.graph, operator))
+            shards[number, next(iter(output_shards.values()))] = operator
         return shards
 
     def splits(self, plan: Plan) -> Dict[int, Split]:

@@ -90,7 +90,7 @@ class _OneRank(Program):
 
 
 def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                  outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], gradient_inputs: Any = (),
+                  outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Any], gradient_inputs: Any = (),
                   frozen: Any = ()) -> LocalProgram:
     """Return a rank's program without its exchanges; the parameters are those of
     :class:`mxhybrid.parallel.runtime.rank_program.Program`.
@@ -102,7 +102,7 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
         node = _LocalNode(exchange, differentiable, 'mxhybrid_received%d' % len(nodes))
         nodes[node.name] = node
         return node
-    program = _OneRank(parts, rank, inputs, outputs, composed, make_node, 0, gradient_inputs, frozen)
+    program = _OneRank(parts, rank, inputs, outputs, collectives, make_node, 0, gradient_inputs, frozen)
     # The token is an input that is passed through, and so is what an exchange brings for the network's outputs.
     symbol = mx.sym.Group([output for output in program.symbol if output.list_outputs() != output.list_inputs()])
     limits = index_limits(graph)

@@ -14,7 +14,7 @@ from ...base.errors import InputError
 from ...base.log import get_logger
 from ...base.text import size_text
 from ...parallel.ops.graph import Entry, Graph, Operator
-from ...parallel.ops.registry import collectives, rule_of
+from ...parallel.ops.registry import collectives as default_collectives, rule_of
 from ...parallel.ops.rule import OperatorShard
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box
@@ -51,7 +51,7 @@ class OperatorProfiler:
         threads.  Processes may share it.
     measure : bool, optional
         False: times that the file lacks are estimated, not measured.
-    composed : dict, optional
+    collectives : dict, optional
         What builds operators that ranks compute together, see :func:`mxhybrid.parallel.ops.registry.collectives`.
     keep_busy : bool, optional
         True: keep times also if other programs computed meanwhile, which makes them too long.  By default such times
@@ -63,13 +63,13 @@ class OperatorProfiler:
         `path` is not a name, or the file has another format or was measured on another machine.
     """
 
-    def __init__(self, path: Any = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None,
+    def __init__(self, path: Any = None, measure: bool = True, collectives: Optional[Mapping[str, Any]] = None,
                  keep_busy: bool = False):
         if not isinstance(path, (str, os.PathLike, type(None))):
             raise InputError('profiles=%r: give the name of a file' % (path,))
         self.path: str = default_path() if path is None else os.fspath(path)
         self._measures, self._keeps_busy = measure, keep_busy
-        self._composed = dict(collectives() if composed is None else composed)
+        self._collectives = dict(default_collectives() if collectives is None else collectives)
         self._known = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._known}
         self._estimator = RooflineEstimator()
@@ -87,9 +87,9 @@ class OperatorProfiler:
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
-    def shard_seconds(self, graph: Graph, operator: Operator, place: OutputShard, gradient_inputs: Any = (),
-                      frozen: Any = (),
-                      measure: bool = True, needed: bool = False, part: Optional[OperatorShard] = None) -> PassSeconds:
+    def shard_seconds(self, graph: Graph, operator: Operator, output_shard: OutputShard, gradient_inputs: Any = (),
+                      frozen: Any = (), measure: bool = True, needed: bool = False,
+                      operator_shard: Optional[OperatorShard] = None) -> PassSeconds:
         """Return the time of a shard of an operator.
 
         Parameters
@@ -97,7 +97,7 @@ class OperatorProfiler:
         graph : Graph
         operator : Operator
             One of ``graph.computing``.
-        place : OutputShard
+        output_shard : OutputShard
             The box of its first output that the shard computes.
         gradient_inputs, frozen : set of str, optional
             Inputs of the graph that receive gradients, and parameters that receive none.
@@ -105,36 +105,37 @@ class OperatorProfiler:
             Measure the shard if its time is not known, unless it is too large or this object only estimates.
         needed : bool, optional
             Measure a scaled shard if it is too large.
-        part : OperatorShard, optional
-            What the operator's rule says of the place, if that is known.
+        operator_shard : OperatorShard, optional
+            What the operator's rule says of the output shard, if that is known.
 
         Returns
         -------
         PassSeconds
             Forward and backward, in seconds of a core.
         """
-        keys, part = self.keys(graph, gradient_inputs, frozen), part or rule_of(operator).shard(graph, operator, place)
-        only_estimate, work = not (self._measures and measure), work_of(graph, operator, part)
+        keys = self.keys(graph, gradient_inputs, frozen)
+        operator_shard = operator_shard or rule_of(operator).shard(graph, operator, output_shard)
+        only_estimate, work = not (self._measures and measure), work_of(graph, operator, operator_shard)
         if only_estimate and not self._current_estimator().has(operator.op, work):
             # Its time is not known, whatever its key is.
             return self._estimate(operator.op, work, keys.has_backward(operator))
-        key = keys.key(operator, place, part)
+        key = keys.key(operator, output_shard, operator_shard)
         known = self._known['parts'].get(key)
         if known is not None:
             return PassSeconds(known[0], known[1])
         can_time = not only_estimate and key not in self._untimed
-        shard = _shard_to_time(graph, operator, place, needed) if can_time else None
+        shard = _shard_to_time(graph, operator, output_shard, needed) if can_time else None
         if shard is None:
             return self._estimate(operator.op, work, keys.has_backward(operator))
         speed = self._speed_now()
         try:
-            forward, backward = time_shard(keys.program(operator, shard.place, place))
-            backward += sum(time_shard(program).forward for program in keys.gradient_sums(operator, shard.place))
+            forward, backward = time_shard(keys.program(operator, shard.output_shard, output_shard))
+            backward += sum(time_shard(program).forward for program in keys.gradient_sums(operator, shard.output_shard))
         except Exception as error:  # of any kind: a search goes on without this time
             self._untimed.add(key)
             self._warn_untimed(graph, operator, error)
             return self._estimate(operator.op, work, keys.has_backward(operator))
-        scale = roofline_seconds(work) / roofline_seconds(shard.work) if shard.place != place else 1.0
+        scale = roofline_seconds(work) / roofline_seconds(shard.work) if shard.output_shard != output_shard else 1.0
         seconds = PassSeconds(forward * speed * scale, backward * speed * scale)
         self._add('parts', key, [*seconds, *work])
         return seconds
@@ -156,11 +157,11 @@ class OperatorProfiler:
         """Measure the shards whose times are not known yet, write them, and return the number of new ones.
 
         A terminal shows a progress bar.  Shards that are too large are estimated, except for those in `needed`, which
-        has pairs of an operator's number and a place.
+        has pairs of an operator's number and an output shard.
         """
         keys = self.keys(graph, gradient_inputs, frozen)
-        missing = {key: (operator, place, (operator.number, place) in needed)
-                   for operator, place in shards for key in [keys.key(operator, place)]
+        missing = {key: (operator, output_shard, (operator.number, output_shard) in needed)
+                   for operator, output_shard in shards for key in [keys.key(operator, output_shard)]
                    if key not in self._known['parts'] and key not in self._untimed}
         too_large = [key for key, shard in missing.items() if self._measures and _shard_to_time(graph, *shard) is None]
         for key in too_large:
@@ -168,9 +169,9 @@ class OperatorProfiler:
         if too_large:
             logger.warning('profiles: %d shards of operators read and write more than %s: they are not timed, their '
                            'times are estimated from smaller ones', len(too_large), size_text(MAX_BYTES))
-        for operator, place, is_needed in tqdm(missing.values(), desc='operators', unit=' shards',
+        for operator, output_shard, is_needed in tqdm(missing.values(), desc='operators', unit=' shards',
                                                disable=None if missing else True):
-            self.shard_seconds(graph, operator, place, gradient_inputs, frozen, needed=is_needed)
+            self.shard_seconds(graph, operator, output_shard, gradient_inputs, frozen, needed=is_needed)
         self.save()
         return len(missing)
 
@@ -179,7 +180,7 @@ class OperatorProfiler:
         known = self._keys.setdefault(graph, {})
         names: Tuple[Any, Any] = frozenset(gradient_inputs), frozenset(frozen)
         if names not in known:
-            known[names] = ProfileKeys(graph, self._composed, *names)
+            known[names] = ProfileKeys(graph, self._collectives, *names)
         return known[names]
 
     def _estimate(self, op: str, work: Work, has_backward: bool) -> PassSeconds:
@@ -201,7 +202,7 @@ class OperatorProfiler:
         """Return the time of a rank's whole program without its exchanges; the parameters are those of
         :class:`mxhybrid.parallel.runtime.rank_program.Program`.
         """
-        program = local_program(parts, rank, inputs, outputs, self._composed, gradient_inputs, frozen)
+        program = local_program(parts, rank, inputs, outputs, self._collectives, gradient_inputs, frozen)
         key = _digest(program)
         seconds = self._known['programs'].get(key)
         if seconds is None:
@@ -214,10 +215,10 @@ class OperatorProfiler:
               outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (), frozen: Any = ()) -> float:
         """Return the ratio of the time of a rank's program to the sum of its shards' times."""
         whole = self.program_seconds(parts, rank, inputs, outputs, gradient_inputs, frozen).total
-        places = parts.output_shards
-        return whole / sum(
-            self.shard_seconds(parts.graph, operator, places[operator.number][rank], gradient_inputs, frozen).total
-            for operator in parts.graph.computing if rank in places[operator.number])
+        own_shards = [(operator, parts.output_shards[operator.number][rank]) for operator in parts.graph.computing
+                      if rank in parts.output_shards[operator.number]]
+        return whole / sum(self.shard_seconds(parts.graph, operator, output_shard, gradient_inputs, frozen).total
+                           for operator, output_shard in own_shards)
 
     def kernel_times(self) -> KernelTimes:
         """Return the times of the benchmark's kernels on the core that all times in the file refer to.
@@ -283,10 +284,10 @@ def _last_line(error: Exception) -> str:
     return line[len(name):] if line.startswith(name) else line
 
 
-def _shard_to_time(graph: Graph, operator: Operator, place: OutputShard, needed: bool) -> Optional[ScaledShard]:
+def _shard_to_time(graph: Graph, operator: Operator, output_shard: OutputShard, needed: bool) -> Optional[ScaledShard]:
     """Return what to time for a shard: itself; a scaled shard if it is too large and needed; or None."""
-    shard = scaled_shard(graph, operator, place, MAX_BYTES)
-    return shard if shard is None or needed or shard.place == place else None
+    shard = scaled_shard(graph, operator, output_shard, MAX_BYTES)
+    return shard if shard is None or needed or shard.output_shard == output_shard else None
 
 
 def _digest(program: LocalProgram) -> str:

@@ -35,14 +35,14 @@ class ProfileKeys:
     Parameters
     ----------
     graph : Graph
-    composed : dict
+    collectives : dict
         As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     gradient_inputs, frozen : set of str
         Inputs that receive gradients, and parameters that receive none.
     """
 
-    def __init__(self, graph: Graph, composed: Mapping[str, Any], gradient_inputs: Any = (), frozen: Any = ()):
-        self._graph, self._composed = graph, dict(composed)
+    def __init__(self, graph: Graph, collectives: Mapping[str, Any], gradient_inputs: Any = (), frozen: Any = ()):
+        self._graph, self._collectives = graph, dict(collectives)
         self._with_gradients = operators_with_gradients(graph, gradient_inputs, frozen)
         self._blocked = blocked_operators(graph)
         self._fixed: Dict[int, Any] = {}
@@ -61,13 +61,14 @@ class ProfileKeys:
                   for position, (source, _) in enumerate(operator.inputs)]
         return geometry_of(graph, operator), json.dumps([inputs, self._summed(operator), self.has_backward(operator)])
 
-    def key(self, operator: Operator, place: OutputShard, part: Optional[OperatorShard] = None) -> str:
-        """Return the key of a shard; `part` is what the operator's rule says of it, if that is known."""
-        graph, part = self._graph, part or rule_of(operator).shard(self._graph, operator, place)
+    def key(self, operator: Operator, output_shard: OutputShard, operator_shard: Optional[OperatorShard] = None) -> str:
+        """Return the key of a shard; `operator_shard` is what the operator's rule says of it, if that is known."""
+        graph = self._graph
+        operator_shard = operator_shard or rule_of(operator).shard(graph, operator, output_shard)
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
-        attrs.update({key: str(value) for key, value in part.attrs.items()})
+        attrs.update({key: str(value) for key, value in operator_shard.attrs.items()})
         inputs: List[Any] = []
-        for position, (entry, box) in enumerate(zip(operator.inputs, part.inputs)):
+        for position, (entry, box) in enumerate(zip(operator.inputs, operator_shard.inputs)):
             if box is None:
                 inputs.append(None)
             elif entry[0] in graph.fixed and not graph.is_parameter(entry[0]):
@@ -78,22 +79,23 @@ class ProfileKeys:
                                entry[0] in self._with_gradients and position != indices(operator),
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
         content = [operator.op, sorted(attrs.items()), inputs, operator.outputs, self._summed(operator)]
-        composed = self._composed.get(operator.op)
-        if part.build is not None:
-            content.append([graph.inputs(operator), shape_of(place.box), place.addends])
-        elif composed is not None and composed.applies(graph, operator,
-                                                       placeholder_split(graph.shape(operator), place)):
-            content.append(degrees_around(graph.shape(operator), place))
+        collective = self._collectives.get(operator.op)
+        if operator_shard.build is not None:
+            content.append([graph.inputs(operator), shape_of(output_shard.box), output_shard.addends])
+        elif collective is not None and collective.applies(
+                graph, operator, placeholder_split(graph.shape(operator), output_shard)):
+            content.append(degrees_around(graph.shape(operator), output_shard))
         return '%s %s' % (operator.op, hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20])
 
-    def program(self, operator: Operator, place: OutputShard, whole: Optional[OutputShard] = None) -> LocalProgram:
+    def program(self, operator: Operator, output_shard: OutputShard, whole: Optional[OutputShard] = None
+                ) -> LocalProgram:
         """Return the program of a shard, or of a scaled shard of the `whole` one."""
-        return single_operator_program(self._graph, operator, place, self._with_gradients, self._blocked,
-                                       self._composed, whole)
+        return single_operator_program(self._graph, operator, output_shard, self._with_gradients, self._blocked,
+                                       self._collectives, whole)
 
-    def gradient_sums(self, operator: Operator, place: OutputShard) -> List[LocalProgram]:
+    def gradient_sums(self, operator: Operator, output_shard: OutputShard) -> List[LocalProgram]:
         """Return the programs that sum the gradients of a shard's outputs, where several operators read one."""
-        boxes, programs = rule_of(operator).shard(self._graph, operator, place).outputs, []
+        boxes, programs = rule_of(operator).shard(self._graph, operator, output_shard).outputs, []
         for output, count in self._summed(operator):
             shape, dtype = shape_of(boxes[output]), self._graph.dtypes[operator.number, output]
             is_blocked = operator.number in self._blocked and can_be_blocked(shape, dtype)

@@ -92,10 +92,10 @@ def _logs(works: Any) -> np.ndarray:
     return np.log(np.maximum(works, 1.0))
 
 
-def work_of(graph: Graph, operator: Operator, part: OperatorShard) -> Work:
+def work_of(graph: Graph, operator: Operator, operator_shard: OperatorShard) -> Work:
     """Return the arithmetic of a shard of an operator, and the bytes that it reads and writes."""
     rule, itemsize = rule_of(operator), graph.dtypes[operator.number, 0].itemsize
-    return Work(rule.flop(operator, part), float(rule.elements_moved(operator, part)) * itemsize)
+    return Work(rule.flop(operator, operator_shard), float(rule.elements_moved(operator, operator_shard)) * itemsize)
 
 
 def roofline_seconds(work: Work) -> float:

@@ -15,17 +15,18 @@ _HALVED = 0.75
 class ScaledShard(NamedTuple):
     """The box that is timed in place of a shard, and its work."""
 
-    place: OutputShard
+    output_shard: OutputShard
     work: Work
 
 
-def scaled_shard(graph: Graph, operator: Operator, place: OutputShard, most_bytes: float) -> Optional[ScaledShard]:
+def scaled_shard(graph: Graph, operator: Operator, output_shard: OutputShard, most_bytes: float
+                 ) -> Optional[ScaledShard]:
     """Halve a shard until it reads and writes no more than `most_bytes`.
 
     It is halved along its samples, or the first other dimension that makes it smaller.  Returns None if it cannot be
     made small enough.
     """
-    shard: Optional[ScaledShard] = _shard(graph, operator, place)
+    shard: Optional[ScaledShard] = _shard(graph, operator, output_shard)
     while shard is not None and shard.work.bytes > most_bytes:
         shard = _half(graph, operator, shard)
     return shard
@@ -35,15 +36,15 @@ def _half(graph: Graph, operator: Operator, whole: ScaledShard) -> Optional[Scal
     rule = rule_of(operator)
     for dimension, (can_split, grain) in enumerate(zip(rule.splittable(graph, operator),
                                                        rule.grains(graph, operator))):
-        low, high = whole.place.box[dimension]
+        low, high = whole.output_shard.box[dimension]
         middle = low + (high - low) // 2 // grain * grain
         if can_split and middle > low:
-            half = _shard(graph, operator, whole.place._replace(
-                box=with_range(whole.place.box, dimension, (low, middle))))
+            half = _shard(graph, operator, whole.output_shard._replace(
+                box=with_range(whole.output_shard.box, dimension, (low, middle))))
             if half.work.bytes <= _HALVED * whole.work.bytes:
                 return half
     return None
 
 
-def _shard(graph: Graph, operator: Operator, place: OutputShard) -> ScaledShard:
-    return ScaledShard(place, work_of(graph, operator, rule_of(operator).shard(graph, operator, place)))
+def _shard(graph: Graph, operator: Operator, output_shard: OutputShard) -> ScaledShard:
+    return ScaledShard(output_shard, work_of(graph, operator, rule_of(operator).shard(graph, operator, output_shard)))

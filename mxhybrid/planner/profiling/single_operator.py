@@ -18,34 +18,35 @@ from .local_program import LocalProgram, local_program
 
 
 class _PlaceholderSplit(Split):
-    """A split with one known place; the others lie beside it, wherever the tensor ends."""
+    """A split with one known shard; the others lie beside it, wherever the tensor ends."""
 
-    def __init__(self, place: OutputShard, degrees: Tuple[int, ...]):
-        count = place.addends
+    def __init__(self, output_shard: OutputShard, degrees: Tuple[int, ...]):
+        count = output_shard.addends
         for degree in degrees:
             count *= degree
-        super().__init__(degrees, range(count), place.addends)
-        self._place = place
+        super().__init__(degrees, range(count), output_shard.addends)
+        self._output_shard = output_shard
 
     def shards(self, shape: Any, grains: Any = ()) -> Dict[int, OutputShard]:
         """See :meth:`Split.shards`."""
-        place, places = self._place, []
+        output_shard, output_shards = self._output_shard, []
         for steps in itertools.product(*map(range, self.degrees)):
             box: Box = tuple((low + step * (high - low), high + step * (high - low))
-                             for step, (low, high) in zip(steps, place.box))
-            places += [OutputShard(box, (place.addend + addend) % place.addends, place.addends)
-                       for addend in range(place.addends)]
-        return dict(enumerate(places))
+                             for step, (low, high) in zip(steps, output_shard.box))
+            output_shards += [OutputShard(box, (output_shard.addend + addend) % output_shard.addends,
+                                          output_shard.addends) for addend in range(output_shard.addends)]
+        return dict(enumerate(output_shards))
 
 
-def degrees_around(shape: Tuple[int, ...], place: OutputShard) -> Tuple[int, ...]:
-    """Return the number of ranges that each dimension of an output is split into, if `place` is one of them."""
-    return tuple(max(1 + (extent < count), round(count / extent)) for count, extent in zip(shape, shape_of(place.box)))
+def degrees_around(shape: Tuple[int, ...], output_shard: OutputShard) -> Tuple[int, ...]:
+    """Return the number of ranges that each dimension of an output is split into, if `output_shard` is one of them."""
+    return tuple(max(1 + (extent < count), round(count / extent))
+                 for count, extent in zip(shape, shape_of(output_shard.box)))
 
 
-def placeholder_split(shape: Tuple[int, ...], place: OutputShard, whole: Optional[OutputShard] = None) -> Split:
-    """Return a split that contains `place`, with the degrees of a split that contains `whole`, by default `place`."""
-    return _PlaceholderSplit(place, degrees_around(shape, whole or place))
+def placeholder_split(shape: Tuple[int, ...], output_shard: OutputShard, whole: Optional[OutputShard] = None) -> Split:
+    """Return a split that contains `output_shard`, with the degrees of a split that contains `whole`."""
+    return _PlaceholderSplit(output_shard, degrees_around(shape, whole or output_shard))
 
 
 def _index_input(operator: Operator) -> Optional[Entry]:
@@ -98,8 +99,8 @@ class _SingleOperator:
         return self._symbols[entry]
 
 
-def single_operator_program(graph: Graph, operator: Operator, place: OutputShard, with_gradients: Set[int],
-                            blocked: Set[int], composed: Dict[str, Any], whole: Optional[OutputShard] = None
+def single_operator_program(graph: Graph, operator: Operator, output_shard: OutputShard, with_gradients: Set[int],
+                            blocked: Set[int], collectives: Dict[str, Any], whole: Optional[OutputShard] = None
                             ) -> LocalProgram:
     """Return the program of a shard.
 
@@ -107,17 +108,17 @@ def single_operator_program(graph: Graph, operator: Operator, place: OutputShard
     ----------
     graph : Graph
     operator : Operator
-    place : OutputShard
+    output_shard : OutputShard
     with_gradients, blocked : set of int
         Operators of `graph` that receive gradients, and those whose outputs are in a blocked layout of oneDNN.
-    composed : dict
+    collectives : dict
         As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     whole : OutputShard, optional
-        The original shard if `place` is a scaled one: communication inside the operator follows the original.
+        The original shard if `output_shard` is a scaled one: communication inside the operator follows the original.
     """
     network = _SingleOperator(graph, operator)
     alone = network.graph.computing[0]
-    parts = NetworkShards(network.graph, {alone.number: placeholder_split(graph.shape(operator), place, whole)})
+    parts = NetworkShards(network.graph, {alone.number: placeholder_split(graph.shape(operator), output_shard, whole)})
     boxes = {rank: parts.shard(alone, rank).inputs for rank in parts.output_shards[alone.number]}
     inputs: Dict[Entry, Dict[int, Box]] = {}
     for position, entry in enumerate(alone.inputs):
@@ -126,8 +127,8 @@ def single_operator_program(graph: Graph, operator: Operator, place: OutputShard
                              if box is not None}
     outputs = {entry: [parts.layout(alone, entry[1]).boxes] for entry in network.graph.heads}
     gradient_inputs = {name for name, entry in network.sources.items()
-             if entry[0] in with_gradients and entry != _index_input(operator)}
-    program = local_program(parts, 0, inputs, outputs, composed, gradient_inputs,
+                       if entry[0] in with_gradients and entry != _index_input(operator)}
+    program = local_program(parts, 0, inputs, outputs, collectives, gradient_inputs,
                             set(network.sources) - gradient_inputs)
     return program._replace(inputs={
         name: value._replace(is_blocked=name in network.sources and network.sources[name][0] in blocked

@@ -392,9 +392,9 @@ def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
     size = work_of(graph, one, rule_of(one).shard(graph, one, whole)).bytes
     for share in (1, 2, 4):
         piece = scaled_shard(graph, one, whole, 1.1 * size / share)
-        samples, *rest = (high - low for low, high in piece.place.box)
+        samples, *rest = (high - low for low, high in piece.output_shard.box)
         assert (samples * share, rest) == (whole.box[0][1] - whole.box[0][0], [8, 8, 8])
-        inputs = keys.program(one, piece.place, whole).inputs
+        inputs = keys.program(one, piece.output_shard, whole).inputs
         assert (samples, 8, 8, 8) in [value.shape for value in inputs.values()]
         assert any('mxhybrid_received' in name for name in inputs) == is_joint
 
@@ -402,12 +402,12 @@ def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
 def test_what_cannot_be_cut_has_no_piece(words):
     graph, (layer,) = words.graph, operators(words, 'RNN')
     whole = place(graph, layer)
-    assert scaled_shard(graph, layer, whole, 1e9).place == whole
+    assert scaled_shard(graph, layer, whole, 1e9).output_shard == whole
     assert scaled_shard(graph, layer, whole, 10.0) is None
     convolution = graph_of(nn.Conv2D(64, 3, in_channels=64), (1, 64, 64, 64)).graph
     (one,) = convolution.computing
     rows = scaled_shard(convolution, one, place(convolution, one, d1=(0, 1)), 3e5)
-    assert [high - low for low, high in rows.place.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
+    assert [high - low for low, high in rows.output_shard.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
 
 
 def test_what_others_exchange_is_left_out():
