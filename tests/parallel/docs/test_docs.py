@@ -497,7 +497,8 @@ def test_files_that_pages_name(name):
     quoted = set(re.findall(r'`([^`\n]+)`', re.sub(r'^```.*?^```$', '', page, flags=re.MULTILINE | re.DOTALL)))
     files = {name for name in quoted if re.fullmatch(r'([\w.]+/)+(\w+\.(py|h|cc|md|txt))?', name)}
     assert len(files) > 3
-    homes = [package, REPOSITORY, REPOSITORY / 'tests', REPOSITORY / 'tests' / 'unit']
+    tests = REPOSITORY / 'tests'
+    homes = [package, REPOSITORY, tests, tests / 'unit', tests / 'parallel', tests / 'parallel' / 'training']
     assert not {name for name in files if not any((home / name).exists() for home in homes)}
     modules = {}
     for path in package.rglob('*.py'):
