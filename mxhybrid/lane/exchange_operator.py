@@ -18,10 +18,10 @@ class ExchangeOperator:
     This object must live as long as graphs with the operator run.
 
     The operator overwrites its outputs and gradients, since MXNet does not tell it when to add to them.  Therefore it
-    may not read an input of the graph, write an output of the graph, or read an array with so many readers that MXNet
-    adds up their gradients in place.  Moreover, MXNet 1.9.1 may convert an input or output of a graph to the default
-    layout for the operator, and frees this copy before the transfer is complete (imperative_utils.h).  Other arrays
-    stay, with ``static_alloc`` and ``static_shape`` (attach_op_execs_pass.cc).
+    may not read an input of the graph, write an output of the graph, or read an array for which MXNet adds up the
+    gradients of its many readers in place.  Moreover, MXNet 1.9.1 may convert an input or output of a graph to the
+    default layout for the operator, and frees this copy before the transfer is complete (imperative_utils.h).  Other
+    arrays stay, with ``static_alloc`` and ``static_shape`` (attach_op_execs_pass.cc).
     """
 
     def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, input_shape: Shape,

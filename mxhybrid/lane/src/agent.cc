@@ -76,7 +76,7 @@ void Agent::add_worker(uint32_t worker, int descriptor) {
 void Agent::add_table(uint32_t number, const TableShape& shape) {
   std::vector<uint8_t> handled;
   for (uint32_t owner : shape.owners) handled.push_back(membership_.handler(host_, owner) == number_);
-  auto made = std::make_shared<Table>(number, shape, number_, handled);
+  auto table = std::make_shared<Table>(number, shape, number_, handled);
   uint64_t remote_rows = 0;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     Part part;
@@ -85,20 +85,20 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
     part.is_owned = part.owner == number_;
     part.first_slot = remote_rows;
     if (part.is_owned) {
-      part.shard = made->memory.at<char>(made->layout.shards[i]);
+      part.shard = table->memory.at<char>(table->layout.shards[i]);
       part.pushes.resize(membership_.worker_counts.size());
     } else if (part.handled) {
       remote_rows += shape.rows_of(i);
-      made->owners[part.owner].part = i;
+      table->owners[part.owner].part = i;
     }
-    made->parts.push_back(std::move(part));
+    table->parts.push_back(std::move(part));
   }
-  made->slots = Memory(std::max<uint64_t>(1, remote_rows) * sizeof(uint32_t));
-  made->slots.close_descriptor();  // only this process maps it
-  if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->views.resize(workers_.size());
-  for (WorkerView& view : made->views) view.posted.resize(made->owners.empty() ? 0 : kMaxRowRequests, kFirst);
+  table->slots = Memory(std::max<uint64_t>(1, remote_rows) * sizeof(uint32_t));
+  table->slots.close_descriptor();  // only this process maps it
+  if (std::find(handled.begin(), handled.end(), true) != handled.end()) table->views.resize(workers_.size());
+  for (WorkerView& view : table->views) view.posted.resize(table->owners.empty() ? 0 : kMaxRowRequests, kFirst);
   std::lock_guard<std::mutex> lock(mutex_);
-  tables_[number] = std::move(made);
+  tables_[number] = std::move(table);
 }
 
 int Agent::table_descriptor(uint32_t number) {
@@ -108,23 +108,23 @@ int Agent::table_descriptor(uint32_t number) {
 
 int Agent::share_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Table& found = table(number);
-  const int descriptor = fcntl(found.memory.descriptor(), F_DUPFD_CLOEXEC, 0);
+  Table& table = this->table(number);
+  const int descriptor = fcntl(table.memory.descriptor(), F_DUPFD_CLOEXEC, 0);
   if (descriptor < 0) throw MemoryRefused(refusal_text("cannot share memory", 0, errno));
-  if (++found.shared_with == workers_.size()) found.memory.close_descriptor();
+  if (++table.shared_with == workers_.size()) table.memory.close_descriptor();
   return descriptor;
 }
 
 void Agent::attach(uint32_t number, uint32_t worker, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Table& found = table(number);
+  Table& table = this->table(number);
   if (worker >= workers_.size()) {
     throw std::runtime_error("worker " + std::to_string(worker) + " is not on this host, which has " +
                              std::to_string(workers_.size()));
   }
-  if (found.views.empty()) return;  // this agent handles no partition of the table
-  WorkerView& view = found.views[worker];
-  view.memory = Memory(descriptor, found.worker_layout.size);
+  if (table.views.empty()) return;  // this agent handles no partition of the table
+  WorkerView& view = table.views[worker];
+  view.memory = Memory(descriptor, table.worker_layout.size);
   view.shared = view.memory.at<WorkerTable>(0);
 }
 
@@ -149,23 +149,23 @@ void Agent::open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t
 }
 
 const std::shared_ptr<Agent::Table>& Agent::shared_table(uint32_t number) {
-  auto found = tables_.find(number);
-  if (found == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
-  return found->second;
+  auto entry = tables_.find(number);
+  if (entry == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
+  return entry->second;
 }
 
 Agent::Table& Agent::table(uint32_t number) { return *shared_table(number); }
 
 Agent::Part& Agent::owned_part(uint32_t number, uint32_t part) {
-  Part& found = table(number).parts.at(part);
-  if (!found.is_owned) throw std::runtime_error("partition " + std::to_string(part) + " belongs to another server");
-  return found;
+  Part& partition = table(number).parts.at(part);
+  if (!partition.is_owned) throw std::runtime_error("partition " + std::to_string(part) + " belongs to another server");
+  return partition;
 }
 
 Agent::Peer& Agent::peer(uint32_t number) {
-  auto found = peers_.find(number);
-  if (found == peers_.end()) throw std::runtime_error("no connection with server " + std::to_string(number));
-  return *found->second;
+  auto entry = peers_.find(number);
+  if (entry == peers_.end()) throw std::runtime_error("no connection with server " + std::to_string(number));
+  return *entry->second;
 }
 
 char* Agent::shard(uint32_t number, uint32_t part) {
@@ -180,10 +180,13 @@ void Agent::set_rule(uint32_t number, uint32_t part, const Rule& rule) {
 
 void Agent::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Part& found = owned_part(number, part);
-  if (slot >= 2) throw std::runtime_error("a row has no optimizer state number " + std::to_string(slot) + ": the numbers are 0 and 1");
-  found.state[slot] = rows;
-  found.state_bytes[slot] = row_bytes;
+  Part& partition = owned_part(number, part);
+  if (slot >= 2) {
+    throw std::runtime_error("a row has no optimizer state number " + std::to_string(slot) +
+                             ": the numbers are 0 and 1");
+  }
+  partition.state[slot] = rows;
+  partition.state_bytes[slot] = row_bytes;
 }
 
 void Agent::set_updates(uint32_t number, uint32_t part, uint64_t count) {
@@ -203,11 +206,11 @@ bool Agent::close(int milliseconds) {
   if (::write(doorbell_, &signal, sizeof signal) < 0) {
     // It is ringing already.
   }
-  const int64_t limit = now() + milliseconds * int64_t{1000000};
+  const int64_t deadline = now() + milliseconds * int64_t{1000000};
   while (ended_.load() == 0) {
-    const int64_t left = (limit - now()) / 1000000;
-    if (left <= 0) return false;
-    sleep_while(ended_, 0, static_cast<int>(left));
+    const int64_t left_ms = (deadline - now()) / 1000000;
+    if (left_ms <= 0) return false;
+    sleep_while(ended_, 0, static_cast<int>(left_ms));
   }
   thread_.join();
   return true;
@@ -216,22 +219,22 @@ bool Agent::close(int milliseconds) {
 std::string Agent::pending_work() {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return "a table or an allreduce that is being updated";
-  std::string found;
-  for (auto& each : peers_) {
-    const size_t unsent = each.second->connection.unsent();
+  std::string work;
+  for (auto& [number, peer] : peers_) {
+    const size_t unsent = peer->connection.unsent();
     if (unsent == 0) continue;
-    found += (found.empty() ? "" : ", ") + ("server " + std::to_string(each.first)) + " to receive the last " +
-             std::to_string(unsent) + " bytes that were sent to it";
+    work += (work.empty() ? "" : ", ") + ("server " + std::to_string(number)) + " to receive the last " +
+            std::to_string(unsent) + " bytes that were sent to it";
   }
-  return found.empty() ? "its thread to end" : found;
+  return work.empty() ? "its thread to end" : work;
 }
 
 void Agent::send_bye() {
   bye_sent_ = true;
-  for (auto& each : peers_) {
+  for (auto& [number, peer] : peers_) {
     auto bye = std::make_unique<OutgoingMessage>();
     bye->header.kind = Message::kBye;
-    each.second->connection.send(std::move(bye));
+    peer->connection.send(std::move(bye));
   }
 }
 
@@ -252,8 +255,8 @@ void Agent::serve() {
   }
   if (!ends_well) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& each : peers_) {
-      shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // no other agent may wait for this one
+    for (auto& [number, peer] : peers_) {
+      shutdown(peer->connection.descriptor(), SHUT_RDWR);  // no other agent may wait for this one
     }
   }
   ended_ = 1;
@@ -268,14 +271,14 @@ bool Agent::run_once(int milliseconds) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (progress()) notify_workers();
     if (closing_ && !bye_sent_) send_bye();
-    for (auto& each : peers_) {
-      Peer& peer = *each.second;
-      const bool wants = peer.connection.write();
-      writing = writing || wants;
-      if (wants != peer.writing) {
-        peer.writing = wants;
+    for (auto& [number, entry] : peers_) {
+      Peer& peer = *entry;
+      const bool has_unsent = peer.connection.write();
+      writing = writing || has_unsent;
+      if (has_unsent != peer.writing) {
+        peer.writing = has_unsent;
         struct epoll_event event = {};
-        event.events = EPOLLIN | (wants ? EPOLLOUT : 0U);
+        event.events = EPOLLIN | (has_unsent ? EPOLLOUT : 0U);
         event.data.ptr = &peer;
         epoll_ctl(epoll_, EPOLL_CTL_MOD, peer.connection.descriptor(), &event);
       }
@@ -303,15 +306,15 @@ bool Agent::run_once(int milliseconds) {
 }
 
 void Agent::receive(Peer& peer) {
-  bool there;
+  bool is_open;
   try {
-    there = peer.connection.read();
+    is_open = peer.connection.read();
   } catch (const MemoryRefused&) {
     throw;
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("server " + std::to_string(peer.number) + " sent " + error.what());
   }
-  if (there) return;
+  if (is_open) return;
   epoll_ctl(epoll_, EPOLL_CTL_DEL, peer.connection.descriptor(), nullptr);
   if (!closing_ && !peer.has_left) {
     throw std::runtime_error("the connection with server " + std::to_string(peer.number) + " is lost (" +
@@ -321,8 +324,8 @@ void Agent::receive(Peer& peer) {
 
 bool Agent::has_work() {
   if (allreduce_.has_work(workers_) || relay_.has_work(workers_)) return true;
-  for (auto& each : tables_) {
-    for (WorkerView& view : each.second->views) {
+  for (auto& [number, table] : tables_) {
+    for (WorkerView& view : table->views) {
       if (view.shared != nullptr && view.shared->activity.load() != view.activity) return true;
     }
   }
@@ -338,17 +341,17 @@ void Agent::notify_workers() {
 
 bool Agent::progress() {
   relay_.progress(workers_);
-  bool news = allreduce_.progress(workers_);
-  for (auto& each : tables_) news = progress(*each.second) || news;
-  return news;
+  bool has_news = allreduce_.progress(workers_);
+  for (auto& [number, table] : tables_) has_news = progress(*table) || has_news;
+  return has_news;
 }
 
 bool Agent::progress(Table& table) {
   collect_requests(table);
-  bool news = start_requests(table);
+  bool has_news = start_requests(table);
   if (round_is_complete(table)) {
-    take_round(table);
-    news = start_requests(table) || news;
+    accept_round(table);
+    has_news = start_requests(table) || has_news;
   }
   for (uint32_t i = 0; i < table.parts.size(); ++i) {
     Part& part = table.parts[i];
@@ -362,9 +365,9 @@ bool Agent::progress(Table& table) {
       update(table, i);
     }
   }
-  news = publish(table) || news;
+  has_news = publish(table) || has_news;
   answer_pulls(table);
-  return complete_requests(table) || news;
+  return complete_requests(table) || has_news;
 }
 
 bool Agent::publish(Table& table) {

@@ -88,13 +88,13 @@ class Agent {
   std::string pending_work();
 
  private:
-  struct Pushed;   // rows that another host pushed
-  struct Part;     // a partition as this agent sees it
-  struct WorkerView;     // the memory that a worker of this host shares for a table
-  struct RemoteOwner;    // another agent that owns partitions of a table
-  struct OutgoingPull;    // a pull that this agent has sent to another one
-  struct IncomingPull; // a pull that another agent has sent
-  struct LocalRequest;     // a row request of a worker of this host
+  struct Pushed;        // rows that another host pushed
+  struct Part;          // a partition as this agent sees it
+  struct WorkerView;    // the memory that a worker of this host shares for a table
+  struct RemoteOwner;   // another agent that owns partitions of a table
+  struct OutgoingPull;  // a pull that this agent has sent to another one
+  struct IncomingPull;  // a pull that another agent has sent
+  struct LocalRequest;  // a row request of a worker of this host
   struct Table;
   struct Peer;
 
@@ -111,14 +111,14 @@ class Agent {
   bool start_request(Table& table, const LocalRequest& waiting);  // false if the request waits for room
   bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
-  void take_round(Table& table);
+  void accept_round(Table& table);
   void clear_cache(Table& table);
   void forward_push(Table& table, uint32_t part);
   void update(Table& table, uint32_t part);
   uint32_t apply(Table& table, uint32_t part, const std::vector<RowList>& lists);
   void answer_pulls(Table& table);
   void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& local_ids,
-                 char* to, uint64_t own = 0);
+                 char* to, uint64_t mark = 0);
   void note_version(Table& table, uint64_t number, const OutgoingPull& pull);
   bool publish(Table& table);
   void notify_workers();

@@ -59,14 +59,14 @@ struct AgentAllreduce::Operation {
 
   AllreduceInput& input(uint32_t worker) const { return *inputs[worker]->at<AllreduceInput>(0); }
   int32_t priority() const { return input(0).priority.load(std::memory_order_relaxed); }
-  bool complete() const {
+  bool has_all_inputs() const {
     for (uint32_t worker = 0; worker < inputs.size(); ++worker) {
       if (!reached(input(worker).rounds.load(std::memory_order_acquire), round + 1)) return false;
     }
     return true;
   }
-  size_t offset(uint32_t which) const { return kAllreduceData + which * chunk * size_of(dtype); }
-  uint64_t size(uint32_t which) const { return std::min(chunk, count - which * chunk); }
+  size_t offset(uint32_t number) const { return kAllreduceData + number * chunk * size_of(dtype); }
+  uint64_t size(uint32_t number) const { return std::min(chunk, count - number * chunk); }
 };
 
 AgentAllreduce::AgentAllreduce(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
@@ -87,8 +87,8 @@ void AgentAllreduce::set_chunks(Operation& operation) {
   const size_t bytes = operation.count * size_of(operation.dtype), hosts = hosts_.size();
   size_t chunk = bytes;
   if (hosts > 1) {
-    const size_t each = std::max<size_t>(1, (bytes + hosts * kMaxChunkBytes - 1) / (hosts * kMaxChunkBytes));
-    chunk = std::max((bytes + hosts * each - 1) / (hosts * each), kMinChunkBytes);
+    const size_t chunks_per_host = std::max<size_t>(1, (bytes + hosts * kMaxChunkBytes - 1) / (hosts * kMaxChunkBytes));
+    chunk = std::max((bytes + hosts * chunks_per_host - 1) / (hosts * chunks_per_host), kMinChunkBytes);
     chunk = (chunk + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
   }
   operation.chunk = std::max<uint64_t>(1, chunk / size_of(operation.dtype));
@@ -97,9 +97,9 @@ void AgentAllreduce::set_chunks(Operation& operation) {
 }
 
 int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
-  auto& found = operations_[number];
-  if (!found) found = std::make_unique<Operation>();
-  Operation& operation = *found;
+  auto& entry = operations_[number];
+  if (!entry) entry = std::make_unique<Operation>();
+  Operation& operation = *entry;
   const size_t size = kAllreduceData + count * size_of(dtype);
   if (!operation.known) {
     operation.memory =
@@ -112,11 +112,11 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
     operation.inputs.resize(seen_.size());
     set_chunks(operation);
     for (auto& [chunk, owned] : operation.owned) {  // early contributions
-      for (const Buffer& part : owned.contributions) {
-        if (part.size() == 0) continue;
-        early_bytes_ -= part.size() + kEarlyCost;
+      for (const Buffer& contribution : owned.contributions) {
+        if (contribution.size() == 0) continue;
+        early_bytes_ -= contribution.size() + kEarlyCost;
         if (chunk >= operation.chunks || owner(operation, chunk) != host_ ||
-            part.size() != operation.size(chunk) * size_of(dtype)) {
+            contribution.size() != operation.size(chunk) * size_of(dtype)) {
           throw std::runtime_error("hosts sum arrays of different sizes or types under one name");
         }
       }
@@ -127,16 +127,16 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
   }
   operation.inputs[worker] = std::make_shared<Memory>(descriptor, size);
   ++operation.open;
-  const int result = fcntl(operation.memory->descriptor(), F_DUPFD_CLOEXEC, 0);
-  if (result < 0) fail_with_errno("dup");
+  const int output = fcntl(operation.memory->descriptor(), F_DUPFD_CLOEXEC, 0);
+  if (output < 0) fail_with_errno("dup");
   if (operation.open == operation.inputs.size()) operation.memory->close_descriptor();
-  return result;
+  return output;
 }
 
 void AgentAllreduce::drop(uint64_t number) {
-  auto found = operations_.find(number);
-  if (found == operations_.end()) throw std::runtime_error("no allreduce has number " + std::to_string(number));
-  if (++found->second->dropped == found->second->inputs.size()) operations_.erase(found);
+  auto entry = operations_.find(number);
+  if (entry == operations_.end()) throw std::runtime_error("no allreduce has number " + std::to_string(number));
+  if (++entry->second->dropped == entry->second->inputs.size()) operations_.erase(entry);
 }
 
 bool AgentAllreduce::has_work(const std::vector<Memory>& workers) const {
@@ -159,18 +159,18 @@ bool AgentAllreduce::progress(const std::vector<Memory>& workers) {
     for (auto& each : operations_) {
       Operation& operation = *each.second;
       if (operation.known && !operation.under_way && *operation.unsent == 0 &&
-          operation.open == operation.inputs.size() && operation.complete()) {
+          operation.open == operation.inputs.size() && operation.has_all_inputs()) {
         ready.push_back(&operation);
       }
     }
-    std::stable_sort(ready.begin(), ready.end(), [](const Operation* one, const Operation* other) {
-      return one->priority() > other->priority();
+    std::stable_sort(ready.begin(), ready.end(), [](const Operation* first, const Operation* second) {
+      return first->priority() > second->priority();
     });
     for (Operation* operation : ready) start(*operation);
   }
-  const bool news = has_results_;
+  const bool has_news = has_results_;
   has_results_ = false;
-  return news;
+  return has_news;
 }
 
 void AgentAllreduce::start(Operation& operation) {
@@ -199,7 +199,7 @@ void AgentAllreduce::start(Operation& operation) {
            copied ? operation.memory : operation.inputs[0], owner);
     }
   }
-  if (operation.waiting == 0 && operation.under_way) done(operation);
+  if (operation.waiting == 0 && operation.under_way) finish(operation);
 }
 
 void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
@@ -208,11 +208,11 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
   const size_t offset = operation.offset(chunk);
   char* result = operation.memory->at<char>(offset);
   std::vector<const char*> sources;
-  for (uint32_t place = 0; place < hosts_.size(); ++place) {
-    if (hosts_[place] == host_) {
+  for (uint32_t position = 0; position < hosts_.size(); ++position) {
+    if (hosts_[position] == host_) {
       sources.push_back(operation.inputs.size() > 1 ? result : operation.inputs[0]->at<char>(offset));
     } else {
-      sources.push_back(owned.contributions[place].data());
+      sources.push_back(owned.contributions[position].data());
     }
   }
   add_arrays(operation.dtype, sources, operation.size(chunk), result);
@@ -223,7 +223,7 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
   --operation.waiting;
 }
 
-void AgentAllreduce::done(Operation& operation) {
+void AgentAllreduce::finish(Operation& operation) {
   operation.under_way = false;
   operation.shared->rounds.store(operation.round, std::memory_order_release);
   has_results_ = true;
@@ -248,7 +248,7 @@ void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, co
   peer_(membership_.allreduce_agent(host, operation.number)).send(std::move(message));
 }
 
-AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint32_t from) {
+AgentAllreduce::Operation& AgentAllreduce::checked_operation(const Header& header, uint32_t from) {
   const uint32_t host = membership_.agent_hosts[from];
   if (membership_.worker_counts[host] == 0 || membership_.allreduce_agent(host, header.number) != from ||
       membership_.allreduce_agent(host_, header.number) != agent_) {
@@ -256,18 +256,19 @@ AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint
   }
   if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("an allreduce of an unknown type");
   if (header.count == 0) throw std::runtime_error("an empty chunk of an allreduce");
-  auto& found = operations_[header.number];
-  if (!found) found = std::make_unique<Operation>();
-  Operation& operation = *found;
-  const bool part = header.kind == Message::kContribution;
+  auto& entry = operations_[header.number];
+  if (!entry) entry = std::make_unique<Operation>();
+  Operation& operation = *entry;
+  const bool is_contribution = header.kind == Message::kContribution;
   if (operation.known) {
     if (header.part >= operation.chunks || static_cast<Dtype>(header.flags) != operation.dtype ||
-        header.count != operation.size(header.part) || owner(operation, header.part) != (part ? host_ : host) ||
-        (!part && !operation.expected[header.part])) {
+        header.count != operation.size(header.part) ||
+        owner(operation, header.part) != (is_contribution ? host_ : host) ||
+        (!is_contribution && !operation.expected[header.part])) {
       throw std::runtime_error("a chunk of an allreduce that has another size or type here");
     }
   } else {
-    if (!part) throw std::runtime_error("a result of an unknown allreduce");
+    if (!is_contribution) throw std::runtime_error("a result of an unknown allreduce");
     const size_t size = size_of_values(header);
     if (size > kMaxChunkBytes + Layout::kAlignment || early_bytes_ + size + kEarlyCost > max_early_bytes()) {
       throw std::runtime_error("too much data of allreduces that no worker of this host has opened");
@@ -277,7 +278,7 @@ AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint
 }
 
 void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments[2]) {
-  Operation& operation = from_other(header, from);
+  Operation& operation = checked_operation(header, from);
   const size_t size = size_of_values(header);
   if (header.kind == Message::kResult) {
     segments[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
@@ -289,27 +290,27 @@ void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments
 }
 
 void AgentAllreduce::end(const Header& header, uint32_t from) {
-  Operation& operation = from_other(header, from);  // it may have been opened or dropped since `begin`
+  Operation& operation = checked_operation(header, from);  // it may have been opened or dropped since `begin`
   if (header.kind == Message::kResult) {
     operation.expected[header.part] = 0;
-    if (--operation.waiting == 0) done(operation);
+    if (--operation.waiting == 0) finish(operation);
     return;
   }
   Operation::OwnedChunk& owned = operation.owned[header.part];
   owned.contributions.resize(hosts_.size());
-  Buffer& part =
+  Buffer& contribution =
       owned.contributions[std::find(hosts_.begin(), hosts_.end(), membership_.agent_hosts[from]) - hosts_.begin()];
-  if (part.size() > 0) {
+  if (contribution.size() > 0) {
     throw std::runtime_error("a chunk of an allreduce twice");
   }
-  part = std::move(arriving_[from]);
+  contribution = std::move(arriving_[from]);
   ++owned.arrived;
   if (!operation.known) {
-    early_bytes_ += part.size() + kEarlyCost;
+    early_bytes_ += contribution.size() + kEarlyCost;
     return;
   }
   finish_chunk(operation, header.part);
-  if (operation.under_way && operation.waiting == 0) done(operation);
+  if (operation.under_way && operation.waiting == 0) finish(operation);
 }
 
 }  // namespace lane

@@ -49,10 +49,10 @@ class AgentAllreduce {
   void set_chunks(Operation& operation);
   void start(Operation& operation);
   void finish_chunk(Operation& operation, uint32_t chunk);
-  void done(Operation& operation);
+  void finish(Operation& operation);
   void send(Operation& operation, uint32_t chunk, Message kind, const char* data, std::shared_ptr<Memory> owner,
             uint32_t host);
-  Operation& from_other(const Header& header, uint32_t from);
+  Operation& checked_operation(const Header& header, uint32_t from);
 
   const uint32_t agent_, host_;
   const Membership& membership_;
@@ -61,10 +61,10 @@ class AgentAllreduce {
   std::vector<uint32_t> hosts_;
   std::map<uint64_t, std::unique_ptr<Operation>> operations_;
   std::map<uint32_t, Buffer> arriving_;  // the contribution that each agent is sending
-  std::vector<uint32_t> seen_;  // WorkerBlock::allreduce_inputs of each worker
-  size_t early_bytes_ = 0;            // bytes of contributions to allreduces that are not open here yet
+  std::vector<uint32_t> seen_;           // WorkerBlock::allreduce_inputs of each worker
+  size_t early_bytes_ = 0;               // bytes of contributions to allreduces that are not open here yet
   bool has_results_ = false;
-  bool retry_ = false;          // an allreduce that waited for messages may start
+  bool retry_ = false;  // an allreduce that waited for messages may start
 };
 
 }  // namespace lane

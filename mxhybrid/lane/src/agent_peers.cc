@@ -14,9 +14,9 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
   if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
     return agent.relay_.begin(header, number, segments);
   }
-  auto& stays = arriving_tables[priority_of(header.kind)];
-  stays = agent.shared_table(header.table);
-  Table& table = *stays;
+  auto& arriving_table = arriving_tables[priority_of(header.kind)];
+  arriving_table = agent.shared_table(header.table);
+  Table& table = *arriving_table;
   if (header.part >= table.parts.size()) throw std::runtime_error("a message about an unknown partition");
   Part& part = table.parts[header.part];
   const TableShape& shape = table.shape;
@@ -28,7 +28,7 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
         throw std::runtime_error("a push to a partition of another server");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
-      if (part.pushes[host].size() >= kMostAhead) {
+      if (part.pushes[host].size() >= kMaxPushesAhead) {
         throw std::runtime_error("too many pushes before other hosts have sent theirs");
       }
       push.count = header.count;
@@ -52,12 +52,12 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       segments[0] = {pull.local_ids.data(), pull.local_ids.size()};
       return;
     case Message::kRows: {
-      auto found = table.outgoing_pulls.find(header.number);
-      if (found == table.outgoing_pulls.end() || found->second.peer != number || found->second.part != header.part ||
-          found->second.count != header.count || found->second.flags != header.flags) {
+      auto entry = table.outgoing_pulls.find(header.number);
+      if (entry == table.outgoing_pulls.end() || entry->second.peer != number || entry->second.part != header.part ||
+          entry->second.count != header.count || entry->second.flags != header.flags) {
         throw std::runtime_error("an answer to an unknown pull");
       }
-      OutgoingPull& pull = found->second;
+      OutgoingPull& pull = entry->second;
       const size_t size = pull.count * shape.wire_row_bytes(pull.flags & kUncached);
       if (shape.wire_row_bytes(pull.flags & kUncached) != shape.row_bytes()) {
         pull.halves = Buffer(size);
@@ -83,8 +83,8 @@ void Agent::Peer::end(const Header& header) {
   if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
     return agent.relay_.end(header, number, agent.workers_);
   }
-  const std::shared_ptr<Table> stayed = std::move(arriving_tables[priority_of(header.kind)]);
-  Table& table = *stayed;
+  const std::shared_ptr<Table> arrived_table = std::move(arriving_tables[priority_of(header.kind)]);
+  Table& table = *arrived_table;
   const TableShape& shape = table.shape;
   switch (header.kind) {
     case Message::kPush:
@@ -106,14 +106,14 @@ void Agent::Peer::end(const Header& header) {
       ++*table.unanswered[number];
       return;
     default: {
-      auto found = table.outgoing_pulls.find(header.number);
-      OutgoingPull& pull = found->second;
+      auto entry = table.outgoing_pulls.find(header.number);
+      OutgoingPull& pull = entry->second;
       if (pull.halves.size()) {
         widen(pull.halves.as<uint16_t>(), reinterpret_cast<float*>(pull.to),
               static_cast<size_t>(pull.count) * shape.width);
       }
       agent.note_version(table, header.number, pull);
-      table.outgoing_pulls.erase(found);
+      table.outgoing_pulls.erase(entry);
     }
   }
 }

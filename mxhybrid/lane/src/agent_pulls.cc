@@ -10,9 +10,9 @@ namespace lane {
 namespace {
 
 /// Memory of the cache is given back if it had this many times the rows of the round before, such as a whole table.
-constexpr uint32_t kUnusual = 4;
+constexpr uint32_t kUnusualGrowth = 4;
 /// The number of rows by which prefetching is ahead.
-constexpr uint32_t kAhead = 4;
+constexpr uint32_t kPrefetchedRows = 4;
 
 }  // namespace
 
@@ -76,23 +76,23 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
                        }),
         uncached_requests.end());
     if (uncached_requests.empty()) table.uncached_rows = 0;
-    uint64_t rows = 0, all = 0;
+    uint64_t num_rows = 0, max_rows = 0;
     for (uint32_t part = 0; part < shape.partitions(); ++part) {
       if (!table.parts[part].is_remote()) continue;
-      rows += bounds[part + 1] - bounds[part];
-      all += shape.rows_of(part);
+      num_rows += bounds[part + 1] - bounds[part];
+      max_rows += shape.rows_of(part);
     }
-    if (table.uncached_rows + rows > all && !uncached_requests.empty()) return false;
-    if (rows > 0) uncached_requests.push_back(local);
+    if (table.uncached_rows + num_rows > max_rows && !uncached_requests.empty()) return false;
+    if (num_rows > 0) uncached_requests.push_back(local);
   }
   std::vector<int32_t> missing;
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
-    const Part& there = table.parts[part];
-    if (!there.is_remote()) continue;
+    const Part& partition = table.parts[part];
+    if (!partition.is_remote()) continue;
     if (flags & kFence) {
-      if (!fenced[there.owner]) send_pull(table, part, version, kFence, missing, nullptr);
-      fenced[there.owner] = 1;
+      if (!fenced[partition.owner]) send_pull(table, part, version, kFence, missing, nullptr);
+      fenced[partition.owner] = 1;
       continue;
     }
     const uint32_t first = bounds[part], count = bounds[part + 1] - first;
@@ -110,19 +110,19 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
       continue;
     }
     missing.clear();
-    uint32_t* known = table.slots.at<uint32_t>(0) + there.first_slot;
-    const uint32_t start = table.num_cached;
+    uint32_t* cached_slots = table.slots.at<uint32_t>(0) + partition.first_slot;
+    const uint32_t first_slot = table.num_cached;
     for (uint32_t i = 0; i < count; ++i) {
       const int32_t local_id = local_ids[first + i];
-      if (known[local_id] == 0) {
-        known[local_id] = ++table.num_cached;
-        table.cached.push_back(there.first_slot + local_id);
+      if (cached_slots[local_id] == 0) {
+        cached_slots[local_id] = ++table.num_cached;
+        table.cached.push_back(partition.first_slot + local_id);
         missing.push_back(local_id);
       }
-      slots[first + i] = known[local_id] - 1;
+      slots[first + i] = cached_slots[local_id] - 1;
     }
     if (missing.empty()) continue;
-    send_pull(table, part, version, 0, missing, table.memory.at<char>(table.layout.cache) + start * row_bytes);
+    send_pull(table, part, version, 0, missing, table.memory.at<char>(table.layout.cache) + first_slot * row_bytes);
   }
   local.last_pull = pulls_sent_;
   table.started_requests.push_back(local);
@@ -130,7 +130,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
 }
 
 void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags,
-                      const std::vector<int32_t>& local_ids, char* to, uint64_t own) {
+                      const std::vector<int32_t>& local_ids, char* to, uint64_t mark) {
   const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(local_ids.size());
   auto message = std::make_unique<OutgoingMessage>();
   Header& header = message->header;
@@ -140,7 +140,7 @@ void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t fla
   header.part = part;
   header.count = count;
   header.version = version;
-  header.number = own | ++pulls_sent_;
+  header.number = mark | ++pulls_sent_;
   message->buffers[0] = Buffer(count * sizeof(int32_t));
   if (count) std::memcpy(message->buffers[0].data(), local_ids.data(), count * sizeof(int32_t));
   message->segments[0] = {message->buffers[0].data(), message->buffers[0].size()};
@@ -155,7 +155,7 @@ void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t fla
 }
 
 bool Agent::complete_requests(Table& table) {
-  bool news = false;
+  bool has_news = false;
   for (size_t i = 0; i < table.started_requests.size();) {
     const LocalRequest& local = table.started_requests[i];
     if (!table.outgoing_pulls.empty() && table.outgoing_pulls.begin()->first <= local.last_pull) {
@@ -164,9 +164,9 @@ bool Agent::complete_requests(Table& table) {
     }
     table.views[local.worker].shared->requests[local.request].completed[local_].store(local.posted);
     table.started_requests.erase(table.started_requests.begin() + i);
-    news = true;
+    has_news = true;
   }
-  return news;
+  return has_news;
 }
 
 void Agent::clear_cache(Table& table) {
@@ -174,9 +174,9 @@ void Agent::clear_cache(Table& table) {
     throw std::runtime_error("a worker of this host pushed before its row requests were completed");
   }
   uint32_t* slots = table.slots.at<uint32_t>(0);
-  for (uint64_t at : table.cached) slots[at] = 0;
+  for (uint64_t row : table.cached) slots[row] = 0;
   table.cached.clear();
-  if (table.num_cached > kUnusual * std::max<uint32_t>(table.cached_before, 1024)) {
+  if (table.num_cached > kUnusualGrowth * std::max<uint32_t>(table.cached_before, 1024)) {
     table.memory.discard(table.layout.cache, table.num_cached * table.shape.row_bytes());
     std::vector<uint64_t>().swap(table.cached);
   }
@@ -217,7 +217,9 @@ void Agent::answer_pulls(Table& table) {
       gather(part.shard, local_ids, pull.count, row_bytes, rows);
     } else {
       for (uint32_t k = 0; k < pull.count; ++k) {
-        if (k + kAhead < pull.count) __builtin_prefetch(part.shard + local_ids[k + kAhead] * row_bytes);
+        if (k + kPrefetchedRows < pull.count) {
+          __builtin_prefetch(part.shard + local_ids[k + kPrefetchedRows] * row_bytes);
+        }
         narrow(reinterpret_cast<const float*>(part.shard + local_ids[k] * row_bytes),
                reinterpret_cast<uint16_t*>(rows + k * wire_bytes), shape.width);
       }

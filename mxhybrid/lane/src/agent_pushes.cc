@@ -12,7 +12,7 @@ namespace lane {
 bool Agent::round_is_complete(const Table& table) const {
   if (table.views.empty() || table.unsent > 0) return false;
   for (const auto& [agent, owner] : table.owners) {
-    if (!reached(owner.version + kMostAhead, table.rounds + 1)) return false;
+    if (!reached(owner.version + kMaxPushesAhead, table.rounds + 1)) return false;
   }
   for (const WorkerView& view : table.views) {
     if (view.shared == nullptr || !reached(view.shared->pushed.load(std::memory_order_acquire), table.rounds + 1)) {
@@ -22,18 +22,18 @@ bool Agent::round_is_complete(const Table& table) const {
   return true;
 }
 
-void Agent::take_round(Table& table) {
+void Agent::accept_round(Table& table) {
   const uint32_t parts = table.shape.partitions();
   for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
     const uint32_t* bounds = table.bounds_of(worker);
-    bool fine = bounds[0] == 0 && bounds[parts] <= table.shape.rows;
-    for (uint32_t part = 0; fine && part < parts; ++part) {
-      fine = bounds[part] <= bounds[part + 1];
-      if (!fine || !table.parts[part].handled) continue;
+    bool is_valid = bounds[0] == 0 && bounds[parts] <= table.shape.rows;
+    for (uint32_t part = 0; is_valid && part < parts; ++part) {
+      is_valid = bounds[part] <= bounds[part + 1];
+      if (!is_valid || !table.parts[part].handled) continue;
       const RowList list = table.pushed(worker, part);
-      fine = well_formed(list.local_ids, list.count, table.shape.rows_of(part));
+      is_valid = well_formed(list.local_ids, list.count, table.shape.rows_of(part));
     }
-    if (!fine) throw std::runtime_error("a worker of this host pushed rows with malformed local ids");
+    if (!is_valid) throw std::runtime_error("a worker of this host pushed rows with malformed local ids");
   }
   ++table.rounds;
   clear_cache(table);
@@ -41,7 +41,7 @@ void Agent::take_round(Table& table) {
     if (table.parts[part].is_remote()) forward_push(table, part);
   }
   for (auto& [agent, owner] : table.owners) {  // early enough for one more round in the meantime
-    if (owner.is_queried || reached(owner.version + kMostAhead - 2, table.rounds)) continue;
+    if (owner.is_queried || reached(owner.version + kMaxPushesAhead - 2, table.rounds)) continue;
     owner.is_queried = true;
     send_pull(table, owner.part, table.rounds, kFence, {}, nullptr, kProgressQuery);
   }
@@ -60,12 +60,12 @@ void Agent::forward_push(Table& table, uint32_t part) {
   const TableShape& shape = table.shape;
   auto message = std::make_unique<OutgoingMessage>();
   std::vector<RowList> lists;
-  uint32_t most = 0;
+  uint32_t max_rows = 0;
   for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
     lists.push_back(table.pushed(worker, part));
-    most += lists.back().count;
+    max_rows += lists.back().count;
   }
-  uint32_t count = most;
+  uint32_t count = max_rows;
   bool reads_workers = false;
   if (lists.size() == 1 && !shape.halves) {  // sent from the worker's memory
     message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].local_ids));
@@ -73,8 +73,8 @@ void Agent::forward_push(Table& table, uint32_t part) {
     reads_workers = true;
   } else {
     const size_t row_bytes = shape.wire_row_bytes(false);
-    message->buffers[0] = Buffer(most * sizeof(int32_t));
-    message->buffers[1] = Buffer(most * row_bytes);
+    message->buffers[0] = Buffer(max_rows * sizeof(int32_t));
+    message->buffers[1] = Buffer(max_rows * row_bytes);
     int32_t* local_ids = message->buffers[0].as<int32_t>();
     char* rows = message->buffers[1].data();
     count = 0;
@@ -112,26 +112,26 @@ void Agent::queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed
 
 void Agent::update(Table& table, uint32_t number) {
   Part& part = table.parts[number];
-  std::vector<RowList> mine, lists;
-  for (uint32_t worker = 0; worker < table.views.size(); ++worker) mine.push_back(table.pushed(worker, number));
+  std::vector<RowList> local_lists, lists;
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) local_lists.push_back(table.pushed(worker, number));
   Buffer local_ids, rows;
-  const bool alone = std::all_of(part.pushes.begin(), part.pushes.end(),
+  const bool is_local_only = std::all_of(part.pushes.begin(), part.pushes.end(),
                                  [](const std::deque<Pushed>& queue) { return queue.empty(); });
-  if (mine.size() > 1 && !alone) {
+  if (local_lists.size() > 1 && !is_local_only) {
     // Other hosts sum their workers' rows first, too, so sums do not depend on the host of a partition.
-    uint32_t most = 0, count = 0;
-    for (const RowList& list : mine) most += list.count;
-    local_ids = Buffer(most * sizeof(int32_t));
-    rows = Buffer(most * table.merger.row_bytes());
-    table.merger.each(mine, [&](int32_t local_id, const char* row) {
+    uint32_t max_rows = 0, count = 0;
+    for (const RowList& list : local_lists) max_rows += list.count;
+    local_ids = Buffer(max_rows * sizeof(int32_t));
+    rows = Buffer(max_rows * table.merger.row_bytes());
+    table.merger.each(local_lists, [&](int32_t local_id, const char* row) {
       local_ids.as<int32_t>()[count] = local_id;
       std::memcpy(rows.data() + count++ * table.merger.row_bytes(), row, table.merger.row_bytes());
     });
-    mine = {{local_ids.as<int32_t>(), rows.data(), count}};
+    local_lists = {{local_ids.as<int32_t>(), rows.data(), count}};
   }
   for (uint32_t host = 0; host < part.pushes.size(); ++host) {
     if (host == host_) {
-      lists.insert(lists.end(), mine.begin(), mine.end());
+      lists.insert(lists.end(), local_lists.begin(), local_lists.end());
     } else if (!part.pushes[host].empty()) {
       const Pushed& pushed = part.pushes[host].front();
       lists.push_back({pushed.local_ids.as<int32_t>(), pushed.rows.data(), pushed.count});
@@ -165,8 +165,10 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       return touched;
     case RuleKind::kAssignState: {
       char* state = rule.slot < 2 ? part.state[rule.slot] : nullptr;
-      if (state == nullptr) throw std::runtime_error("partition " + std::to_string(number) + " has no optimizer state number " +
+      if (state == nullptr) {
+        throw std::runtime_error("partition " + std::to_string(number) + " has no optimizer state number " +
                                  std::to_string(rule.slot));
+      }
       const size_t size = part.state_bytes[rule.slot];
       table.merger.each(lists, [&](int32_t local_id, const char* row) {
         std::memcpy(state + local_id * size, row, std::min(size, row_bytes));
@@ -175,9 +177,9 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       return touched;
     }
     case RuleKind::kCallback: {
-      uint32_t most = 0;
-      for (const RowList& list : lists) most += list.count;
-      Buffer local_ids(most * sizeof(int32_t)), rows(most * row_bytes);
+      uint32_t max_rows = 0;
+      for (const RowList& list : lists) max_rows += list.count;
+      Buffer local_ids(max_rows * sizeof(int32_t)), rows(max_rows * row_bytes);
       table.merger.each(lists, [&](int32_t local_id, const char* row) {
         local_ids.as<int32_t>()[touched] = local_id;
         std::memcpy(rows.data() + touched++ * row_bytes, row, row_bytes);
@@ -189,8 +191,10 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       break;
   }
   const UpdateKernel update = kernel(rule.kind, table.shape.dtype);
-  if (update == nullptr) throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) + "' has no kernel for " +
-                             kDtypeNames[static_cast<uint32_t>(table.shape.dtype)]);
+  if (update == nullptr) {
+    throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) +
+                             "' has no kernel for " + kDtypeNames[static_cast<uint32_t>(table.shape.dtype)]);
+  }
   const UpdateSettings settings(rule, ++part.updates);
   table.merger.each(lists, [&](int32_t local_id, const char* row) {
     char* weight = part.shard + local_id * row_bytes;

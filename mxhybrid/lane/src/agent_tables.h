@@ -20,7 +20,7 @@ inline int64_t now() {
 /// The most pushes of a host to a partition that wait at the owner for pushes of other hosts.  The host sends no
 /// further push before it knows that the owner has applied some of these.  So the slowest host sets the pace, and
 /// queues stay short.
-constexpr uint32_t kMostAhead = 4;
+constexpr uint32_t kMaxPushesAhead = 4;
 /// Marks the number of a pull by which an agent asks an owner for its version.  No worker waits for the answer, and its
 /// number is larger than those of all other pulls of the table.
 constexpr uint64_t kProgressQuery = uint64_t(1) << 63;
@@ -31,7 +31,7 @@ struct Agent::Pushed {
 };
 
 struct Agent::RemoteOwner {
-  uint32_t part;            // one of its partitions
+  uint32_t part;              // one of its partitions
   uint32_t version = kFirst;  // pushes that it has applied to all its partitions, as far as known
   bool is_queried = false;    // for its version
 };
@@ -80,8 +80,8 @@ struct Agent::IncomingPull {
 
 struct Agent::LocalRequest {
   uint32_t worker, request;
-  uint32_t posted;        // its RowRequest::posted
-  uint64_t last_pull = 0;     // the last pull whose answer it needs
+  uint32_t posted;         // its RowRequest::posted
+  uint64_t last_pull = 0;  // the last pull whose answer it needs
 };
 
 struct Agent::Table {
@@ -106,7 +106,7 @@ struct Agent::Table {
   std::vector<WorkerView> views;
   /// The number of workers that were given the memory.
   uint32_t shared_with = 0;
-  /// The number of rounds of this host's workers that were taken.
+  /// The number of rounds of this host's workers that this agent has accepted.
   uint32_t rounds = kFirst;
   /// The number of pushes to other hosts that are not sent yet, and of those among them that read memory of workers.
   uint32_t unsent = 0, reading = 0;
@@ -120,9 +120,9 @@ struct Agent::Table {
   uint32_t num_cached = 0, cached_before = 0;
   uint32_t uncached_rows = 0;
   std::vector<LocalRequest> uncached_requests;  // requests that use uncached rows
-  bool pull_waiting = false;      // a copy of the flag in `shared`
+  bool pull_waiting = false;                    // a copy of the flag in `shared`
 
-  std::deque<LocalRequest> waiting_requests;       // not started yet
+  std::deque<LocalRequest> waiting_requests;   // not started yet
   std::vector<LocalRequest> started_requests;  // not completed yet
   std::map<uint64_t, OutgoingPull> outgoing_pulls;
   std::deque<IncomingPull> incoming_pulls;

@@ -97,7 +97,7 @@ std::unique_ptr<ExchangeOperator::Shape> shape_of(int dimensions, const uint64_t
 
 PersistentTransfer& transfer_of(void* share) { return **static_cast<std::shared_ptr<PersistentTransfer>*>(share); }
 
-Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides) {
+Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides) {
   return {offset, std::vector<size_t>(strides, strides + dimensions)};
 }
 
@@ -213,9 +213,9 @@ int lane_agent_start(void* agent) {
 /// Return 0 when the agent has ended, 1 when the time is over; lane_error then says what the agent waits for.
 int lane_agent_close(void* agent, int milliseconds) {
   return guarded([&] {
-    Agent& found = *static_cast<Agent*>(agent);
-    if (found.close(milliseconds)) return 0;
-    error = found.pending_work();
+    Agent& host_agent = *static_cast<Agent*>(agent);
+    if (host_agent.close(milliseconds)) return 0;
+    error = host_agent.pending_work();
     return 1;
   }, -1);
 }
@@ -274,8 +274,8 @@ void* lane_delivery_new(void* worker, uint32_t number, int request, void* out) {
 }
 /// EngineAsyncFunc; deletes the delivery.
 void lane_worker_deliver(void*, void* on_complete, void* delivery) {
-  const std::unique_ptr<Delivery> found(static_cast<Delivery*>(delivery));
-  found->worker->deliver(found->number, found->request, found->out, *static_cast<lane::OnComplete*>(on_complete));
+  const std::unique_ptr<Delivery> rows(static_cast<Delivery*>(delivery));
+  rows->worker->deliver(rows->number, rows->request, rows->out, *static_cast<lane::OnComplete*>(on_complete));
 }
 /// Pull rows into row_sparse arrays of one shape.  Rows that are there at once are written to a new array in this
 /// thread, others by the completion thread; then the engine copies the new array to `outs`.  Returns 0 when the engine
@@ -319,13 +319,17 @@ int lane_worker_overflows(void* worker, uint32_t number) {
 }
 /// Write the bytes between the worker's host and others so far: bytes sent by kind of message, then bytes received.
 int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
-  return guarded([&] {
-    if (kinds != lane::kMessageKinds) throw std::runtime_error("there are " + std::to_string(lane::kMessageKinds) + " kinds of messages, not " +
-                               std::to_string(kinds));
-    std::fill(counts, counts + 2 * kinds, 0);
-    static_cast<Worker*>(worker)->add_traffic(counts, counts + kinds);
-    return 0;
-  }, -1);
+  return guarded(
+      [&] {
+        if (kinds != lane::kMessageKinds) {
+          throw std::runtime_error("there are " + std::to_string(lane::kMessageKinds) + " kinds of messages, not " +
+                                   std::to_string(kinds));
+        }
+        std::fill(counts, counts + 2 * kinds, 0);
+        static_cast<Worker*>(worker)->add_traffic(counts, counts + kinds);
+        return 0;
+      },
+      -1);
 }
 /// Return the agent of the worker's host that handles an allreduce.
 int lane_worker_allreduce_agent(void* worker, uint64_t number) {
@@ -335,9 +339,9 @@ int lane_worker_allreduce_agent(void* worker, uint64_t number) {
 int lane_worker_open_allreduce(void* worker, uint64_t number, uint32_t dtype, uint64_t count) {
   return guarded(
       [&] {
-        Worker& found = *static_cast<Worker*>(worker);
-        return found.allreduce().open(number, found.position(found.allreduce_agent(number)),
-                                      static_cast<lane::Dtype>(dtype), count);
+        Worker& self = *static_cast<Worker*>(worker);
+        return self.allreduce().open(number, self.position(self.allreduce_agent(number)),
+                                     static_cast<lane::Dtype>(dtype), count);
       },
       -1);
 }
@@ -382,8 +386,8 @@ int lane_worker_channel_agent(void* worker, uint32_t from, uint32_t to) {
 /// Link with a worker of another host; an agent has mapped the channels to and from it.
 int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
   return guarded([&] {
-    Worker& found = *static_cast<Worker*>(worker);
-    found.channels()->link_by_agent(rank, found.position(agent));
+    Worker& self = *static_cast<Worker*>(worker);
+    self.channels()->link_by_agent(rank, self.position(agent));
     return 0;
   }, -1);
 }
@@ -400,7 +404,7 @@ int lane_transfer_send(void* share, uint32_t rank, uint32_t dimensions, const ui
                    const uint64_t* strides) {
   return guarded([&] {
     transfer_of(share).send(rank, Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
-                                  side_of(dimensions, offset, strides)));
+                                  position_of(dimensions, offset, strides)));
     return 0;
   }, -1);
 }
@@ -408,7 +412,7 @@ int lane_transfer_receive(void* share, uint32_t rank, uint32_t dimensions, const
                       const uint64_t* strides) {
   return guarded([&] {
     transfer_of(share).receive(rank, Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
-                                     side_of(dimensions, offset, strides)));
+                                     position_of(dimensions, offset, strides)));
     return 0;
   }, -1);
 }
@@ -416,7 +420,7 @@ int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* s
                              const uint64_t* from_strides, uint64_t to, const uint64_t* to_strides) {
   return guarded([&] {
     transfer_of(share).copy_local(Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
-                            side_of(dimensions, from, from_strides), side_of(dimensions, to, to_strides)));
+                            position_of(dimensions, from, from_strides), position_of(dimensions, to, to_strides)));
     return 0;
   }, -1);
 }
@@ -425,7 +429,7 @@ int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, 
                        const uint64_t* strides, uint64_t value) {
   return guarded([&] {
     transfer_of(share).fill(Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
-                            side_of(dimensions, offset, strides)), value);
+                            position_of(dimensions, offset, strides)), value);
     return 0;
   }, -1);
 }
@@ -474,9 +478,9 @@ void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeO
 /// Return an operator of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
 void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {
   return guarded([&]() -> void* {
-    const auto made = shape_of(dimensions, shape);
-    if (!made) throw std::runtime_error("a moments operator needs the shape of its input");
-    return static_cast<ArrayOperator*>(new lane::MomentsOperator(*made, axis, functions_of(get_data, free)));
+    const auto input_shape = shape_of(dimensions, shape);
+    if (!input_shape) throw std::runtime_error("a moments operator needs the shape of its input");
+    return static_cast<ArrayOperator*>(new lane::MomentsOperator(*input_shape, axis, functions_of(get_data, free)));
   }, nullptr);
 }
 void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t channels, double epsilon, void* get_data,
@@ -489,15 +493,17 @@ void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t cha
 void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const uint64_t* lengths,
                                 const double* factors, void* get_data, void* free) {
   return guarded([&]() -> void* {
-    std::vector<lane::AverageOperator::Average> made;
+    std::vector<lane::AverageOperator::Average> list;
     for (uint32_t i = 0; i < averages; factors += lengths[i++]) {
-      made.push_back({counts[i], {factors, factors + lengths[i]}});
+      list.push_back({counts[i], {factors, factors + lengths[i]}});
     }
-    return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(made), functions_of(get_data, free)));
+    return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(list), functions_of(get_data, free)));
   }, nullptr);
 }
 /// Return the attribute `info` of MXNet's operator _NDArray.
-const void* lane_array_operator_info(void* made) { return static_cast<ArrayOperator*>(made)->info(); }
+const void* lane_array_operator_info(void* array_operator) {
+  return static_cast<ArrayOperator*>(array_operator)->info();
+}
 
 // ---------------------------------------------------------------------------------------------------------- buckets
 
@@ -506,10 +512,10 @@ void* lane_bucket_new(void* buffer, uint32_t dtype, int halves, void* get_data, 
                       void** gradients, const uint64_t* sizes) {
   return guarded([&]() -> void* {
     const lane::ArrayFunctions functions = functions_of(get_data, free);
-    auto made = std::make_shared<GradientBucket>(*static_cast<WorkerAllreduce::Buffer*>(buffer),
-                                         static_cast<lane::Dtype>(dtype), halves != 0, functions);
-    for (uint32_t i = 0; i < count; ++i) made->add(gradients[i], sizes[i]);
-    return new std::shared_ptr<GradientBucket>(std::move(made));
+    auto bucket = std::make_shared<GradientBucket>(*static_cast<WorkerAllreduce::Buffer*>(buffer),
+                                                   static_cast<lane::Dtype>(dtype), halves != 0, functions);
+    for (uint32_t i = 0; i < count; ++i) bucket->add(gradients[i], sizes[i]);
+    return new std::shared_ptr<GradientBucket>(std::move(bucket));
   }, nullptr);
 }
 /// Return another reference, for lane_bucket_start.
@@ -531,15 +537,15 @@ void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32
                       void** states, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
-        auto made = std::make_unique<BucketUpdate>(
+        auto update = std::make_unique<BucketUpdate>(
             BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings), {}});
         for (uint32_t i = 0; i < count; ++i) {
-          made->targets.push_back({static_cast<char*>(weights[i]),
+          update->targets.push_back({static_cast<char*>(weights[i]),
                                    {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
                                    lrs[i],
                                    wds[i]});
         }
-        return made.release();
+        return update.release();
       },
       nullptr);
 }
@@ -547,8 +553,8 @@ void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32
 void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update); }
 /// EngineSyncFunc.
 void lane_bucket_update(void*, void* update) {
-  BucketUpdate& found = *static_cast<BucketUpdate*>(update);
-  found.bucket->update(found.rule, found.targets);
+  BucketUpdate& bucket_update = *static_cast<BucketUpdate*>(update);
+  bucket_update.bucket->update(bucket_update.rule, bucket_update.targets);
 }
 /// Have MXNet copy arrays to others, by MXImperativeInvokeEx of operator _copyto; return its result.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {

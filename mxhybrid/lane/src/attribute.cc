@@ -26,14 +26,14 @@ struct Decimal {
 
 /// Return the number that printf wrote, in any locale: digits, then 'e' and an exponent.
 Decimal decimal_of(const char* printed) {
-  Decimal found;
+  Decimal decimal;
   const char* at = printed;
   for (; *at != 'e'; ++at) {
-    if (std::isdigit(static_cast<unsigned char>(*at))) found.digits += *at;
+    if (std::isdigit(static_cast<unsigned char>(*at))) decimal.digits += *at;
   }
-  while (found.digits.size() > 1 && found.digits.back() == '0') found.digits.pop_back();
-  found.exponent = std::atoi(at + 1) + 1;
-  return found;
+  while (decimal.digits.size() > 1 && decimal.digits.back() == '0') decimal.digits.pop_back();
+  decimal.exponent = std::atoi(at + 1) + 1;
+  return decimal;
 }
 
 /// Return the number with the fewest digits that reads as a positive `value`; if there are several, the nearest.
@@ -100,12 +100,12 @@ float remembered(double value) {
   if (!std::isfinite(value)) return static_cast<float>(value);
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  Known& place = known[(bits * 0x9E3779B97F4A7C15u) >> (64 - kKnownBits)];
-  if (place.bits != bits) {
+  Known& entry = known[(bits * 0x9E3779B97F4A7C15u) >> (64 - kKnownBits)];
+  if (entry.bits != bits) {
     const float parsed = Parse(text_of(std::fabs(value)).c_str());
-    place = {bits, std::signbit(value) ? -parsed : parsed};
+    entry = {bits, std::signbit(value) ? -parsed : parsed};
   }
-  return place.result;
+  return entry.result;
 }
 
 }  // namespace

@@ -12,58 +12,58 @@ namespace lane {
 class Box {
  public:
   /// The position of the box in one array.
-  struct Side {
+  struct Position {
     size_t offset;
     std::vector<size_t> strides;
   };
 
-  Box(size_t element, const std::vector<uint64_t>& shape, const Side& one, const Side& other);
+  Box(size_t element, const std::vector<uint64_t>& shape, const Position& first, const Position& second);
   /// A box of one array, where the other array has just the elements of the box.
-  Box(size_t element, const std::vector<uint64_t>& shape, const Side& one);
+  Box(size_t element, const std::vector<uint64_t>& shape, const Position& first);
 
   size_t bytes() const { return bytes_; }
-  /// Call `function(offset in one, offset in the other, bytes)` for the runs of contiguous elements that make up
-  /// `count` bytes of the box from `position` on.
+  /// Call `function(offset in the first array, offset in the second one, bytes)` for the runs of contiguous elements
+  /// that make up `count` bytes of the box from `position` on.
   template <typename Function>
   void each(size_t position, size_t count, Function function) const;
 
  private:
   struct Dimension {
-    size_t count, one, other;
+    size_t count, first, second;
   };
 
-  size_t one_, other_;                 // offsets
+  size_t first_, second_;              // offsets
   size_t run_;                         // bytes that are contiguous in both arrays
   size_t bytes_;
   std::vector<Dimension> dimensions_;  // the other dimensions, the last one fastest
 };
 
-constexpr size_t kMostDimensions = 32;
+constexpr size_t kMaxDimensions = 32;
 
 template <typename Function>
 void Box::each(size_t position, size_t count, Function function) const {
-  size_t index[kMostDimensions];
-  size_t one = one_, other = other_, run = position / run_, within = position % run_;
+  size_t index[kMaxDimensions];
+  size_t first = first_, second = second_, run = position / run_, within = position % run_;
   for (size_t d = dimensions_.size(); d-- > 0;) {
     const Dimension& dimension = dimensions_[d];
     index[d] = run % dimension.count;
     run /= dimension.count;
-    one += index[d] * dimension.one;
-    other += index[d] * dimension.other;
+    first += index[d] * dimension.first;
+    second += index[d] * dimension.second;
   }
   while (count > 0) {
     const size_t size = std::min(count, run_ - within);
-    function(one + within, other + within, size);
+    function(first + within, second + within, size);
     count -= size;
     within = 0;
     for (size_t d = dimensions_.size(); d-- > 0;) {
       const Dimension& dimension = dimensions_[d];
-      one += dimension.one;
-      other += dimension.other;
+      first += dimension.first;
+      second += dimension.second;
       if (++index[d] < dimension.count) break;
       index[d] = 0;
-      one -= dimension.one * dimension.count;
-      other -= dimension.other * dimension.count;
+      first -= dimension.first * dimension.count;
+      second -= dimension.second * dimension.count;
     }
   }
 }

@@ -89,9 +89,9 @@ class Channel {
   void define_ring(uint32_t number, uint64_t tag, uint32_t capacity);
   /// Return the number of the ring with a tag, kMaxRings if there is none yet; only for the reader.
   uint32_t find_ring(uint64_t tag) const;
-  /// Tell the agent that relays the channel that a ring has changed, after `turn` earlier changes of the worker's
-  /// channels.
-  void mark_changed(uint32_t number, uint32_t turn);
+  /// Tell the agent that relays the channel that a ring has changed, after `change_number` earlier changes of the
+  /// worker's channels.
+  void mark_changed(uint32_t number, uint32_t change_number);
 
  private:
   static constexpr size_t kHeaders = (sizeof(ChannelHeader) + Layout::kPage - 1) / Layout::kPage * Layout::kPage;

@@ -8,7 +8,7 @@ namespace lane {
 namespace {
 
 /// The most bytes of a message.  Larger data is sent in several messages, so that the reader can begin early.
-constexpr size_t kLargestMessage = 256 << 10;
+constexpr size_t kMaxMessageBytes = 256 << 10;
 
 uint8_t logarithm(uint32_t capacity) { return static_cast<uint8_t>(__builtin_ctz(capacity)); }
 
@@ -19,7 +19,7 @@ struct ChannelRelay::RingState {
   uint32_t capacity = 0;  // 0 while it is unknown
   uint64_t tag = 0;
   char* data = nullptr;
-  uint32_t sent = kFirst;   // bytes that were sent; for an incoming channel, bytes that were received
+  uint32_t sent = kFirst;      // bytes that were sent; for an incoming channel, bytes that were received
   uint32_t consumed = kFirst;  // bytes consumed, as far as the other agent has reported or was told
 };
 
@@ -77,22 +77,22 @@ void ChannelRelay::progress(const std::vector<Memory>& workers) {
   }
   pending_.clear();
   for (auto& [ranks, end] : ends_) {
-    ChannelHeader& head = end.channel.header();
-    const uint32_t changed = head.changed.load();
+    ChannelHeader& channel_header = end.channel.header();
+    const uint32_t changed = channel_header.changed.load();
     if (changed == end.changed) continue;
     end.changed = changed;
-    const uint32_t rings = std::min(head.rings.load(), kMaxRings);
+    const uint32_t rings = std::min(channel_header.rings.load(), kMaxRings);
     for (uint32_t first = 0; first < rings; first += 64) {
-      if (head.dirty[first / 64].load() == 0) continue;
-      for (uint64_t bits = head.dirty[first / 64].exchange(0); bits != 0; bits &= bits - 1) {
+      if (channel_header.dirty[first / 64].load() == 0) continue;
+      for (uint64_t bits = channel_header.dirty[first / 64].exchange(0); bits != 0; bits &= bits - 1) {
         const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
         // Rings may have been added since `rings` was loaded.
-        if (number >= rings && number >= std::min(head.rings.load(), kMaxRings)) {
+        if (number >= rings && number >= std::min(channel_header.rings.load(), kMaxRings)) {
           throw std::runtime_error("a worker of this host changed an unknown ring of a channel");
         }
         if (end.outgoing) {
-          const uint32_t turn = end.channel.ring(number).change_number.load() - seen_[end.worker];
-          pending_.push_back({static_cast<int32_t>(turn), &end, number});  // modulo 2^32
+          const uint32_t change = end.channel.ring(number).change_number.load() - seen_[end.worker];
+          pending_.push_back({static_cast<int32_t>(change), &end, number});  // modulo 2^32
         } else {
           send_credit(end, number);
         }
@@ -100,7 +100,7 @@ void ChannelRelay::progress(const std::vector<Memory>& workers) {
     }
   }
   // The numbers of rings are not in the order of the transfers: the backward pass runs through them in reverse.
-  std::stable_sort(pending_.begin(), pending_.end(), [](const auto& a, const auto& b) { return a.turn < b.turn; });
+  std::stable_sort(pending_.begin(), pending_.end(), [](const auto& a, const auto& b) { return a.change < b.change; });
   for (const PendingRing& ring : pending_) send_data(*ring.end, ring.number);
 }
 
@@ -118,10 +118,10 @@ void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
   const uint64_t tag = ring.tag.load(std::memory_order_acquire) - 1;
   while (state.sent != written) {
     auto message = std::make_unique<OutgoingMessage>();
-    const size_t size = std::min<size_t>(written - state.sent, kLargestMessage);
-    const size_t at = state.sent % state.capacity, first = std::min(size, state.capacity - at);
+    const size_t size = std::min<size_t>(written - state.sent, kMaxMessageBytes);
+    const size_t position = state.sent % state.capacity, first = std::min(size, state.capacity - position);
     // The bytes stay in the ring until the other agent reports that they were consumed.
-    message->segments[0] = {state.data + at, first};
+    message->segments[0] = {state.data + position, first};
     message->segments[1] = {state.data, size - first};
     Header& header = message->header;
     header.kind = Message::kRingData;
@@ -154,12 +154,12 @@ void ChannelRelay::send_credit(ChannelEnd& end, uint32_t number) {
 }
 
 ChannelRelay::ChannelEnd& ChannelRelay::channel_end(const Header& header, uint32_t agent) {
-  const auto found = ends_.find({header.table, header.part});
-  if (found == ends_.end() || found->second.peer != agent ||
-      found->second.outgoing != (header.kind == Message::kRingCredit)) {
+  const auto entry = ends_.find({header.table, header.part});
+  if (entry == ends_.end() || entry->second.peer != agent ||
+      entry->second.outgoing != (header.kind == Message::kRingCredit)) {
     throw std::runtime_error("data of an unknown channel");
   }
-  return found->second;
+  return entry->second;
 }
 
 void ChannelRelay::begin(const Header& header, uint32_t from, Segment segments[2]) {
@@ -187,8 +187,8 @@ void ChannelRelay::begin(const Header& header, uint32_t from, Segment segments[2
       header.count == 0) {
     throw std::runtime_error("data that does not fit its ring");
   }
-  const size_t at = state.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
-  segments[0] = {state.data + at, first};
+  const size_t position = state.sent % capacity, first = std::min<size_t>(header.count, capacity - position);
+  segments[0] = {state.data + position, first};
   segments[1] = {state.data, header.count - first};
 }
 
@@ -196,16 +196,16 @@ void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Me
   ChannelEnd& end = channel_end(header, from);
   RingState& state = end.ring_state(header.ring);
   RingHeader& ring = end.channel.ring(header.ring);
-  ChannelHeader& head = end.channel.header();
+  ChannelHeader& channel_header = end.channel.header();
   Flag* waiting;
   if (header.kind == Message::kRingCredit) {
     state.consumed += header.count;
     ring.consumed.store(state.consumed);
-    waiting = &head.writer_waiting;
+    waiting = &channel_header.writer_waiting;
   } else {
     state.sent += header.count;  // one message at a time, see priority_of
     ring.written.store(state.sent);
-    waiting = &head.reader_waiting;
+    waiting = &channel_header.reader_waiting;
   }
   if (waiting->exchange(0) && workers[end.worker].mapped()) notify(*workers[end.worker].at<WorkerBlock>(0));
 }

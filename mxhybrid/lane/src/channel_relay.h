@@ -42,7 +42,7 @@ class ChannelRelay {
   struct ChannelEnd;
   /// A ring with data to send, and the number of its change, relative to the last change that was seen.
   struct PendingRing {
-    int32_t turn;
+    int32_t change;
     ChannelEnd* end;
     uint32_t number;
   };
@@ -55,8 +55,8 @@ class ChannelRelay {
   const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
   std::map<std::pair<uint32_t, uint32_t>, ChannelEnd> ends_;  // by the ranks of writer and reader
-  std::vector<uint32_t> seen_;                         // WorkerBlock::channel_changes of each worker
-  std::vector<PendingRing> pending_;                       // used within `progress`
+  std::vector<uint32_t> seen_;                                // WorkerBlock::channel_changes of each worker
+  std::vector<PendingRing> pending_;                          // used within `progress`
 };
 
 }  // namespace lane

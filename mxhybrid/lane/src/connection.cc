@@ -95,20 +95,22 @@ bool Connection::write() {
       char* header = reinterpret_cast<char*>(&fragment_);
       segments[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
     }
-    size_t room = fragment_left_;
-    for (auto message = queue.begin(); message != queue.end() && room > 0; ++message) {
-      OutgoingMessage& out = **message;
-      size_t skip = out.done;
-      const Segment all[3] = {{reinterpret_cast<char*>(&out.header), sizeof(Header)}, out.segments[0], out.segments[1]};
-      for (const Segment& segment : all) {
+    size_t left_in_fragment = fragment_left_;
+    for (auto message = queue.begin(); message != queue.end() && left_in_fragment > 0; ++message) {
+      OutgoingMessage& message_out = **message;
+      size_t skip = message_out.done;
+      const Segment parts[3] = {{reinterpret_cast<char*>(&message_out.header), sizeof(Header)},
+                                message_out.segments[0],
+                                message_out.segments[1]};
+      for (const Segment& segment : parts) {
         if (skip >= segment.size) {
           skip -= segment.size;
           continue;
         }
-        const size_t size = std::min(segment.size - skip, room);
+        const size_t size = std::min(segment.size - skip, left_in_fragment);
         if (size == 0 || count == kSegmentsAtOnce) break;
         segments[count++] = {segment.data + skip, size};
-        room -= size;
+        left_in_fragment -= size;
         skip = 0;
       }
       if (count == kSegmentsAtOnce) break;
@@ -124,22 +126,22 @@ bool Connection::write() {
       return false;
     }
     size_t left = sent;
-    const size_t of_header = std::min(left, fragment_header_left_);
+    const size_t header_bytes = std::min(left, fragment_header_left_);
     // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
-    Traffic::add(traffic_.sent[static_cast<int>(queue.front()->header.kind)], of_header);
-    fragment_header_left_ -= of_header;
-    left -= of_header;
+    Traffic::add(traffic_.sent[static_cast<int>(queue.front()->header.kind)], header_bytes);
+    fragment_header_left_ -= header_bytes;
+    left -= header_bytes;
     fragment_left_ -= left;
     queued_[priority] -= left;
     while (left > 0) {
-      OutgoingMessage& out = *queue.front();
-      const size_t size = std::min(left, out.size() - out.done);
-      Traffic::add(traffic_.sent[static_cast<int>(out.header.kind)], size);
-      out.done += size;
+      OutgoingMessage& message_out = *queue.front();
+      const size_t size = std::min(left, message_out.size() - message_out.done);
+      Traffic::add(traffic_.sent[static_cast<int>(message_out.header.kind)], size);
+      message_out.done += size;
       left -= size;
-      if (out.done == out.size()) {
-        if (out.sent) out.sent();
-        answers_ -= out.header.kind == Message::kRows;
+      if (message_out.done == message_out.size()) {
+        if (message_out.sent) message_out.sent();
+        answers_ -= message_out.header.kind == Message::kRows;
         queue.pop_front();
       }
     }
@@ -159,7 +161,7 @@ bool Connection::receive(char* to, size_t room, size_t* got) {
 }
 
 bool Connection::read() {
-  for (int turn = 0; turn < kReads; ++turn) {
+  for (int i = 0; i < kReads; ++i) {
     size_t got;
     IncomingMessage& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];
     if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.segments[in.segment].size - in.done >= kDirect) {
@@ -184,11 +186,11 @@ void Connection::feed(const char* data, size_t size) {
   while (size > 0) {
     if (arriving_left_ == 0) {
       char* header = reinterpret_cast<char*>(&arriving_);
-      const size_t part = std::min(size, sizeof arriving_ - arriving_header_got_);
-      std::memcpy(header + arriving_header_got_, data, part);
-      arriving_header_got_ += part;
-      data += part;
-      size -= part;
+      const size_t copied = std::min(size, sizeof arriving_ - arriving_header_got_);
+      std::memcpy(header + arriving_header_got_, data, copied);
+      arriving_header_got_ += copied;
+      data += copied;
+      size -= copied;
       if (arriving_header_got_ < sizeof arriving_) return;
       arriving_header_got_ = 0;
       arriving_left_ = arriving_ & ((1U << kPriorityShift) - 1);
@@ -208,10 +210,10 @@ void Connection::feed(const char* data, size_t size) {
 size_t Connection::feed_message(uint32_t priority, const char* data, size_t size) {
   IncomingMessage& in = incoming_[priority];
   if (in.got < sizeof(Header)) {
-    const size_t part = std::min(size, sizeof(Header) - in.got);
-    std::memcpy(reinterpret_cast<char*>(&in.header) + in.got, data, part);
-    in.got += part;
-    in.uncounted += part;
+    const size_t copied = std::min(size, sizeof(Header) - in.got);
+    std::memcpy(reinterpret_cast<char*>(&in.header) + in.got, data, copied);
+    in.got += copied;
+    in.uncounted += copied;
     if (in.got == sizeof(Header)) {
       in.segments[0] = in.segments[1] = Segment();
       in.segment = 0;
@@ -223,15 +225,15 @@ size_t Connection::feed_message(uint32_t priority, const char* data, size_t size
       count_received(in, 0);
       finish_segments(in);
     }
-    return part;
+    return copied;
   }
   Segment& segment = in.segments[in.segment];
-  const size_t part = std::min(size, segment.size - in.done);
-  std::memcpy(segment.data + in.done, data, part);
-  in.done += part;
-  count_received(in, part);
+  const size_t copied = std::min(size, segment.size - in.done);
+  std::memcpy(segment.data + in.done, data, copied);
+  in.done += copied;
+  count_received(in, copied);
   finish_segments(in);
-  return part;
+  return copied;
 }
 
 void Connection::count_received(IncomingMessage& in, size_t size) {

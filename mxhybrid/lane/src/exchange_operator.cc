@@ -42,13 +42,13 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
   arguments_.push_back(nullptr);
   outputs_.push_back(nullptr);
   info_.forward = [](int count, void** arrays, int* tags, void* self) {
-    auto& made = *static_cast<ExchangeOperator*>(self);
-    made.begin(made.forward_, count, arrays, tags, kInput, kOutput);
+    auto& exchange = *static_cast<ExchangeOperator*>(self);
+    exchange.begin(exchange.forward_, count, arrays, tags, kInput, kOutput);
     return true;
   };
   info_.backward = [](int count, void** arrays, int* tags, void* self) {
-    auto& made = *static_cast<ExchangeOperator*>(self);
-    made.begin(made.backward_, count, arrays, tags, kOutputGradient, kInputGradient);
+    auto& exchange = *static_cast<ExchangeOperator*>(self);
+    exchange.begin(exchange.backward_, count, arrays, tags, kOutputGradient, kInputGradient);
     return true;
   };
   info_.infer_shape = [](int, int* dimensions, unsigned** shapes, void* self) {
@@ -66,10 +66,10 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
   info_.declare_backward_dependency = [](const int* out_gradients, const int*, const int*, int* count, int** needed,
                                          void* self) {
     // MXNet reads the numbers at once, and numbers arrays differently in every call.
-    thread_local std::vector<int> found;
-    found.assign(out_gradients, out_gradients + static_cast<ExchangeOperator*>(self)->outputs_.size() - 1);
-    *count = static_cast<int>(found.size());
-    *needed = found.data();
+    thread_local std::vector<int> needed_numbers;
+    needed_numbers.assign(out_gradients, out_gradients + static_cast<ExchangeOperator*>(self)->outputs_.size() - 1);
+    *count = static_cast<int>(needed_numbers.size());
+    *needed = needed_numbers.data();
     return true;
   };
   for (void*& payload : info_.payloads) payload = this;
@@ -81,11 +81,11 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
   int inputs = 0;
   std::vector<void*> written;
   void *source = nullptr, *target = nullptr;
-  for (int at = 0; at < count; ++at) {
-    if (tags[at] == to) written.push_back(arrays[at]);
-    const bool is_input = tags[at] == from && ++inputs == 2;
-    const bool is_output = tags[at] == to && written.size() == 2;
-    if ((is_input || is_output) && arrays_.get_data(arrays[at], is_input ? &source : &target) != 0) {
+  for (int i = 0; i < count; ++i) {
+    if (tags[i] == to) written.push_back(arrays[i]);
+    const bool is_input = tags[i] == from && ++inputs == 2;
+    const bool is_output = tags[i] == to && written.size() == 2;
+    if ((is_input || is_output) && arrays_.get_data(arrays[i], is_input ? &source : &target) != 0) {
       fail("MXNDArrayGetData failed");
     }
   }
@@ -94,8 +94,8 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
             static_cast<int>(written.size()), &kAsync, 0, "mxhybrid_transfer", false) != 0) {
     fail("MXEnginePushAsyncND failed");
   }
-  for (int at = 0; at < count; ++at) {
-    if (arrays_.free(arrays[at]) != 0) fail("MXNDArrayFree failed");
+  for (int i = 0; i < count; ++i) {
+    if (arrays_.free(arrays[i]) != 0) fail("MXNDArrayFree failed");
   }
 }
 

@@ -13,11 +13,11 @@ uint32_t one_of(const std::vector<uint32_t>& agents, uint64_t number) {
 }  // namespace
 
 std::vector<uint32_t> Membership::agents_of(uint32_t host) const {
-  std::vector<uint32_t> found;
+  std::vector<uint32_t> agents;
   for (uint32_t agent = 0; agent < agent_hosts.size(); ++agent) {
-    if (agent_hosts[agent] == host) found.push_back(agent);
+    if (agent_hosts[agent] == host) agents.push_back(agent);
   }
-  return found;
+  return agents;
 }
 
 uint32_t Membership::handler(uint32_t host, uint32_t owner) const {

@@ -21,7 +21,7 @@ constexpr size_t kReserve = 32 << 20;
 /// The reserve takes address space, but no memory.
 std::atomic<void*> reserve{mmap(nullptr, kReserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)};
 
-std::string now(int resource) {
+std::string limit_of(int resource) {
   struct rlimit limit = {};
   getrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
@@ -31,24 +31,24 @@ std::string now(int resource) {
 
 std::string refusal_text(const char* what, size_t size, int error) {
   if (error == ENOMEM) {  // first, since the text needs memory
-    void* const given = reserve.exchange(MAP_FAILED);
-    if (given != MAP_FAILED) munmap(given, kReserve);
+    void* const reserved = reserve.exchange(MAP_FAILED);
+    if (reserved != MAP_FAILED) munmap(reserved, kReserve);
   }
-  std::string said = what;
-  if (size) said += " of " + std::to_string(size) + " bytes";
-  said += std::string(": ") + std::strerror(error);
+  std::string text = what;
+  if (size) text += " of " + std::to_string(size) + " bytes";
+  text += std::string(": ") + std::strerror(error);
   switch (error) {
     case EFBIG:
-      return said + "; shared memory counts as a file: raise the limit of their size, ulimit -f (it is " +
-             now(RLIMIT_FSIZE) + " now, in bytes)";
+      return text + "; shared memory counts as a file: raise the limit of their size, ulimit -f (it is " +
+             limit_of(RLIMIT_FSIZE) + " now, in bytes)";
     case EMFILE:
-      return said + "; shared memory counts as an open file: raise their number, ulimit -n (it is " +
-             now(RLIMIT_NOFILE) + " now)";
+      return text + "; shared memory counts as an open file: raise their number, ulimit -n (it is " +
+             limit_of(RLIMIT_NOFILE) + " now)";
     case ENOMEM:
-      return said + "; raise the limit of address space, ulimit -v (it is " + now(RLIMIT_AS) +
+      return text + "; raise the limit of address space, ulimit -v (it is " + limit_of(RLIMIT_AS) +
              " now, in bytes), or give the machine, or the container, more memory";
     default:
-      return said;
+      return text;
   }
 }
 
@@ -60,9 +60,9 @@ Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size))
 void fail_with_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 
 size_t size_of_file(int descriptor) {
-  struct stat found;
-  if (fstat(descriptor, &found) != 0) fail_with_errno("fstat");
-  return static_cast<size_t>(found.st_size);
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) fail_with_errno("fstat");
+  return static_cast<size_t>(status.st_size);
 }
 
 Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {

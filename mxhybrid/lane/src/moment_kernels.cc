@@ -28,7 +28,7 @@ struct Sums {
 /// Return the sums of two functions over a range of elements; `function` adds the values of an element to two sums.
 template <typename Function>
 __attribute__((always_inline)) inline Sums sums_of(size_t count, Function function) {
-  Sums found;
+  Sums sums;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t end = std::min(count, begin + kBlock);
     // Two sums of each kind, since every addition to one sum waits for the addition before.
@@ -39,17 +39,17 @@ __attribute__((always_inline)) inline Sums sums_of(size_t count, Function functi
       function(i + kLanes, first[1], second[1]);
     }
     for (; i < end; ++i) {
-      float one = 0, other = 0;
-      function(i, one, other);
-      found.first += one;
-      found.second += other;
+      float first_term = 0, second_term = 0;
+      function(i, first_term, second_term);
+      sums.first += first_term;
+      sums.second += second_term;
     }
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      found.first += first[0][lane] + first[1][lane];
-      found.second += second[0][lane] + second[1][lane];
+      sums.first += first[0][lane] + first[1][lane];
+      sums.second += second[0][lane] + second[1][lane];
     }
   }
-  return found;
+  return sums;
 }
 
 /// The mean and the sum of squared deviations of the elements so far (Chan, Golub and LeVeque, 1979).
@@ -57,16 +57,16 @@ struct Moments {
   double count = 0, mean = 0, squares = 0;
 
   void add(double others, double their_mean, double their_squares) {
-    const double all = count + others, apart = their_mean - mean;
-    mean += apart * others / all;
-    squares += their_squares + apart * apart * count * others / all;
-    count = all;
+    const double total = count + others, apart = their_mean - mean;
+    mean += apart * others / total;
+    squares += their_squares + apart * apart * count * others / total;
+    count = total;
   }
 };
 
 __attribute__((always_inline)) inline void moments_of_channel(const NormShape& shape, size_t channel, const float* data,
                                                               float* moments) {
-  Moments found;
+  Moments merged;
   for (size_t row = 0; row < shape.outer; ++row) {
     const float* from = data + (row * shape.channels + channel) * shape.inner;
     const double mean = sums_of(shape.inner, [&](size_t i, auto& first, auto& value) __attribute__((always_inline)) {
@@ -82,11 +82,11 @@ __attribute__((always_inline)) inline void moments_of_channel(const NormShape& s
       second += distance * distance;
     });
     // The deviations are from a rounded mean.
-    found.add(static_cast<double>(shape.inner), center + apart.first / static_cast<double>(shape.inner),
+    merged.add(static_cast<double>(shape.inner), center + apart.first / static_cast<double>(shape.inner),
               apart.second - apart.first * apart.first / static_cast<double>(shape.inner));
   }
-  moments[channel] = static_cast<float>(found.mean);
-  moments[shape.channels + channel] = static_cast<float>(std::max(0.0, found.squares) / found.count);
+  moments[channel] = static_cast<float>(merged.mean);
+  moments[shape.channels + channel] = static_cast<float>(std::max(0.0, merged.squares) / merged.count);
 }
 
 __attribute__((always_inline)) inline void moments_gradient_of_channel(const NormShape& shape, size_t channel,

@@ -21,39 +21,39 @@ enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 using Shapes = std::vector<ArrayOperator::Shape>;
 
 Shapes inputs_of(const std::vector<AverageOperator::Average>& averages) {
-  Shapes found;
+  Shapes shapes;
   for (const auto& average : averages) {
-    found.insert(found.end(), average.factors.size() + 1, {static_cast<unsigned>(average.count)});
+    shapes.insert(shapes.end(), average.factors.size() + 1, {static_cast<unsigned>(average.count)});
   }
-  return found;
+  return shapes;
 }
 
 /// Return the positions of all inputs that have a factor.
 std::vector<int> factored(const std::vector<AverageOperator::Average>& averages) {
-  std::vector<int> found;
-  int place = 0;
+  std::vector<int> positions;
+  int position = 0;
   for (const auto& average : averages) {
-    ++place;
-    for (size_t i = 0; i < average.factors.size(); ++i) found.push_back(place++);
+    ++position;
+    for (size_t i = 0; i < average.factors.size(); ++i) positions.push_back(position++);
   }
-  return found;
+  return positions;
 }
 
 NormShape norm_shape_of(const ArrayOperator::Shape& shape, size_t axis) {
-  NormShape found = {1, shape.at(axis), 1};
-  for (size_t i = 0; i < axis; ++i) found.outer *= shape[i];
-  for (size_t i = axis + 1; i < shape.size(); ++i) found.inner *= shape[i];
-  return found;
+  NormShape norm_shape = {1, shape.at(axis), 1};
+  for (size_t i = 0; i < axis; ++i) norm_shape.outer *= shape[i];
+  for (size_t i = axis + 1; i < shape.size(); ++i) norm_shape.inner *= shape[i];
+  return norm_shape;
 }
 
 }  // namespace
 
 ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outputs, Needs needs, ArrayFunctions arrays)
     : inputs_(std::move(inputs)), outputs_(std::move(outputs)), needs_(std::move(needs)), arrays_(arrays) {
-  for (auto* every : {&inputs_, &outputs_}) {
-    auto& names = every == &inputs_ ? input_names_ : output_names_;
-    for (size_t i = 0; i < every->size(); ++i) {
-      const std::string name = (every == &inputs_ ? "input" : "output") + std::to_string(i);
+  for (auto* shapes : {&inputs_, &outputs_}) {
+    auto& names = shapes == &inputs_ ? input_names_ : output_names_;
+    for (size_t i = 0; i < shapes->size(); ++i) {
+      const std::string name = (shapes == &inputs_ ? "input" : "output") + std::to_string(i);
       names_.emplace_back(name.c_str(), name.c_str() + name.size() + 1);
       names.push_back(names_.back().data());
     }
@@ -68,9 +68,9 @@ ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outpu
     return true;
   };
   info_.infer_shape = [](int, int* dimensions, unsigned** shapes, void* self) {
-    auto& made = *static_cast<ArrayOperator*>(self);
-    for (auto* every : {&made.inputs_, &made.outputs_}) {
-      for (Shape& shape : *every) {
+    auto& array_operator = *static_cast<ArrayOperator*>(self);
+    for (auto* array_shapes : {&array_operator.inputs_, &array_operator.outputs_}) {
+      for (Shape& shape : *array_shapes) {
         *dimensions++ = static_cast<int>(shape.size());
         *shapes++ = shape.data();
       }
@@ -87,44 +87,44 @@ ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outpu
   };
   info_.declare_backward_dependency = [](const int* output_gradients, const int* inputs, const int* outputs, int* count,
                                          int** needed, void* self) {
-    const auto& made = *static_cast<const ArrayOperator*>(self);
-    const Needs& needs = made.needs_;
+    const auto& array_operator = *static_cast<const ArrayOperator*>(self);
+    const Needs& needs = array_operator.needs_;
     // MXNet reads the numbers at once, and numbers arrays differently in every call.
-    thread_local std::vector<int> found;
-    found.assign(output_gradients, output_gradients + made.outputs_.size());
-    for (const int at : needs.inputs) found.push_back(inputs[at]);
-    for (const int at : needs.outputs) found.push_back(outputs[at]);
-    *count = static_cast<int>(found.size());
-    *needed = found.data();
+    thread_local std::vector<int> needed_numbers;
+    needed_numbers.assign(output_gradients, output_gradients + array_operator.outputs_.size());
+    for (const int number : needs.inputs) needed_numbers.push_back(inputs[number]);
+    for (const int number : needs.outputs) needed_numbers.push_back(outputs[number]);
+    *count = static_cast<int>(needed_numbers.size());
+    *needed = needed_numbers.data();
     return true;
   };
   for (void*& payload : info_.payloads) payload = this;
 }
 
 void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_back) const {
-  Arrays found[4];
-  for (int at = 0; at < count; ++at) {
+  Arrays by_tag[4];
+  for (int i = 0; i < count; ++i) {
     void* values = nullptr;
-    const int place = static_cast<int>(found[tags[at]].size());
+    const int position = static_cast<int>(by_tag[tags[i]].size());
     const auto is_read = [&](const std::vector<int>& needed) {
-      for (const int one : needed) {
-        if (one == place) return true;
+      for (const int number : needed) {
+        if (number == position) return true;
       }
       return false;
     };
     // In the backward pass the other arrays have no memory.
-    const bool is_there = !goes_back || tags[at] == kInputGradient || tags[at] == kOutputGradient ||
-                          is_read(tags[at] == kInput ? needs_.inputs : needs_.outputs);
-    if (is_there && arrays_.get_data(arrays[at], &values) != 0) fail("MXNDArrayGetData failed");
-    found[tags[at]].push_back(static_cast<float*>(values));
+    const bool is_there = !goes_back || tags[i] == kInputGradient || tags[i] == kOutputGradient ||
+                          is_read(tags[i] == kInput ? needs_.inputs : needs_.outputs);
+    if (is_there && arrays_.get_data(arrays[i], &values) != 0) fail("MXNDArrayGetData failed");
+    by_tag[tags[i]].push_back(static_cast<float*>(values));
   }
   if (goes_back) {
-    backward(found[kOutputGradient], found[kInput], found[kOutput], found[kInputGradient]);
+    backward(by_tag[kOutputGradient], by_tag[kInput], by_tag[kOutput], by_tag[kInputGradient]);
   } else {
-    forward(found[kInput], found[kOutput]);
+    forward(by_tag[kInput], by_tag[kOutput]);
   }
-  for (int at = 0; at < count; ++at) {
-    if (arrays_.free(arrays[at]) != 0) fail("MXNDArrayFree failed");
+  for (int i = 0; i < count; ++i) {
+    if (arrays_.free(arrays[i]) != 0) fail("MXNDArrayFree failed");
   }
 }
 
@@ -157,8 +157,9 @@ void JointOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
       mean += shares_[part] * moments[2 * part * channels_ + channel];
     }
     for (size_t part = 0; part < shares_.size(); ++part) {
-      const double apart = moments[2 * part * channels_ + channel] - mean;
-      variance += shares_[part] * (moments[(2 * part + 1) * channels_ + channel] + apart * apart);
+      const double deviation_of_part = moments[2 * part * channels_ + channel] - mean;
+      variance +=
+          shares_[part] * (moments[(2 * part + 1) * channels_ + channel] + deviation_of_part * deviation_of_part);
     }
     const double scale = gamma[channel] / std::sqrt(variance + epsilon_);
     outputs[0][channel] = static_cast<float>(scale);
@@ -172,19 +173,21 @@ void JointOperator::backward(const Arrays& output_gradients, const Arrays& input
                              const Arrays& input_gradients) const {
   const float *moments = inputs[0], *gamma = inputs[1], *means = outputs[2], *variances = outputs[3];
   for (size_t channel = 0; channel < channels_; ++channel) {
-    const double mean = means[channel], deviation = std::sqrt(variances[channel] + epsilon_);
-    const double of_shift = output_gradients[1][channel];
-    const double of_scale = output_gradients[0][channel] - mean * of_shift;
-    const double of_mean = -of_shift * gamma[channel] / deviation;
-    const double of_variance = -of_scale * gamma[channel] / (2 * deviation * deviation * deviation);
+    const double mean = means[channel], standard_deviation = std::sqrt(variances[channel] + epsilon_);
+    const double shift_gradient = output_gradients[1][channel];
+    const double scale_gradient = output_gradients[0][channel] - mean * shift_gradient;
+    const double mean_gradient = -shift_gradient * gamma[channel] / standard_deviation;
+    const double variance_gradient =
+        -scale_gradient * gamma[channel] / (2 * standard_deviation * standard_deviation * standard_deviation);
     for (size_t part = 0; part < shares_.size(); ++part) {
-      const size_t at = 2 * part * channels_ + channel;
-      const double apart = moments[at] - mean;
-      input_gradients[0][at] = static_cast<float>(shares_[part] * (of_mean + 2 * apart * of_variance));
-      input_gradients[0][at + channels_] = static_cast<float>(shares_[part] * of_variance);
+      const size_t index = 2 * part * channels_ + channel;
+      const double deviation_of_part = moments[index] - mean;
+      input_gradients[0][index] =
+          static_cast<float>(shares_[part] * (mean_gradient + 2 * deviation_of_part * variance_gradient));
+      input_gradients[0][index + channels_] = static_cast<float>(shares_[part] * variance_gradient);
     }
-    input_gradients[1][channel] = static_cast<float>(of_scale / deviation);
-    input_gradients[2][channel] = static_cast<float>(of_shift);
+    input_gradients[1][channel] = static_cast<float>(scale_gradient / standard_deviation);
+    input_gradients[2][channel] = static_cast<float>(shift_gradient);
   }
 }
 
@@ -195,14 +198,14 @@ void AverageOperator::forward(const Arrays&, const Arrays& outputs) const { outp
 
 void AverageOperator::backward(const Arrays&, const Arrays& inputs, const Arrays&,
                                const Arrays& input_gradients) const {
-  size_t place = 0;
+  size_t first_input = 0;
   for (const Average& average : averages_) {
     for (size_t i = 0; i < average.count; ++i) {
       double next = 0;
-      for (size_t at = 0; at < average.factors.size(); ++at) next += average.factors[at] * inputs[place + 1 + at][i];
-      input_gradients[place][i] = static_cast<float>(next);
+      for (size_t k = 0; k < average.factors.size(); ++k) next += average.factors[k] * inputs[first_input + 1 + k][i];
+      input_gradients[first_input][i] = static_cast<float>(next);
     }
-    place += 1 + average.factors.size();
+    first_input += 1 + average.factors.size();
   }
 }
 

@@ -22,13 +22,13 @@ constexpr int64_t kRowsPerId = 4096;
 /// Reads raw bytes, but none after their end.
 class Reader {
  public:
-  Reader(const char* at, size_t size) : at_(at), end_(at + size) {}
+  Reader(const char* begin, size_t size) : next_(begin), end_(begin + size) {}
 
   template <typename T>
   T number() {
-    T found{};
-    if (const char* from = bytes(sizeof(T))) std::memcpy(&found, from, sizeof(T));
-    return found;
+    T value{};
+    if (const char* from = bytes(sizeof(T))) std::memcpy(&value, from, sizeof(T));
+    return value;
   }
   /// Read a shape: its first dimension, and the product of the others.  Both are -1 if there is no shape, or if no
   /// array can have it.
@@ -46,17 +46,17 @@ class Reader {
   }
   /// Return the next `count` bytes, null if there are fewer.
   const char* bytes(size_t count) {
-    if (count > static_cast<size_t>(end_ - at_)) {
-      at_ = end_;
+    if (count > static_cast<size_t>(end_ - next_)) {
+      next_ = end_;
       return nullptr;
     }
-    at_ += count;
-    return at_ - count;
+    next_ += count;
+    return next_ - count;
   }
-  bool at_end() const { return at_ == end_; }
+  bool at_end() const { return next_ == end_; }
 
  private:
-  const char* at_;
+  const char* next_;
   const char* const end_;
 };
 
@@ -97,12 +97,12 @@ int64_t read_row_ids(const MxnetFunctions& mxnet, void* array, int64_t rows, int
   if (mxnet.get_data(array, &data) || data == nullptr) return -1;
   thread_local std::vector<int64_t> ids;
   ids.resize(count);
-  const bool fine = dtype == kInt64     ? to_ids<int64_t>(data, count, rows, ids.data())
+  const bool is_valid = dtype == kInt64     ? to_ids<int64_t>(data, count, rows, ids.data())
                     : dtype == kInt32   ? rows <= INT32_MAX && to_ids<int32_t>(data, count, rows, ids.data())
                     : dtype == kFloat32 ? to_ids<float>(data, count, rows, ids.data())
                     : dtype == kFloat64 ? to_ids<double>(data, count, rows, ids.data())
                                         : false;
-  if (!fine) return -1;
+  if (!is_valid) return -1;
   if (count * kRowsPerId > rows) {
     thread_local std::vector<uint64_t> marks;  // all zero between calls
     marks.resize(std::max<size_t>(marks.size(), rows / 64 + 1));
@@ -121,15 +121,15 @@ int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_
   if (mxnet.save(array, &size, &bytes)) return -1;
   Reader reader(bytes, size);
   if (reader.number<uint32_t>() != kMagic || reader.number<int32_t>() != kRowSparse) return -1;
-  int64_t count, count_wide, found_rows, found_width, num_ids, one;
+  int64_t count, count_wide, array_rows, array_width, num_ids, ids_width;
   reader.shape(&count, &count_wide);
-  reader.shape(&found_rows, &found_width);
-  if (count < 0 || count > capacity || found_rows != rows || found_width != width || count_wide != width) return -1;
+  reader.shape(&array_rows, &array_width);
+  if (count < 0 || count > capacity || array_rows != rows || array_width != width || count_wide != width) return -1;
   if (reader.number<int32_t>() != kCpu) return -1;
   reader.number<int32_t>();  // the number of the CPU
   if (reader.number<int32_t>() != dtype || reader.number<int32_t>() != kInt64) return -1;
-  reader.shape(&num_ids, &one);
-  if (num_ids != count || one != 1) return -1;
+  reader.shape(&num_ids, &ids_width);
+  if (num_ids != count || ids_width != 1) return -1;
   const size_t element = dtype == kFloat32 ? 4 : dtype == kFloat64 ? 8 : 2;
   const char* from = reader.bytes(count * width * element);
   const char* from_ids = reader.bytes(count * sizeof(int64_t));

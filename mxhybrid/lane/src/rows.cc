@@ -8,7 +8,7 @@ namespace lane {
 namespace {
 
 /// The number of rows by which prefetching is ahead.
-constexpr uint32_t kAhead = 6;
+constexpr uint32_t kPrefetchedRows = 6;
 
 }  // namespace
 
@@ -28,12 +28,12 @@ int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t*
     lowest = ids[i] < lowest ? ids[i] : lowest;
     highest = ids[i] > highest ? ids[i] : highest;
   }
-  int64_t found = 0;
+  int64_t distinct = 0;
   for (int64_t word = lowest >> 6; word <= highest >> 6; ++word) {
-    for (uint64_t left = marks[word]; left; left &= left - 1) result[found++] = (word << 6) + __builtin_ctzll(left);
+    for (uint64_t left = marks[word]; left; left &= left - 1) result[distinct++] = (word << 6) + __builtin_ctzll(left);
     marks[word] = 0;
   }
-  return found;
+  return distinct;
 }
 
 void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* local_ids,
@@ -59,9 +59,9 @@ void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t part =
         small ? static_cast<uint32_t>(ids[i]) % parts : static_cast<uint32_t>(ids[i] % parts);
-    const uint32_t at = next[part]++;
-    local_ids[at] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
-    order[at] = i;
+    const uint32_t position = next[part]++;
+    local_ids[position] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
+    order[position] = i;
   }
 }
 
@@ -85,7 +85,7 @@ bool well_formed(const int32_t* local_ids, uint32_t count, uint64_t rows) {
 
 void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to) {
   for (uint32_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(from + local_ids[i + kAhead] * row_bytes);
+    if (i + kPrefetchedRows < count) __builtin_prefetch(from + local_ids[i + kPrefetchedRows] * row_bytes);
     std::memcpy(to + i * row_bytes, from + local_ids[i] * row_bytes, row_bytes);
   }
 }

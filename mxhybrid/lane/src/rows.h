@@ -33,22 +33,22 @@ class Merger {
     sum_.resize(row_bytes_);
     begin(lists);
     for (int32_t local_id; (local_id = lowest()) != kEnd;) {
-      const char* found = nullptr;
+      const char* sum = nullptr;
       for (size_t i = 0; i < lists.size(); ++i) {
         if (heads_[i] != local_id) continue;
-        const char* row = lists[i].rows + at_[i] * row_bytes_;
+        const char* row = lists[i].rows + positions_[i] * row_bytes_;
         advance(lists, i);
-        if (found == nullptr) {
-          found = row;
+        if (sum == nullptr) {
+          sum = row;
           continue;
         }
-        if (found != sum_.data()) {
-          std::copy(found, found + row_bytes_, sum_.data());
-          found = sum_.data();
+        if (sum != sum_.data()) {
+          std::copy(sum, sum + row_bytes_, sum_.data());
+          sum = sum_.data();
         }
         add_(sum_.data(), row, row_bytes_);
       }
-      take(local_id, found);
+      take(local_id, sum);
     }
   }
 
@@ -58,24 +58,24 @@ class Merger {
   static constexpr int32_t kEnd = INT32_MAX;
 
   void begin(const std::vector<RowList>& lists) {
-    at_.assign(lists.size(), 0);
+    positions_.assign(lists.size(), 0);
     heads_.resize(lists.size());
     for (size_t i = 0; i < lists.size(); ++i) heads_[i] = lists[i].count ? lists[i].local_ids[0] : kEnd;
   }
   int32_t lowest() const {
-    int32_t found = kEnd;
-    for (int32_t head : heads_) found = head < found ? head : found;
-    return found;
+    int32_t result = kEnd;
+    for (int32_t head : heads_) result = head < result ? head : result;
+    return result;
   }
   void advance(const std::vector<RowList>& lists, size_t i) {
-    uint32_t next = ++at_[i];
+    uint32_t next = ++positions_[i];
     heads_[i] = next < lists[i].count ? lists[i].local_ids[next] : kEnd;
   }
 
   const Apply add_;
   const size_t row_bytes_;
   std::vector<char> sum_;
-  std::vector<uint32_t> at_;
+  std::vector<uint32_t> positions_;
   std::vector<int32_t> heads_;
 };
 

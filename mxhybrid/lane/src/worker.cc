@@ -16,9 +16,9 @@ namespace lane {
 namespace {
 
 /// The number of rows by which prefetching is ahead.
-constexpr uint32_t kAhead = 6;
+constexpr uint32_t kPrefetchedRows = 6;
 /// Memory of a push is given back if it had this many times the rows of the push before, such as a whole table.
-constexpr uint32_t kUnusual = 4;
+constexpr uint32_t kUnusualGrowth = 4;
 
 }  // namespace
 
@@ -83,9 +83,9 @@ Worker::~Worker() {
 }
 
 void Worker::add_agent(uint32_t agent, int doorbell, int descriptor) {
-  const uint32_t at = position(agent);
-  blocks_.at(at) = Memory(descriptor, sizeof(AgentBlock));
-  doorbells_.at(at) = doorbell;
+  const uint32_t index = position(agent);
+  blocks_.at(index) = Memory(descriptor, sizeof(AgentBlock));
+  doorbells_.at(index) = doorbell;
 }
 
 uint32_t Worker::position(uint32_t agent) const {
@@ -93,42 +93,42 @@ uint32_t Worker::position(uint32_t agent) const {
 }
 
 int Worker::add_table(uint32_t number, const TableShape& shape) {
-  auto made = std::make_shared<Table>(shape);
-  made->views.resize(agents_.size());
-  made->shards.resize(shape.partitions());
+  auto table = std::make_shared<Table>(shape);
+  table->views.resize(agents_.size());
+  table->shards.resize(shape.partitions());
   std::set<uint32_t> push_agents, pull_agents;
   for (uint32_t owner : shape.owners) {
     const uint32_t agent = membership_.handler(host_, owner);
-    const uint32_t at = position(agent);
-    made->handlers.push_back(at);
-    made->owned.push_back(agent == owner);
-    push_agents.insert(at);
-    if (agent != owner) pull_agents.insert(at);
+    const uint32_t index = position(agent);
+    table->handlers.push_back(index);
+    table->owned.push_back(agent == owner);
+    push_agents.insert(index);
+    if (agent != owner) pull_agents.insert(index);
   }
-  made->push_agents.assign(push_agents.begin(), push_agents.end());
-  made->pull_agents.assign(pull_agents.begin(), pull_agents.end());
+  table->push_agents.assign(push_agents.begin(), push_agents.end());
+  table->pull_agents.assign(pull_agents.begin(), pull_agents.end());
   std::lock_guard<std::mutex> lock(mutex_);
-  tables_[number] = made;
-  return made->memory.descriptor();
+  tables_[number] = table;
+  return table->memory.descriptor();
 }
 
 void Worker::attach(uint32_t number, uint32_t agent, int descriptor) {
-  const std::shared_ptr<Table> found = table(number);
-  const uint32_t at = position(agent);
+  const std::shared_ptr<Table> table = this->table(number);
+  const uint32_t index = position(agent);
   std::vector<uint8_t> handled;
-  for (uint32_t handler : found->handlers) handled.push_back(handler == at);
-  const AgentTableLayout layout(found->shape, agent, handled);
-  AgentView& view = found->views.at(at);
+  for (uint32_t handler : table->handlers) handled.push_back(handler == index);
+  const AgentTableLayout layout(table->shape, agent, handled);
+  AgentView& view = table->views.at(index);
   view.memory = Memory(descriptor, layout.size);
   view.shared = view.memory.at<AgentTable>(0);
-  found->cache[at] = layout.cache;
-  found->uncached[at] = layout.uncached;
-  for (uint32_t part = 0; part < found->shape.partitions(); ++part) {
-    if (handled[part]) found->shards[part] = layout.shards[part];
+  table->cache[index] = layout.cache;
+  table->uncached[index] = layout.uncached;
+  for (uint32_t part = 0; part < table->shape.partitions(); ++part) {
+    if (handled[part]) table->shards[part] = layout.shards[part];
   }
-  const bool all = std::all_of(found->views.begin(), found->views.end(),
-                               [](const AgentView& each) { return each.memory.mapped(); });
-  if (all) found->memory.close_descriptor();
+  const bool is_complete = std::all_of(table->views.begin(), table->views.end(),
+                               [](const AgentView& other) { return other.memory.mapped(); });
+  if (is_complete) table->memory.close_descriptor();
 }
 
 Dtype Worker::dtype(uint32_t number) { return table(number)->shape.dtype; }
@@ -140,9 +140,9 @@ void Worker::drop_table(uint32_t number) {
 
 std::shared_ptr<Worker::Table> Worker::table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = tables_.find(number);
-  if (found == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
-  return found->second;
+  auto entry = tables_.find(number);
+  if (entry == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
+  return entry->second;
 }
 
 void Worker::notify_agent(uint32_t agent) {
@@ -156,33 +156,33 @@ void Worker::notify_agent(uint32_t agent) {
 template <typename Done>
 bool Worker::wait_until(Done done, int milliseconds) {
   using Clock = std::chrono::steady_clock;
-  const auto limit = Clock::now() + std::chrono::milliseconds(milliseconds);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(milliseconds);
   WorkerBlock& block = *block_.at<WorkerBlock>(0);
   for (;;) {
     const uint32_t seen = block.doorbell.load();
     if (done()) return true;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
-    if (left <= 0) return false;
+    const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left_ms <= 0) return false;
     block.sleepers.fetch_add(1);
-    block.doorbell.sleep_while(seen, static_cast<int>(left));
+    block.doorbell.sleep_while(seen, static_cast<int>(left_ms));
     block.sleepers.fetch_sub(1);
   }
 }
 
 bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds) {
-  const std::shared_ptr<Table> found = table(number);
-  Table& table = *found;
+  const std::shared_ptr<Table> table_pointer = this->table(number);
+  Table& table = *table_pointer;
   check_ids(table.shape, ids, count);
-  const bool free = wait_until([&table] {
+  const bool is_free = wait_until([&table] {
     return std::all_of(table.push_agents.begin(), table.push_agents.end(), [&table](uint32_t agent) {
       return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
     });
   }, milliseconds);
-  if (!free) return false;
+  if (!is_free) return false;
   const TableShape& shape = table.shape;
   const WorkerTableLayout& layout = table.layout;
   const size_t row_bytes = shape.row_bytes();
-  if (table.pushed_last > kUnusual * std::max<uint32_t>(table.pushed_before, 1024)) {
+  if (table.pushed_last > kUnusualGrowth * std::max<uint32_t>(table.pushed_before, 1024)) {
     table.memory.discard(layout.push_rows, table.pushed_last * row_bytes);
   }
   if (shape.halves && !fits(reinterpret_cast<const float*>(rows), static_cast<size_t>(count) * shape.width)) {
@@ -213,8 +213,8 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
 }
 
 int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
-  const std::shared_ptr<Table> found = table(number);
-  Table& table = *found;
+  const std::shared_ptr<Table> table_pointer = this->table(number);
+  Table& table = *table_pointer;
   check_ids(table.shape, ids, count);
   int handle = 0;
   {
@@ -244,29 +244,29 @@ int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t f
 
 bool Worker::is_completed(const Table& table, int handle) {
   const PostedRequest& request = table.requests[handle];
-  const auto shows = [&](uint32_t agent) {
+  const auto has_applied = [&](uint32_t agent) {
     return reached(table.views[agent].shared->version.load(std::memory_order_acquire), request.version);
   };
   const auto has_completed = [&](uint32_t agent) {
     return reached(table.shared->requests[handle].completed[agent].load(std::memory_order_acquire), request.posted);
   };
-  return std::all_of(table.push_agents.begin(), table.push_agents.end(), shows) &&
+  return std::all_of(table.push_agents.begin(), table.push_agents.end(), has_applied) &&
          std::all_of(table.pull_agents.begin(), table.pull_agents.end(), has_completed);
 }
 
 bool Worker::wait(uint32_t number, int handle, char* out, int milliseconds) {
-  const std::shared_ptr<Table> found = table(number);
-  Table& table = *found;
+  const std::shared_ptr<Table> table_pointer = this->table(number);
+  Table& table = *table_pointer;
   if (!wait_until([&] { return is_completed(table, handle); }, milliseconds)) return false;
   write(table, handle, out);
   return true;
 }
 
 void Worker::deliver(uint32_t number, int handle, char* out, const OnComplete& complete) {
-  const std::shared_ptr<Table> found = table(number);
-  completions_.add([this, found, handle] { return is_completed(*found, handle); },
-                   [this, found, handle, out, complete] {
-                     write(*found, handle, out);
+  const std::shared_ptr<Table> table_pointer = table(number);
+  completions_.add([this, table_pointer, handle] { return is_completed(*table_pointer, handle); },
+                   [this, table_pointer, handle, out, complete] {
+                     write(*table_pointer, handle, out);
                      complete();
                    });
 }
@@ -285,11 +285,11 @@ void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
 uint32_t Worker::overflows(uint32_t number) { return table(number)->overflows.exchange(0); }
 
 bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
-  const std::shared_ptr<Table> found = table(number);
+  const std::shared_ptr<Table> table = this->table(number);
   return wait_until(
       [&] {
         std::lock_guard<std::mutex> lock(mutex_);
-        return std::none_of(found->requests, found->requests + kMaxRowRequests,
+        return std::none_of(table->requests, table->requests + kMaxRowRequests,
                             [](const PostedRequest& request) { return request.delivered; });
       },
       milliseconds);
@@ -306,23 +306,24 @@ void Worker::write(Table& table, int handle, char* out) {
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
     const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
     const AgentView& view = table.views[agent];
-    const bool here = table.owned[part];
-    const char* from = view.memory.at<char>(here                        ? table.shards[part]
+    const bool is_local = table.owned[part];
+    const char* from = view.memory.at<char>(is_local                        ? table.shards[part]
                                             : request.flags & kUncached ? table.uncached[agent]
                                                                         : table.cache[agent]);
     for (uint32_t i = first; i < last; ++i) {
-      if (i + kAhead < last) {
-        const size_t ahead = here ? static_cast<uint32_t>(local_ids[i + kAhead]) : slots[i + kAhead];
+      if (i + kPrefetchedRows < last) {
+        const size_t ahead =
+            is_local ? static_cast<uint32_t>(local_ids[i + kPrefetchedRows]) : slots[i + kPrefetchedRows];
         __builtin_prefetch(from + ahead * row_bytes);
       }
-      const size_t at = here ? static_cast<uint32_t>(local_ids[i]) : slots[i];
+      const size_t row = is_local ? static_cast<uint32_t>(local_ids[i]) : slots[i];
       char* to = out + request.order[i] * row_bytes;
-      if (here && rounded) {
+      if (is_local && rounded) {
         // Other hosts get rounded rows, and all workers have to see the same values.
-        round_to_half(reinterpret_cast<const float*>(from + at * row_bytes), reinterpret_cast<float*>(to),
+        round_to_half(reinterpret_cast<const float*>(from + row * row_bytes), reinterpret_cast<float*>(to),
                       table.shape.width);
       } else {
-        std::memcpy(to, from + at * row_bytes, row_bytes);
+        std::memcpy(to, from + row * row_bytes, row_bytes);
       }
       overflow = overflow || (rounded && !finite(reinterpret_cast<const float*>(to), table.shape.width));
     }

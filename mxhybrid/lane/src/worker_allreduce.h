@@ -18,7 +18,7 @@ class WorkerAllreduce {
  public:
   /// `workers` is the number of workers of this host; `notify_agent` notifies an agent of the host by its position.
   WorkerAllreduce(WorkerBlock& block, CompletionThread& completions, uint32_t workers,
-             std::function<void(uint32_t)> notify_agent)
+                  std::function<void(uint32_t)> notify_agent)
       : block_(block), completions_(completions), workers_(workers), notify_agent_(std::move(notify_agent)) {}
 
   class Buffer;
@@ -56,7 +56,7 @@ class WorkerAllreduce::Buffer {
  private:
   friend class WorkerAllreduce;
 
-  WorkerAllreduce* all_ = nullptr;
+  WorkerAllreduce* owner_ = nullptr;
   uint32_t agent_ = 0;
   Memory input_, output_;
   size_t size_ = 0;

@@ -11,7 +11,7 @@ namespace lane {
 namespace {
 
 /// The most bytes that are copied before the other side is notified, so that both sides copy at the same time.
-constexpr size_t kChunk = 128 << 10;
+constexpr size_t kMaxPortionBytes = 128 << 10;
 
 [[noreturn]] void refuse_link(uint32_t rank) {
   throw std::runtime_error("worker " + std::to_string(rank) + " is linked twice, or before its channels are open");
@@ -23,38 +23,38 @@ constexpr size_t kChunk = 128 << 10;
 
 int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto& place = links_[rank].in;
-  if (place) throw std::runtime_error("the channel from worker " + std::to_string(rank) + " is opened twice");
-  place = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
-  return place->memory().descriptor();
+  auto& channel = links_[rank].in;
+  if (channel) throw std::runtime_error("the channel from worker " + std::to_string(rank) + " is opened twice");
+  channel = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
+  return channel->memory().descriptor();
 }
 
 int WorkerChannels::open_outgoing(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto& place = links_[rank].out;
-  if (place) throw std::runtime_error("the channel to worker " + std::to_string(rank) + " is opened twice");
-  place = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
-  return place->memory().descriptor();
+  auto& channel = links_[rank].out;
+  if (channel) throw std::runtime_error("the channel to worker " + std::to_string(rank) + " is opened twice");
+  channel = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
+  return channel->memory().descriptor();
 }
 
 void WorkerChannels::link(uint32_t rank, int channel, int block) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Link& made = links_[rank];
-  if (made.linked || !made.in || made.out) refuse_link(rank);
-  made.out = std::make_unique<Channel>(Channel::map(channel));
-  made.block = Memory(block, sizeof(WorkerBlock));
-  made.in->memory().close_descriptor();
-  made.linked = true;
+  Link& link = links_[rank];
+  if (link.linked || !link.in || link.out) refuse_link(rank);
+  link.out = std::make_unique<Channel>(Channel::map(channel));
+  link.block = Memory(block, sizeof(WorkerBlock));
+  link.in->memory().close_descriptor();
+  link.linked = true;
 }
 
 void WorkerChannels::link_by_agent(uint32_t rank, uint32_t agent) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Link& made = links_[rank];
-  if (made.linked || !made.in || !made.out) refuse_link(rank);
-  made.agent = agent;
-  made.in->memory().close_descriptor();
-  made.out->memory().close_descriptor();
-  made.linked = true;
+  Link& link = links_[rank];
+  if (link.linked || !link.in || !link.out) refuse_link(rank);
+  link.agent = agent;
+  link.in->memory().close_descriptor();
+  link.out->memory().close_descriptor();
+  link.linked = true;
 }
 
 void WorkerChannels::close() {
@@ -64,11 +64,11 @@ void WorkerChannels::close() {
 
 WorkerChannels::Link& WorkerChannels::link(uint32_t rank) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = links_.find(rank);
-  if (found == links_.end() || !found->second.linked) {
+  const auto entry = links_.find(rank);
+  if (entry == links_.end() || !entry->second.linked) {
     throw std::runtime_error("no channel to worker " + std::to_string(rank));
   }
-  return found->second;
+  return entry->second;
 }
 
 void WorkerChannels::notify_written(Link& link, uint32_t ring) {
@@ -109,18 +109,22 @@ PersistentTransfer::~PersistentTransfer() {
 }
 
 void PersistentTransfer::open() {
-  size_t kept = 0;
-  for (const Box& box : local_) kept += box.bytes();
-  bool own = kept > 0;  // whether this worker's own addend is yet to be placed
+  size_t local_bytes = 0;
+  for (const Box& box : local_) local_bytes += box.bytes();
+  bool adds_local = local_bytes > 0;  // whether this worker's own partial sum has no position yet
   for (auto& [rank, from] : receives_) {
     from.link = &channels_->link(rank);
-    if (own && rank > rank_) partials_.push_back(nullptr);
-    own = own && rank < rank_;
+    if (adds_local && rank > rank_) partials_.push_back(nullptr);
+    adds_local = adds_local && rank < rank_;
     partials_.push_back(&from);
   }
-  if (own) partials_.push_back(nullptr);
-  if (!partials_.empty()) first_covers_ = (partials_[0] == nullptr ? kept : partials_[0]->bytes) == target_bytes_;
-  for (auto& [rank, to] : sends_) to.link = &channels_->link(rank);
+  if (adds_local) partials_.push_back(nullptr);
+  if (!partials_.empty()) {
+    first_covers_ = (partials_[0] == nullptr ? local_bytes : partials_[0]->bytes) == target_bytes_;
+  }
+  for (auto& [rank, to] : sends_) {
+    to.link = &channels_->link(rank);
+  }
   std::lock_guard<std::mutex> lock(channels_->mutex_);
   for (auto& [rank, to] : sends_) {
     to.ring = to.link->out->open_ring(tag_, to.padded);
@@ -191,12 +195,12 @@ void PersistentTransfer::reset() {
   prepared_ = false;
   partials_added_ = 0;
   for (auto* streams : {&sends_, &receives_}) {
-    for (auto& [rank, each] : *streams) each.done = each.box = each.start = 0;
+    for (auto& [rank, stream] : *streams) stream.done = stream.box = stream.start = 0;
   }
 }
 
 bool PersistentTransfer::ended() const {
-  const auto is_ended = [](const auto& each) { return each.second.ended(); };
+  const auto is_ended = [](const auto& entry) { return entry.second.ended(); };
   return prepared_ && (!adds_ || partials_added_ == partials_.size()) &&
          std::all_of(sends_.begin(), sends_.end(), is_ended) &&
          std::all_of(receives_.begin(), receives_.end(), is_ended);
@@ -217,9 +221,9 @@ void PersistentTransfer::announce_waiting() {
   // the others are usually complete by then.
   bool any = false;
   for (auto& [rank, from] : receives_) {
-    if (from.ended() || (any && from.padded <= kChunk)) continue;
+    if (from.ended() || (any && from.padded <= kMaxPortionBytes)) continue;
     from.link->in->header().reader_waiting.store(1);
-    any = any || from.padded <= kChunk;
+    any = any || from.padded <= kMaxPortionBytes;
   }
 }
 
@@ -257,7 +261,7 @@ void PersistentTransfer::prepare() {
   }
   const size_t size = size_of(dtype_);
   for (const Fill& fill : fills_) {
-    fill.at.each(0, fill.at.bytes(), [&](size_t to, size_t, size_t bytes) {
+    fill.box.each(0, fill.box.bytes(), [&](size_t to, size_t, size_t bytes) {
       for (size_t i = 0; i < bytes; i += size) std::memcpy(run_.target + to + i, &fill.value, size);
     });
   }
@@ -278,10 +282,10 @@ template <typename Function>
 void PersistentTransfer::each(PeerStream& stream, size_t count, size_t position, size_t capacity, Function apply) {
   while (count > 0 && stream.done < stream.bytes) {
     const Box& box = stream.boxes[stream.box];
-    const size_t first = stream.done - stream.start, at = position % capacity;
-    const size_t size = std::min({count, box.bytes() - first, capacity - at});
+    const size_t first = stream.done - stream.start, ring_position = position % capacity;
+    const size_t size = std::min({count, box.bytes() - first, capacity - ring_position});
     box.each(first, size, [&](size_t offset, size_t packed, size_t bytes) {
-      apply(offset, at + packed - first, bytes);
+      apply(offset, ring_position + packed - first, bytes);
     });
     stream.done += size;
     position += size;
@@ -300,11 +304,11 @@ bool PersistentTransfer::write_ring(PeerStream& to) {
   const uint32_t capacity = ring.capacity, written = ring.written.load(std::memory_order_relaxed);
   const uint32_t used = written - ring.consumed.load();
   if (used > capacity) throw std::runtime_error("more bytes were consumed than were written");
-  size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kChunk});
+  size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kMaxPortionBytes});
   size -= size % size_of(dtype_);
   if (size == 0) return false;
-  each(to, size, written, capacity, [&](size_t offset, size_t at, size_t bytes) {
-    std::memcpy(to.data + at, run_.source + offset, bytes);
+  each(to, size, written, capacity, [&](size_t offset, size_t ring_position, size_t bytes) {
+    std::memcpy(to.data + ring_position, run_.source + offset, bytes);
   });
   ring.written.store(written + static_cast<uint32_t>(size));
   channels_->notify_written(*to.link, to.ring);
@@ -322,28 +326,28 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   }
   RingHeader& ring = channel.ring(from.ring);
   const uint32_t capacity = ring.capacity, consumed = ring.consumed.load(std::memory_order_relaxed);
-  const uint32_t there = ring.written.load() - consumed;
-  if (there > capacity) throw std::runtime_error("more bytes were written than the ring holds");
-  size_t size = std::min({from.padded - from.done, static_cast<size_t>(there), kChunk});
+  const uint32_t available = ring.written.load() - consumed;
+  if (available > capacity) throw std::runtime_error("more bytes were written than the ring holds");
+  size_t size = std::min({from.padded - from.done, static_cast<size_t>(available), kMaxPortionBytes});
   size -= size % size_of(dtype_);
   if (size == 0) return false;
-  each(from, size, consumed, capacity, [&](size_t offset, size_t at, size_t bytes) {
-    apply(run_.target + offset, from.data + at, bytes);
+  each(from, size, consumed, capacity, [&](size_t offset, size_t ring_position, size_t bytes) {
+    apply(run_.target + offset, from.data + ring_position, bytes);
   });
-  const uint32_t now = consumed + static_cast<uint32_t>(size);
-  ring.consumed.store(now);
+  const uint32_t consumed_now = consumed + static_cast<uint32_t>(size);
+  ring.consumed.store(consumed_now);
   // Between hosts it is enough to report half a ring at a time: the other half has room for a transfer, and a writer
   // that fills both halves with one transfer waits until all of it is reported.
-  if (from.link->block.mapped() || now - from.reported >= capacity / 2) {
-    from.reported = now;
+  if (from.link->block.mapped() || consumed_now - from.reported >= capacity / 2) {
+    from.reported = consumed_now;
     channels_->notify_consumed(*from.link, from.ring);
   }
   return true;
 }
 
 void TransferRun::start(void*, void* on_complete, void* run) {
-  const TransferRun& found = *static_cast<TransferRun*>(run);
-  found.transfer->start(found.source, found.target, *static_cast<OnComplete*>(on_complete));
+  const TransferRun& transfer_run = *static_cast<TransferRun*>(run);
+  transfer_run.transfer->start(transfer_run.source, transfer_run.target, *static_cast<OnComplete*>(on_complete));
 }
 
 }  // namespace lane

@@ -46,7 +46,7 @@ class WorkerChannels {
 
   struct Link {
     std::unique_ptr<Channel> in, out;
-    Memory block;       // of the other worker, if it is on this host
+    Memory block;        // of the other worker, if it is on this host
     uint32_t agent = 0;  // the position of the agent that relays, otherwise
     bool linked = false;
   };
@@ -69,9 +69,9 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Create a transfer with a tag that no other transfer has or had: the reader would find the other one's ring.  The
   /// target has `target_bytes` bytes.  With `adds`, the target is the sum of the received boxes, added in the order of
   /// ranks, where `rank` is this worker's; otherwise every element of the target is received once.
-  PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Dtype dtype, bool adds,
+  PersistentTransfer(std::shared_ptr<WorkerChannels> channels, uint32_t rank, uint64_t tag, Dtype dtype, bool adds,
                      size_t target_bytes)
-      : channels_(std::move(all)),
+      : channels_(std::move(channels)),
         rank_(rank),
         tag_(tag),
         dtype_(dtype),
@@ -88,7 +88,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Copy a box from the source to the target of this worker.
   void copy_local(const Box& from_to) { local_.push_back(from_to); }
   /// Fill a box of the target with an element, the first bytes of `value`.
-  void fill(const Box& at, uint64_t value) { fills_.push_back({at, value}); }
+  void fill(const Box& box, uint64_t value) { fills_.push_back({box, value}); }
   /// Complete the description; throws std::runtime_error if the transfer is not possible.
   void open();
 
@@ -120,7 +120,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   };
 
   struct Fill {
-    Box at;
+    Box box;
     uint64_t value;
   };
 
@@ -157,13 +157,13 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Whether the first addend covers the whole target.
   bool first_covers_ = false;
 
-  std::mutex mutex_;      // guards the next two members
-  std::deque<Run> runs_;  // in the order of their starts
+  std::mutex mutex_;         // guards the next two members
+  std::deque<Run> runs_;     // in the order of their starts
   bool is_running_ = false;  // a thread works on the runs; it alone uses the members below
-  Run run_ = {};           // the current run
+  Run run_ = {};             // the current run
   bool started_ = false, prepared_ = false;
-  size_t partials_added_ = 0;   // the number of addends that were added
-  uint32_t seen_ = 0;  // the doorbell before this worker announced that it waits
+  size_t partials_added_ = 0;  // the number of addends that were added
+  uint32_t seen_ = 0;          // the doorbell before this worker announced that it waits
 };
 
 /// A run of a transfer, with its arrays, that MXNet's engine starts.
