@@ -12,7 +12,7 @@ struct Choice {
 };
 
 std::vector<Choice> choices;
-ucontext_t driver, escape;  // the latter leads out of a run that has failed
+ucontext_t driver, escape;  // `escape` leaves a run that has failed
 std::string failure;
 
 bool is_ready(Thread& thread) { return !thread.done && (!thread.can_go_on || thread.can_go_on()); }
@@ -139,7 +139,7 @@ Result explore(const std::function<void()>& scenario, uint32_t unusual, Orders h
     at_hand->left = unusual;
     volatile bool failed = true;
     std::function<void()> body = scenario;
-    // A failure comes back to here, and leaves what the run has made as it is.
+    // A failure returns here, and leaves the objects of the run as they are.
     volatile bool begun = false;
     getcontext(&escape);
     if (!begun) {
@@ -148,7 +148,7 @@ Result explore(const std::function<void()>& scenario, uint32_t unusual, Orders h
       failed = false;
     }
     if (failed) {
-      new std::unique_ptr<Run>(std::move(at_hand));  // its threads are not at their ends
+      new std::unique_ptr<Run>(std::move(at_hand));  // leaked: its threads have not ended
       result.failure = failure;
       return result;
     }

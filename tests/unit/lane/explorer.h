@@ -1,12 +1,12 @@
-// Explores how threads may interleave, and which of the stores that C++ allows each load may see.
+// A model checker: explores the interleavings of threads, and the stores that each load may see by C++'s memory model.
 //
-// Explored is the compiled part itself, as g++ compiles it for ThreadSanitizer: explorer_memory.cc takes the place of
-// that library and learns of each access to memory.  Threads are coroutines of one thread.  At each atomic operation on
-// shared memory the explorer chooses the thread that goes on, and the store that a load sees.  It runs a scenario again
-// and again, with all choices of which at most a given number are unusual.  The usual choices are to go on with the
-// same thread, and to see the newest store.  Of C++'s memory model, only load buffering is left out.
+// It checks the library itself, as g++ compiles it for ThreadSanitizer: explorer_memory.cc replaces that sanitizer's
+// runtime and is called at each access to memory.  Threads are coroutines of one thread.  At each atomic operation on
+// shared memory the explorer chooses the thread that continues, and the store that a load sees.  It runs a scenario
+// repeatedly, with all sequences of choices that contain at most a given number of unusual ones.  The usual choices are
+// to continue the same thread, and to see the newest store.  Only load buffering of C++'s memory model is not covered.
 //
-// Found are data races on shared memory, threads that sleep for ever, and what a scenario checks.
+// It finds data races on shared memory, threads that sleep for ever, and failed checks of a scenario.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace explorer {
 
-/// A mutant: how orders of memory are changed.
+/// A mutant: a change of the memory orders.
 enum class Orders { kAsTheyAre, kNoneSequential, kAllRelaxed };
 
 struct Result {
@@ -23,18 +23,18 @@ struct Result {
   std::string failure;  // empty if there is none
 };
 
-/// Run `scenario`, which sets up, adds threads and calls `run`, with all choices of which at most `unusual` are
-/// unusual.  Stops at the first failure.
+/// Run `scenario`, which sets up, adds threads and calls `run`, with all sequences of choices that contain at most
+/// `unusual` unusual ones.  Stops at the first failure.
 Result explore(const std::function<void()>& scenario, uint32_t unusual, Orders orders);
 
-/// For scenarios: a thread that has to end, or, of a `service`, one that may be left waiting.
+/// Add a thread to a scenario.  The thread must end, unless it is a `service`, which may still wait at the end.
 void add_thread(std::function<void()> body, bool service = false);
-/// Run the threads until none can go on.
+/// Run the threads until none can continue.
 void run();
-/// In a thread: wait until other threads have met a condition, which they `announce`.
+/// Wait, in a thread, for a condition; the threads that change it call `announce`.
 void wait_until(std::function<bool()> condition);
 void announce();
-/// End this run, which has failed.
+/// End this run with a failure.
 [[noreturn]] void fail(const char* what);
 
 }  // namespace explorer

@@ -1,4 +1,4 @@
-// Shared memory as threads see it: in place of ThreadSanitizer, and of src/mapping.cc.
+// Shared memory as threads see it: replaces ThreadSanitizer's runtime and src/mapping.cc.
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -10,7 +10,7 @@
 namespace explorer {
 namespace {
 
-/// Where shared memory is mapped.
+/// The mappings of shared memory.
 constexpr uintptr_t kArena = uintptr_t(1) << 44, kArenaSize = uintptr_t(1) << 40;
 
 bool is_shared(const volatile void* address) { return reinterpret_cast<uintptr_t>(address) - kArena < kArenaSize; }
@@ -27,7 +27,7 @@ Location& location(volatile T* address) {
   return found->second;
 }
 
-/// What the driver stores, all threads know.
+/// All threads see the stores of the driver.
 void forget(const volatile void* address) {
   if (at_hand && is_shared(address)) at_hand->locations.erase(reinterpret_cast<uintptr_t>(address));
 }
@@ -68,7 +68,8 @@ void add_store(Location& found, volatile T* address, T value, const Order& order
   const uint32_t number = static_cast<uint32_t>(found.stores.size()), me = id_of(at_hand->current);
   View::at(view.seen, found.number) = number;
   if (order.sequential) View::at(at_hand->sequential, found.number) = number;
-  View released = before ? *before : View();  // of operations that read and write: what the one before has released
+  // For operations that read and write: the view that the previous one has released.
+  View released = before ? *before : View();
   if (order.releases) {
     released.join(view);
     ++view.clock[me];
@@ -88,7 +89,7 @@ void store(volatile T* address, T value, int how) {
   add_store(location(address), address, value, Order(how), nullptr);
 }
 
-/// Read the newest store and write `change` of it.
+/// Read the newest store and write `change` of its value.
 template <typename T, typename Change>
 T read_and_write(volatile T* address, int how, Change change) {
   if (!is_explored(address)) {
@@ -155,7 +156,7 @@ void* map_memory(int descriptor, size_t size) {
   Mapping& mapping = mappings[file.st_ino];
   if (mapping.users++ > 0) return mapping.base;
   mapping.size = size;
-  do {  // runs that failed have left memory there
+  do {  // failed runs have left memory there
     if (free_from + size > explorer::kArena + explorer::kArenaSize) free_from = explorer::kArena;
     mapping.base = mmap(reinterpret_cast<void*>(free_from), size, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, descriptor, 0);

@@ -1,4 +1,4 @@
-// What the parts of explorer.cc share: the run at hand.
+// The current run, which the parts of the model checker share.
 #pragma once
 
 #include <pthread.h>
@@ -18,10 +18,10 @@ namespace explorer {
 
 constexpr size_t kStack = 256 << 10;
 
-/// What a thread knows: how far others were, and which stores it has seen, or must not miss.
+/// The view of a thread: the progress of other threads that it knows of, and the oldest stores that it may still see.
 struct View {
   std::vector<uint32_t> clock;  // by thread
-  std::vector<uint32_t> seen;   // by location: number of a store
+  std::vector<uint32_t> seen;   // by location: the number of a store
 
   void join(const View& other) {
     join(clock, other.clock);
@@ -39,16 +39,16 @@ struct View {
 
 struct Store {
   uint64_t value;
-  View released;  // what a load that acquires learns
+  View released;  // the view that a load with acquire order gets
 };
 
-/// An atomic object: its stores in their order.
+/// An atomic object: its stores, in their order.
 struct Location {
   uint32_t number;
   std::vector<Store> stores;
 };
 
-/// Of a word of memory that is not atomic: its last write, and its reads since, by thread.
+/// A word of memory that is not atomic: its last write, and its later reads, by thread.
 struct Word {
   uint32_t writer = 0, written = 0;
   std::map<uint32_t, uint32_t> reads;
@@ -74,12 +74,12 @@ struct Run {
   Thread* current = nullptr;  // null in the driver
   bool exploring = false;
   size_t position = 0;
-  uint32_t left = 0;  // unusual choices that may yet be made
+  uint32_t left = 0;  // the number of unusual choices that are still allowed
   std::unordered_map<uintptr_t, Location> locations;
   uint32_t numbered = 0;
-  std::vector<uint32_t> sequential;  // by location: the number of the store that sequential loads must not miss
+  std::vector<uint32_t> sequential;  // by location: the number of the oldest store that sequential loads may see
   std::unordered_map<uintptr_t, Word> words;
-  std::map<int, std::shared_ptr<View>> doorbells;  // by descriptor of an eventfd: what those that rang have known
+  std::map<int, std::shared_ptr<View>> doorbells;  // by descriptor of an eventfd: the views of the threads that rang
   std::unordered_map<pthread_mutex_t*, Mutex> mutexes;
   View announced;
   std::unordered_map<uintptr_t, uint64_t> wakes;  // by futex
@@ -90,18 +90,18 @@ extern std::unique_ptr<Run> at_hand;
 /// The mutant.
 extern Orders orders;
 
-/// Whether a thread of the scenario is at work, and not the driver, which sets up and takes down.
+/// Return whether a thread of the scenario runs, and not the driver, which sets up and tears down.
 inline bool in_thread() { return at_hand && at_hand->current; }
 uint32_t id_of(const Thread* thread);
-/// Let others know, by way of `to`, what the current thread knows.
+/// Publish the view of the current thread through `to`.
 void release(View& to);
-/// One of so many options, of which the first is the usual one.
+/// Choose one of a number of options; the first one is the usual one.
 uint32_t choose(size_t options);
-/// Have one of the threads go on, the current one if it can; the driver if none can.
+/// Switch to a thread that can continue, usually the current one; to the driver if none can.
 void schedule();
-/// Have others go on until the current thread can.
+/// Switch to other threads until the current one can continue.
 void block(std::function<bool()> can_go_on);
-/// The current thread reads or writes memory that is not atomic.
+/// Record that the current thread reads or writes memory that is not atomic.
 void touch(const volatile void* address, size_t size, bool writes);
 
 }  // namespace explorer

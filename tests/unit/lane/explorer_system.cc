@@ -1,4 +1,4 @@
-// Threads, locks, futexes and doorbells: in place of the system's functions.
+// Threads, locks, futexes and doorbells: replace the functions of the system.
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>

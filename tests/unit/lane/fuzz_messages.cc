@@ -1,9 +1,8 @@
-// What an agent makes of messages that come from other hosts: whatever they say, also those of an agent that knows the
-// job's secret and lies, the agent ends at most, with a sentence that says why.
+// A fuzzer of messages from other hosts.  No message, even of an agent that knows the job's secret, may do more harm
+// than to end an agent, which reports why.
 //
-// An input is a program for two other hosts, and for the one worker of the agent's own, which is honest: see `Step`.
-// By itself this is a test with inputs from a seeded generator, see test_sanitizers.py; for libFuzzer, see
-// docs/testing.md.
+// An input is a program for two other hosts, and for the honest worker of the agent's own host: see `Step`.  As a
+// program it is a test with inputs from a seeded generator, see test_sanitizers.py; for libFuzzer, see docs/testing.md.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,13 +26,13 @@ namespace {
 using Input = std::vector<uint8_t>;
 
 constexpr uint32_t kHosts = 3;
-/// Bytes of a fragment at most.
+/// The most bytes of a fragment.
 constexpr size_t kFragment = 1 << 16;
-/// Of this size and more, fragments come in two parts.
+/// Fragments of this size or more are sent in two parts.
 constexpr size_t kLarge = 1 << 14;
-/// Bytes of all rings of a channel: a few fit.
+/// Bytes of all rings of a channel: room for a few.
 constexpr size_t kChannelBytes = 1 << 14;
-/// Turns after which an agent has done all that it can.
+/// The number of calls of run_once after which an agent has done all its work.
 constexpr int kTurns = 8;
 
 void check(bool fine, const char* what) {
@@ -42,34 +41,34 @@ void check(bool fine, const char* what) {
   std::abort();
 }
 
-/// What a step of a program does; its lowest bit says on which of the other hosts.
+/// The kinds of steps of a program; the lowest bit of a step selects one of the other hosts.
 enum Step : uint8_t {
   /// A message, see `say`.
   kSay = 0,
-  /// Bytes in a stream: which, how many, and they.
+  /// Bytes in a stream: the stream, the number of bytes, and the bytes.
   kBytes = 1,
-  /// Bytes that are in no stream: how many, and they.
+  /// Bytes outside of streams: their number, and the bytes.
   kNoise = 2,
-  /// What a stream holds back goes on: which, and how much of it.
+  /// Send bytes that a stream holds back: the stream, and the number of bytes.
   kGoOn = 3,
-  /// From now on the host reads nothing; or reads again.
+  /// The host stops reading, or reads again.
   kDeaf = 4,
-  /// The host is gone.
+  /// The host closes its connection.
   kGone = 5,
-  // Of the honest worker, each with the number of a table or allreduce.
+  // Steps of the honest worker, each with the number of a table or allreduce.
   kPushRows = 6,
   kPostRequest = 7,
   kWaitForRows = 8,
   kStartAllreduce = 9,
   kReopenAllreduce = 10,
   kReopenTable = 11,
-  // Of the same worker, with the other host's: a transfer's tag, and how many bytes; or all that came.
+  // Transfers of the same worker with that of the other host: the tag and the number of bytes; or all received bytes.
   kWriteBytes = 12,
   kReadBytes = 13,
   kSteps = 14
 };
 
-/// What kSay begins with, before bytes of it are changed.
+/// The template of kSay, before bytes are changed.
 enum Template : uint8_t {
   kAPush = 0,
   kAPull = 1,
@@ -82,10 +81,10 @@ enum Template : uint8_t {
   kTemplates = 8
 };
 
-/// How much of a message kSay holds back; the first of those streams that are not the message's own.
+/// The part of a message that kSay holds back; the first number of a stream that is not the message's own.
 constexpr uint8_t kNothingBack = 0, kHalfBack = 128, kAnotherStream = 253;
 
-/// Of a program, which reads as zeros behind its end.
+/// Reads a program; after its end it reads zeros.
 class Reader {
  public:
   Reader(const uint8_t* data, size_t size) : data_(data), left_(size) {}
@@ -108,7 +107,7 @@ class Reader {
   size_t left_;
 };
 
-/// One of the other hosts: what it hears, and what it has yet to say.
+/// One of the other hosts: the messages that it has received, and the bytes that it still has to send.
 class Other : public MessageSink {
  public:
   explicit Other(int socket) : socket_(socket), hearing_(dup(socket), *this, heard_) {}
@@ -127,7 +126,7 @@ class Other : public MessageSink {
     for (int i = 0; i < kTurns && !deaf; ++i) hearing_.read();
   }
   void send(const std::string& data) {
-    // What the agent has no room for is lost, so that what follows is noise.
+    // Bytes for which the agent has no room are lost, so the following bytes are noise.
     if (socket_ >= 0 && ::send(socket_, data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
   }
   void gone() {
@@ -137,11 +136,11 @@ class Other : public MessageSink {
     socket_ = -1;
   }
 
-  /// Questions without an answer, in their order.
+  /// Pulls that are not answered yet, in their order.
   std::vector<Header> pulls;
   std::string held[kPriorities];
   bool deaf = false;
-  /// By table: bytes of a row between hosts, and of one that is exact.
+  /// By table: bytes of a row between hosts, and of an uncached row.
   std::vector<std::pair<size_t, size_t>> rows;
 
  private:
@@ -164,7 +163,7 @@ class Other : public MessageSink {
   Buffer body_;
 };
 
-/// Three hosts of one worker and one agent each, of which the first is real.
+/// Three hosts of one worker and one agent each; only the first one is real.
 class Hosts {
  public:
   Hosts()
@@ -202,7 +201,7 @@ class Hosts {
     }
   }
 
-  /// Why the agent has ended, if it has.
+  /// Return why the agent has ended; empty if it has not.
   std::string run(const Input& input) {
     Reader reader(input.data(), input.size());
     try {
@@ -218,7 +217,7 @@ class Hosts {
     return "";
   }
 
-  /// Results that the honest worker got: pulls and sums, bytes of a ring, and that such bytes were taken.
+  /// The number of results of the honest worker: pulls, allreduces, bytes of a ring, and credits.
   uint32_t results = 0;
 
  private:
@@ -305,9 +304,9 @@ class Hosts {
   OpenTable& table(Reader& reader) { return tables_[reader.byte() % tables_.size()]; }
   OpenAllreduce& allreduce(Reader& reader) { return allreduces_[reader.byte() % allreduces_.size()]; }
 
-  /// A template, a table, sum or tag, a partition, chunk or how large a ring is, how many rows or bytes, and what a
-  /// question waits for, or which ring; a stream, if not the one where such messages belong; a byte that is to be
-  /// changed, and by what, if at all; and how much is held back.
+  /// The arguments are: a template; a table, allreduce or tag; a partition, chunk or size of a ring; the number of rows
+  /// or bytes; the version of a pull, or a ring; a stream, if not the message's own; a byte to change and its change,
+  /// if any; and the part that is held back.
   void say(Other& other, uint32_t from, Reader& reader) {
     const uint8_t kind = reader.byte() % kTemplates, which = reader.byte(), part = reader.byte(), count = reader.byte(),
                   want = reader.byte(), stream = reader.byte(), place = reader.byte(), change = reader.byte(),
@@ -393,7 +392,7 @@ class Hosts {
       data += other.held[stream].substr(0, part);
       other.held[stream].erase(0, part);
       size -= part;
-      // As large ones come: the agent has begun before the rest is there.
+      // As large messages arrive: the agent begins before the rest is there.
       const size_t first = data.size() > kLarge ? kLarge / 2 : data.size();
       other.send(data.substr(0, first));
       if (first == data.size()) continue;
@@ -410,7 +409,7 @@ class Hosts {
     return found;
   }
   void push_rows(OpenTable& table, Reader& reader) {
-    if (!table.requests.empty()) return;  // workers do not
+    if (!table.requests.empty()) return;  // workers do not push then
     const std::vector<int64_t> touched = ids(table, reader);
     const std::vector<float> rows(touched.size() * table.shape.width, 1);
     worker_.push(table.number, touched.data(), static_cast<uint32_t>(touched.size()),
@@ -450,7 +449,7 @@ class Hosts {
     if (is_new) found->second = link.out.open_ring(tag, 1);
     RingHeader& ring = link.out.ring(found->second);
     const uint32_t written = ring.written.load(), used = written - ring.consumed.load();
-    check(used <= ring.capacity, "more was taken than was given");
+    check(used <= ring.capacity, "more bytes were consumed than written");
     if (used == 0 && !is_new) ++results;
     if (bytes > ring.capacity - used) return;
     ring.written.store(written + bytes);
@@ -460,9 +459,9 @@ class Hosts {
     for (uint32_t number = 0; number < link.in.header().rings.load(); ++number) {
       RingHeader& ring = link.in.ring(number);
       if (ring.capacity == 0) continue;
-      check(link.in.ring_data(number) != nullptr, "a ring that is nowhere");
+      check(link.in.ring_data(number) != nullptr, "a ring without memory");
       const uint32_t written = ring.written.load(), there = written - ring.consumed.load();
-      check(there <= ring.capacity, "more was given than there is room for");
+      check(there <= ring.capacity, "more bytes were written than the ring holds");
       if (there == 0) continue;
       ++results;
       ring.consumed.store(written);
@@ -481,7 +480,7 @@ class Hosts {
     allreduce.output = Memory();
   }
   void reopen(OpenTable& table) {
-    if (!table.settled || !table.requests.empty()) return;  // something is under way
+    if (!table.settled || !table.requests.empty()) return;  // an operation is under way
     agent_.drop_table(table.number);
     worker_.drop_table(table.number);
     table.number += static_cast<uint32_t>(tables_.size());
@@ -498,7 +497,7 @@ class Hosts {
 
 // ------------------------------------------------------------------------------------------------- known programs
 
-/// Programs are put together from these.
+/// Parts of which programs are composed.
 Input joined(const std::vector<Input>& parts) {
   Input all;
   for (const Input& part : parts) all.insert(all.end(), part.begin(), part.end());
@@ -518,26 +517,26 @@ Input say(Template kind, uint8_t host, const How& how = {}) {
 
 struct Case {
   const char* name;
-  /// What the agent says when it ends, or part of it; empty if it does not.
+  /// Part of the reason with which the agent ends; empty if it does not end.
   const char* why;
-  /// What its worker gets.
+  /// The number of results of its worker.
   uint32_t results;
   Input program;
 };
 
-/// Programs of honest hosts, and of those that once did harm.
+/// Programs of honest hosts, and programs that once did harm.
 std::vector<Case> cases() {
-  /// Both others push to the partitions of table 0 that are here.
+  /// Both other hosts push to the partitions of table 0 on this host.
   const Input pushes = joined({say(kAPush, 1, {0, 0, 5}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
                                say(kAPush, 2, {0, 3, 0})});
   const Input halves = joined({say(kAPush, 1, {1, 1, 4}), say(kAPush, 2, {1, 1, 2})});
   const Input wide = joined({say(kAPush, 1, {2, 0, 10}), say(kAPush, 2, {2, 0, 10})});
   const Input answers = joined({say(kAnAnswer, 1), say(kAnAnswer, 2)});
-  /// And to what this host gives of sums.
+  /// Both other hosts answer this host's contributions.
   const Input parts = joined({say(kAContribution, 1, {0, 0}), say(kAContribution, 2, {0, 0})});
   const Input totals = joined({say(kAContribution, 1, {1, 2}), say(kAContribution, 2, {1, 2}), say(kAResult, 1, {1, 0}),
                                say(kAResult, 2, {1, 1})});
-  // Of messages in a stream that is not theirs.
+  // Messages in the wrong stream.
   const uint8_t urgent = kAnotherStream + kAllreduce, pulls = kAnotherStream + kPullRequests;
   return {
       {"rows", "", 1,
@@ -553,17 +552,17 @@ std::vector<Case> cases() {
        joined({step(kPushRows, 1, {0, 0}), pushes, step(kPostRequest, 1, {0, 1}), answers, step(kWaitForRows, 1, {0}),
                step(kReopenTable, 1, {0}), step(kPushRows, 1, {0, 2}), pushes, step(kPostRequest, 1, {0, 0, 2}),
                answers, step(kWaitForRows, 1, {0})})},
-      {"pulls of others", "", 0,
+      {"pulls of other hosts", "", 0,
        joined({say(kAPull, 1, {0, 0, 3, 1}), say(kAPull, 2, {0, 3, 0, 1}), step(kDeaf, 2), say(kAPull, 2, {1, 1, 4, 0}),
                say(kAPull, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes, step(kDeaf, 2), say(kABye, 2),
                step(kGone, 2)})},
-      {"sums", "", 2,
+      {"allreduces", "", 2,
        joined({step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {1}), parts, totals,
                step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {1})})},
-      {"parts that come early", "", 1,
+      {"early contributions", "", 1,
        joined({step(kReopenAllreduce, 1, {0}), parts, step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {0}),
                step(kStartAllreduce, 1, {0})})},
-      {"halves of messages", "", 2,
+      {"messages in two parts", "", 2,
        joined({step(kPushRows, 1, {0, 0}), step(kStartAllreduce, 1, {0}),
                say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), say(kAPull, 1, {0, 0, 3, 1, 0, 0, 0, kHalfBack}),
                say(kAContribution, 1, {0, 0, 0, 0, 0, 0, 0, kHalfBack}), step(kGoOn, 1, {kPullRequests, 128}),
@@ -571,17 +570,17 @@ std::vector<Case> cases() {
                step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
                say(kAPush, 2, {0, 3, 0}), say(kAContribution, 2, {0, 0}), step(kPostRequest, 1, {0, 0, 0}), answers,
                step(kWaitForRows, 1, {0}), step(kStartAllreduce, 1, {0})})},
-      {"as many pulls as requests ask", "", 1,
+      {"as many pulls as requests need", "", 1,
        joined({repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2), step(kPushRows, 1, {1, 0}), halves,
                repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2), step(kPostRequest, 1, {1, 0, 0}), answers,
                step(kWaitForRows, 1, {1})})},
-      {"more pulls than requests ask", "too many pulls", 0,
+      {"more pulls than requests need", "too many pulls", 0,
        repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2 + 2)},
       {"transfers", "", 3,
        joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {5, 1, 9, 1}), step(kReadBytes, 1),
                say(kARingData, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kReadBytes, 1),
                step(kGoOn, 1, {kTransfers, 255}), step(kReadBytes, 1)})},
-      {"transfers of this host's", "", 2,
+      {"transfers of this host", "", 2,
        joined({step(kWriteBytes, 1, {2, 200}), step(kWriteBytes, 2, {3, 100}), say(kARingCredit, 1, {0, 0, 200, 0}),
                step(kWriteBytes, 1, {2, 250}), say(kARingCredit, 1, {0, 0, 250, 0}), step(kWriteBytes, 1, {2, 0})})},
       {"a ring that gets another tag", "", 2,
@@ -591,27 +590,27 @@ std::vector<Case> cases() {
        joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {4, 0, 1, 0})})},
       {"another size of a ring", "does not fit its ring", 1,
        joined({say(kARingData, 1, {3, 0, 200, 0}), step(kReadBytes, 1), say(kARingData, 1, {3, 1, 200, 0})})},
-      {"a transfer too large", "does not fit its ring", 0,
+      {"too large a transfer", "does not fit its ring", 0,
        joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {3, 0, 57, 0})})},
-      {"rings too large", "no room for another ring", 0,
+      {"too large rings", "no room for another ring", 0,
        joined({say(kARingData, 1, {1, 5, 1, 0}), say(kARingData, 1, {2, 5, 1, 1}), say(kARingData, 1, {3, 5, 1, 2})})},
-      {"a ring of no size", "malformed ring", 0, say(kARingData, 1, {1, 13, 1, 0})},
-      {"more taken than sent", "a credit for more bytes", 0,
+      {"a ring without a size", "malformed ring", 0, say(kARingData, 1, {1, 13, 1, 0})},
+      {"more consumed than sent", "a credit for more bytes", 0,
        joined(
            {step(kWriteBytes, 1, {2, 200}), say(kARingCredit, 1, {0, 0, 200, 0}), say(kARingCredit, 1, {0, 0, 1, 0})})},
-      {"taken of no ring", "a credit for more bytes", 0, say(kARingCredit, 1, {0, 0, 0, 7})},
+      {"a credit of an unknown ring", "a credit for more bytes", 0, say(kARingCredit, 1, {0, 0, 0, 7})},
       {"noise", "malformed fragment", 0, step(kNoise, 1, {4, 1, 2, 3, 255})},
       {"a host that is gone", "is lost", 0, joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), step(kGone, 1)})},
-      // What once wrote or read where nothing was.
+      // Programs that once accessed memory out of bounds.
       {"two pushes at a time", "stream", 0,
        joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), say(kAPush, 1, {0, 0, 1, 0, pulls}),
                step(kGoOn, 1, {kRowsInOrder, 255})})},
       {"two pulls at a time", "stream", 0,
        joined({say(kAPull, 1, {0, 0, 5, 0, 0, 0, 0, 8}), say(kAPull, 1, {0, 0, 1, 0, urgent}),
                step(kGoOn, 1, {kPullRequests, 255})})},
-      {"two answers at a time to one question", "stream", 0,
+      {"two answers at a time to one pull", "stream", 0,
        joined({step(kPushRows, 1, {1, 0}), halves, step(kPostRequest, 1, {1, 0, 0}),
-               // The second is put together byte by byte: the template answers a question once.
+               // The second answer is composed byte by byte, since the template answers a pull once.
                say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}), step(kBytes, 1, {kPullRequests,
                                                                               32,
                                                                               3,
@@ -647,12 +646,12 @@ std::vector<Case> cases() {
                                                                               0,
                                                                               0}),
                step(kGoOn, 1, {kRowsInOrder, 255})})},
-      {"a result of a sum of which only a part has come", "an unknown allreduce", 0,
+      {"a result of an allreduce with a contribution only", "an unknown allreduce", 0,
        joined({say(kAContribution, 1, {2, 0}), say(kAResult, 1, {2, 0})})},
-      {"a part that goes on when its sum is gone", "", 1,
+      {"a contribution that continues after its allreduce is dropped", "", 1,
        joined({step(kStartAllreduce, 1, {0}), parts, say(kAContribution, 1, {0, 0, 0, 0, 0, 0, 0, 8}),
                step(kReopenAllreduce, 1, {0}), step(kGoOn, 1, {kAllreduce, 255})})},
-      {"a result that goes on when its sum is gone", "stream", 0,
+      {"a result that continues after its allreduce is dropped", "stream", 0,
        joined({step(kStartAllreduce, 1, {1}), say(kAContribution, 1, {1, 2}), say(kAContribution, 2, {1, 2}),
                say(kAResult, 2, {1, 1}), say(kAResult, 1, {1, 0, 0, 0, 0, 0, 0, kHalfBack}),
                say(kAResult, 1, {1, 0, 0, 0, pulls}), step(kReopenAllreduce, 1, {1}),
@@ -679,7 +678,7 @@ void write_seeds(const std::string& folder) {
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-/// The first argument is a folder, for what is found and for what it begins with; or one input, to see it again.
+/// The first argument is a folder for seeds and findings, or an input to run again.
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (*argc > 1 && std::filesystem::is_directory((*argv)[1])) write_seeds((*argv)[1]);
   return 0;
@@ -696,7 +695,7 @@ namespace {
 
 using Random = std::mt19937;
 
-/// A program that is another one, or two, with some bytes changed, left out, put in or repeated.
+/// Return a mutation of one program or two: bytes are changed, removed, inserted or repeated.
 Input mutated(const std::vector<Case>& from, Random& random) {
   const auto below = [&random](size_t limit) { return random() % std::max<size_t>(1, limit); };
   const Case* base = &from[below(from.size())];
@@ -734,7 +733,7 @@ int main(int argc, char** argv) {
     Hosts hosts;
     const std::string why = hosts.run(each.program);
     if ((*each.why ? why.find(each.why) == std::string::npos : !why.empty()) || hosts.results != each.results) {
-      std::fprintf(stderr, "%s: the agent says '%s', %u results\n", each.name, why.c_str(), hosts.results);
+      std::fprintf(stderr, "%s: the agent reports '%s', %u results\n", each.name, why.c_str(), hosts.results);
       return 1;
     }
   }

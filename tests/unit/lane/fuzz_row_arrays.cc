@@ -1,8 +1,8 @@
-// What is read out of MXNet's arrays: ids and rows are those that are in them, whatever their types, and bytes that are
-// cut short or changed are refused, or read as what they say, without a look at what lies behind them.
+// A fuzzer of arrays of MXNet: ids and rows of all types are read as they are.  Truncated or changed bytes are refused,
+// or read as what they encode, without an access behind their end.
 //
-// MXNet is a few functions here, since the sanitizers see into no library that was compiled without them; with the real
-// one, tests/unit/lane/test_row_arrays.py has the same calls.
+// A few functions stand in for MXNet, since sanitizers do not check a library that was compiled without them.  The
+// tests with MXNet itself are in test_row_arrays.py.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,7 @@ void check(bool fine, const char* what) {
   std::abort();
 }
 
-/// An array of MXNet's: a dense one, or the raw bytes of one with rows.
+/// An array of MXNet: a dense one, or the raw bytes of a row_sparse one.
 struct Array {
   int dtype = 0;
   std::vector<int64_t> shape;
@@ -106,14 +106,15 @@ void look_for_ids() {
     case 2: put<float>(array, kFloat32, ids); break;
     default: put<double>(array, kFloat64, ids);
   }
-  std::vector<int64_t> found(count);  // no room for one more
+  std::vector<int64_t> found(count);  // no room for another id
   const int64_t number = read_row_ids(kMxnet, &array, rows, count, found.data());
-  check((number < 0) == wrong, "ids outside of a table are refused, and no others");
+  check((number < 0) == wrong, "exactly the ids outside of the table must be refused");
   if (wrong) return;
   found.resize(number);
   const std::set<int64_t> expected(ids.begin(), ids.end());
-  check(std::equal(found.begin(), found.end(), expected.begin(), expected.end()), "ids are sorted and unique");
-  check(read_row_ids(kMxnet, &array, rows, count - 1, found.data()) == -1, "more ids than there is room for");
+  check(std::equal(found.begin(), found.end(), expected.begin(), expected.end()), "ids must be sorted and unique");
+  check(read_row_ids(kMxnet, &array, rows, count - 1, found.data()) == -1,
+        "more ids than there is room for must be refused");
 }
 
 void look_for_rows() {
@@ -125,7 +126,7 @@ void look_for_rows() {
   Array like;
   like.shape = {rows, kRowWidth};
   RowArray made(kMxnet, &like, kFloat32, sizeof(float), ids.data(), static_cast<uint32_t>(count));
-  check(made.handle() != nullptr, "an array of rows is made");
+  check(made.handle() != nullptr, "an array of rows must be created");
   std::vector<float> written(count * kRowWidth);
   for (float& value : written) value = static_cast<float>(below(100));
   std::memcpy(made.values(), written.data(), written.size() * sizeof(float));
@@ -135,18 +136,18 @@ void look_for_rows() {
     return read_rows(kMxnet, array, rows, kRowWidth, kFloat32, count, found.data(),
                      reinterpret_cast<char*>(values.data()));
   };
-  check(read(made.handle()) == count && found == ids && values == written, "what is written is read");
+  check(read(made.handle()) == count && found == ids && values == written, "written rows must be read back");
 
   const std::vector<char>& whole = static_cast<Array*>(made.handle())->data;
   for (int change = 0; change < kChanges; ++change) {
-    // On the heap and no larger, so that a look behind it is seen.
+    // On the heap and exactly as large, so that an access behind it is detected.
     Array other;
     const bool cut = below(2) == 0;
     other.data.assign(whole.begin(), whole.begin() + (cut ? below(whole.size()) : whole.size()));
     other.data.shrink_to_fit();
     if (!cut) other.data[below(other.data.size())] ^= static_cast<char>(1 + below(255));
     const int64_t number = read(&other);
-    check(number <= (cut ? -1 : count), "bytes that are cut short are refused");
+    check(number <= (cut ? -1 : count), "truncated bytes must be refused");
   }
 }
 

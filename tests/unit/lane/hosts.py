@@ -1,4 +1,4 @@
-"""Agents and workers of several hosts in one process: the compiled part as jobs put it together, without a job."""
+"""Agents and workers of several hosts in one process: the compiled library as jobs use it, without a job."""
 import ctypes
 import itertools
 import os
@@ -24,63 +24,63 @@ def pointer(array):
 
 
 class OnComplete(ctypes.Structure):
-    """As MXNet's engine gives it."""
+    """The callback that MXNet's engine passes to asynchronous operations."""
 
     _fields_ = [('callback', ctypes.c_void_p), ('engine', ctypes.c_void_p), ('parameter', ctypes.c_void_p)]
 
 
-class Called:
-    """`there` is set once `complete` is called."""
+class Completion:
+    """A callback `complete`, and the event `done`, which the callback sets."""
 
-    #: The compiled part may still be on its way out of them when `there` is set.
+    #: All callbacks: the compiled library may not have returned from one when `done` is set.
     _callbacks = []
 
     def __init__(self):
-        self.there = threading.Event()
+        self.done = threading.Event()
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
-            lambda *_: self.there.set())
+            lambda *_: self.done.set())
         self._callbacks.append(self._callback)
         self.complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
 
 
-def begin(transfer, source, target):
-    """Make a move once more, as MXNet's engine does; its `there` is set when it is made."""
-    called = Called()
-    called.arrays = source, target
-    use = lib.checked(lib.transfer_run_new(transfer.pointer, None if source is None else pointer(source),
-                                   None if target is None else pointer(target)))
-    lib.transfer_start(None, ctypes.addressof(called.complete), use)
-    lib.transfer_run_close(use)
-    return called
+def start(transfer, source, target):
+    """Start a run of a transfer, as MXNet's engine does; return its completion."""
+    completion = Completion()
+    completion.arrays = source, target
+    run = lib.checked(lib.transfer_run_new(transfer.pointer, None if source is None else pointer(source),
+                                           None if target is None else pointer(target)))
+    lib.transfer_start(None, ctypes.addressof(completion.complete), run)
+    lib.transfer_run_close(run)
+    return completion
 
 
 class WorkerBuffer:
-    """One worker's place of a sum."""
+    """The buffer of an allreduce in one worker."""
 
     def __init__(self, pointer, dtype, count):
         self.pointer = pointer
         memory = ctypes.c_char * (count * dtype.itemsize)
         self.input, self.output = [np.frombuffer(memory.from_address(address), dtype)
                                    for address in (lib.allreduce_input(pointer), lib.allreduce_output(pointer))]
-        self._called = Called()
-        self.there = self._called.there
+        self._completion = Completion()
+        self.done = self._completion.done
 
-    def begin(self, priority=0):
-        """What is in `input` is complete."""
-        self.there.clear()
+    def start(self, priority=0):
+        """Start a run; `input` is complete."""
+        self.done.clear()
         lib.allreduce_set_priority(self.pointer, priority)
-        lib.allreduce_start(None, ctypes.addressof(self._called.complete), self.pointer)
+        lib.allreduce_start(None, ctypes.addressof(self._completion.complete), self.pointer)
 
     def run(self, values):
-        """Give values; the sum of all workers."""
+        """Run with the input `values`; return the sum over all workers."""
         self.input[:] = values
-        self.begin()
-        assert self.there.wait(LIMIT_MS / 1000)
+        self.start()
+        assert self.done.wait(LIMIT_MS / 1000)
         return self.output.copy()
 
 
 class Hosts:
-    """`workers` of each host, `agents` of each host; errors of agents are in `failures`."""
+    """Hosts with the given numbers of workers and agents; `failures` has the errors of agents."""
 
     def __init__(self, workers, agents, call=None):
         self.failures = []
@@ -104,47 +104,47 @@ class Hosts:
                     lib.checked(lib.worker_add_agent(worker, number, doorbell, lib.agent_block(agent)))
         self.start()
         self.tables = {}
-        #: By table: descriptors of the memory that workers share for it.
+        #: Descriptors of the memory that workers share for each table.
         self.memories = {}
-        #: By table and agent: a descriptor of the memory that the agent shares for the table.
+        #: Descriptor of the memory that an agent shares for a table, by table and agent.
         self.agent_memories = {}
         self._channels = {}
 
     def start(self):
-        """Have agents work."""
+        """Start the agents."""
         for number in range(len(self.agents)):
             self.start_agent(number)
 
     def start_agent(self, number):
         lib.checked(lib.agent_start(self.agents[number]))
 
-    def join(self, one, other):
-        for agent, peer, sock in zip((one, other), (other, one), socket.socketpair()):
+    def join(self, first, second):
+        for agent, peer, sock in zip((first, second), (second, first), socket.socketpair()):
             self.give(agent, peer, sock)
 
     def give(self, agent, peer, sock):
-        """Give an agent its connection with another one."""
+        """Hand an agent its connection with another one."""
         lib.checked(lib.agent_connect(self.agents[agent], peer, sock.detach()))
 
     def table(self, number, rows, width, owners, dtype=np.float32, halves=False):
-        """A new table, of zeros."""
+        """Add a table of zeros."""
         shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], halves, len(owners), library.numbers(owners))
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_table(agent, *shape))
         self.memories[number] = []
         for host, local, worker in self.workers:
-            mine = lib.checked(lib.worker_add_table(worker, *shape))
-            self.memories[number].append(os.dup(mine))
+            worker_memory = lib.checked(lib.worker_add_table(worker, *shape))
+            self.memories[number].append(os.dup(worker_memory))
             for agent, pointer_of_agent in enumerate(self.agents):
                 if self.agent_hosts[agent] == host:
-                    lib.checked(lib.agent_attach(pointer_of_agent, number, local, mine))
-                    theirs = lib.checked(lib.agent_table(pointer_of_agent, number))
-                    lib.checked(lib.worker_attach(worker, number, agent, theirs))
+                    lib.checked(lib.agent_attach(pointer_of_agent, number, local, worker_memory))
+                    agent_memory = lib.checked(lib.agent_table(pointer_of_agent, number))
+                    lib.checked(lib.worker_attach(worker, number, agent, agent_memory))
                     if (number, agent) in self.agent_memories:
-                        os.close(theirs)
+                        os.close(agent_memory)
                     else:
-                        self.agent_memories[number, agent] = theirs
+                        self.agent_memories[number, agent] = agent_memory
 
     def rule(self, number, kind, slot=0, **settings):
         values = {**dict.fromkeys(lib.rule_settings, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
@@ -153,15 +153,15 @@ class Hosts:
             lib.checked(lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array))
 
     def states(self, number, width, count=1):
-        """Give the table optimizer state, zeros; arrays by slot and partition."""
+        """Add zeros as optimizer state of a table; return the arrays by slot and partition."""
         rows, _, dtype, owners = self.tables[number]
-        found = [[np.zeros((-(-(rows - part) // len(owners)), width), dtype) for part in range(len(owners))]
-                 for _ in range(count)]
-        for slot, parts in enumerate(found):
+        states = [[np.zeros((-(-(rows - part) // len(owners)), width), dtype) for part in range(len(owners))]
+                  for _ in range(count)]
+        for slot, parts in enumerate(states):
             for part, array in enumerate(parts):
                 lib.checked(lib.agent_set_state(self.agents[owners[part]], number, part, slot, pointer(array),
                                                width * dtype.itemsize))
-        return found
+        return states
 
     def push(self, worker, number, ids, rows):
         ids = np.ascontiguousarray(ids, np.int64)
@@ -174,15 +174,15 @@ class Hosts:
         return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0))
 
     def deliver(self, worker, number, ids):
-        """Ask for rows as MXNet's engine does; where they will be, and what is set when they are."""
+        """Request rows as MXNet's engine does; return the array that they are written to, and the completion."""
         ids = np.ascontiguousarray(ids, np.int64)
         out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
         handle = self.workers[worker][2]
         request = lib.checked(lib.worker_post(handle, number, pointer(ids), len(ids), 0, 1))
-        called = Called()
-        lib.worker_deliver(None, ctypes.addressof(called.complete),
+        completion = Completion()
+        lib.worker_deliver(None, ctypes.addressof(completion.complete),
                            lib.checked(lib.delivery_new(handle, number, request, pointer(out))))
-        return out, called
+        return out, completion
 
     def overflows(self, worker, number):
         return lib.checked(lib.worker_overflows(self.workers[worker][2], number))
@@ -199,15 +199,15 @@ class Hosts:
         return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
     def allreduce(self, number, dtype, count):
-        """A new dense sum; what each worker knows it by."""
+        """Open an allreduce; return the buffer of each worker."""
         opened = []
         for _, local, worker in self.workers:
             shape = lib.dtypes[np.dtype(dtype).name], count
-            mine = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
+            worker_memory = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
             agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
-            theirs = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, mine))
-            opened.append(lib.checked(lib.worker_attach_allreduce(worker, number, theirs)))
-            os.close(theirs)
+            agent_memory = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, worker_memory))
+            opened.append(lib.checked(lib.worker_attach_allreduce(worker, number, agent_memory)))
+            os.close(agent_memory)
         return [WorkerBuffer(pointer, np.dtype(dtype), count) for pointer in opened]
 
     def drop_allreduce(self, number):
@@ -217,38 +217,38 @@ class Hosts:
             lib.checked(lib.worker_drop_allreduce(worker, number))
 
     def traffic(self, worker):
-        """Bytes by kind of message that a worker's host has sent, and received."""
+        """Return the bytes that a worker's host has sent and received, by kind of message."""
         counts = (ctypes.c_uint64 * 18)()
         lib.checked(lib.worker_traffic(self.workers[worker][2], counts, 9))
         return list(counts[:9]), list(counts[9:])
 
     def link(self, room=1 << 26):
-        """Open the channels between all workers, of whose rings each has `room` bytes."""
+        """Open the channels between all workers; the rings of each channel have `room` bytes."""
         for rank, (host, local, worker) in enumerate(self.workers):
-            for other, (their_host, _, _) in enumerate(self.workers):
+            for other, (other_host, _, _) in enumerate(self.workers):
                 if other == rank:
                     continue
                 incoming = lib.checked(lib.worker_open_incoming(worker, other, room))
-                if their_host == host:
+                if other_host == host:
                     self._channels[other, rank] = os.dup(incoming)
                     continue
                 agent = self.agents[lib.checked(lib.worker_channel_agent(worker, rank, other))]
-                lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, their_host, incoming))
+                lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, other_host, incoming))
                 outgoing = lib.checked(lib.worker_open_outgoing(worker, other, room))
-                lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, their_host, outgoing))
+                lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, other_host, outgoing))
         for rank, (host, _, worker) in enumerate(self.workers):
-            for other, (their_host, _, their_worker) in enumerate(self.workers):
+            for other, (other_host, _, other_worker) in enumerate(self.workers):
                 if other == rank:
                     continue
-                if their_host != host:
+                if other_host != host:
                     lib.checked(lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other)))
                     continue
                 incoming = self._channels.pop((rank, other))
-                lib.checked(lib.worker_link(worker, other, incoming, lib.worker_block(their_worker)))
+                lib.checked(lib.worker_link(worker, other, incoming, lib.worker_block(other_worker)))
                 os.close(incoming)
 
     def everywhere(self, function):
-        """Call a function of every worker's number, each in a thread of its own; the results."""
+        """Call `function(number)` for every worker, each in its own thread; return the results."""
         results = [None] * len(self.workers)
 
         def run(worker):
@@ -272,10 +272,10 @@ class Hosts:
 
 @contextmanager
 def hosts(workers, agents, call=None):
-    """Several hosts, none of which may have failed in the end."""
-    made = Hosts(workers, agents, call)
+    """Create several hosts; in the end no agent may have failed."""
+    job = Hosts(workers, agents, call)
     try:
-        yield made
-        assert made.failures == []
+        yield job
+        assert job.failures == []
     finally:
-        made.close()
+        job.close()

@@ -1,4 +1,4 @@
-// A job of several hosts, put together in one process.
+// A job of several hosts in one process.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,17 +18,17 @@ namespace lane {
 constexpr int kLimitMs = 60000;
 constexpr uint32_t kWidth = 3;
 
-/// Told what is wrong; does not return.
+/// Reports a failure; does not return.
 inline void (*fail)(const char* what) = [](const char* what) {
   std::fprintf(stderr, "%s\n", what);
   std::_Exit(1);
 };
 
-inline void check(bool fine, const char* what) {
-  if (!fine) fail(what);
+inline void check(bool condition, const char* failure) {
+  if (!condition) fail(failure);
 }
 
-/// Agents have yet to be started.
+/// The agents are not started yet.
 struct Job {
   Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& agents_on) {
     for (uint32_t host = 0; host < agents_on.size(); ++host) {
@@ -37,14 +37,14 @@ struct Job {
     membership.worker_counts = workers_on;
     for (uint32_t number = 0; number < membership.agent_hosts.size(); ++number) {
       agents.push_back(std::make_unique<Agent>(number, membership, [](uint32_t, uint32_t, const RowList&) {},
-                                             [](const std::string& why) { check(false, why.c_str()); }));
+                                               [](const std::string& why) { check(false, why.c_str()); }));
       for (uint32_t other = 0; other < number; ++other) {
         if (membership.agent_hosts[other] == membership.agent_hosts[number]) continue;
         int pair[2];
         check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
-        // What is sent stays with its sender for a while, as on a slow link.
-        const int little = 4096;
-        for (int end : pair) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
+        // Small buffers: data stays at the sender for a while, as on a slow link.
+        const int buffer_bytes = 4096;
+        for (int end : pair) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
         agents[number]->connect(other, pair[0]);
         agents[other]->connect(number, pair[1]);
       }
@@ -65,14 +65,14 @@ struct Job {
   void add_allreduce(uint32_t number, uint32_t size) {
     for (size_t i = 0; i < workers.size(); ++i) {
       const uint32_t agent = workers[i]->allreduce_agent(number);
-      const int mine = workers[i]->allreduce().open(number, workers[i]->position(agent), Dtype::kFloat32, size);
-      const int theirs = agents[agent]->open_allreduce(number, locals[i], Dtype::kFloat32, size, mine);
-      workers[i]->allreduce().attach(number, theirs);
-      close(theirs);
+      const int input = workers[i]->allreduce().open(number, workers[i]->position(agent), Dtype::kFloat32, size);
+      const int output = agents[agent]->open_allreduce(number, locals[i], Dtype::kFloat32, size, input);
+      workers[i]->allreduce().attach(number, output);
+      close(output);
     }
   }
 
-  /// Channels between all workers.
+  /// Open and link the channels between all workers.
   void link() {
     constexpr size_t kRingBytes = 1 << 25;
     std::vector<std::vector<int>> channels(workers.size(), std::vector<int>(workers.size(), -1));
@@ -106,9 +106,9 @@ struct Job {
   void add_table(uint32_t number, const TableShape& shape) {
     for (auto& agent : agents) agent->add_table(number, shape);
     for (size_t i = 0; i < workers.size(); ++i) {
-      const int mine = workers[i]->add_table(number, shape);
+      const int worker_memory = workers[i]->add_table(number, shape);
       for (uint32_t agent : membership.agents_of(hosts[i])) {
-        agents[agent]->attach(number, locals[i], mine);
+        agents[agent]->attach(number, locals[i], worker_memory);
         workers[i]->attach(number, agent, agents[agent]->table_descriptor(number));
       }
     }

@@ -1,5 +1,5 @@
-// In place of src/mapping.cc: maps each piece of memory once a process.  ThreadSanitizer finds races by addresses, and
-// agents and workers that are threads of one process would map the same memory at several.
+// Replaces src/mapping.cc: maps each region of memory once in a process.  ThreadSanitizer finds races by addresses, but
+// agents and workers that are threads of one process would map a region at several addresses.
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -20,7 +20,7 @@ struct Mapping {
 
 std::mutex mutex;
 
-/// By the file's number; never destroyed, since threads may still run at exit.
+/// Mappings by the inode of the file; never destroyed, since threads may still run at exit.
 std::map<ino_t, Mapping>& mappings() {
   static auto* const all = new std::map<ino_t, Mapping>;
   return *all;

@@ -1,6 +1,6 @@
-// Small scenarios of the lane, explored as explorer.h says: the counters of shared.h and the rings of channel.h.  Each
-// is explored as it is, and with mutants of the orders of memory, which have to fail.  Ends with 1 where a scenario
-// fails, or a mutant does not.
+// Scenarios of the lane for the model checker of explorer.h: the counters of shared.h and the rings of channel.h.  Each
+// one is checked as it is, and with mutants of the memory orders, which must fail.  Exits with 1 if a scenario fails,
+// or a mutant does not.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -38,7 +38,7 @@ std::vector<float> pull(Worker& worker, const std::vector<int64_t>& ids, uint32_
   return rows;
 }
 
-/// Two workers push rows of a table, of which one agent of their host owns all partitions, and the other one none.
+/// Two workers push rows of a table; one agent of their host owns all of its partitions, the other agent none.
 void rounds() {
   Job job({2}, {2});
   add_table(job, 4, {1, 1});
@@ -56,21 +56,21 @@ void rounds() {
   explorer::run();
 }
 
-/// Exact pulls, of which one waits for the room of another one.
+/// Uncached pulls, one of which waits for the room of another one.
 void pulls() {
   Job job({3, 1}, {1, 1});
   add_table(job, 4, {1, 0});
   serve(job);
   for (uint32_t me = 0; me < 3; ++me) {
     add_thread([&worker = *job.workers[me], me] {
-      const std::vector<int64_t> elsewhere = {0, 2}, here = {1};
-      for (float value : pull(worker, me < 2 ? elsewhere : here, kUncached)) check(value == 0, "a wrong row");
+      const std::vector<int64_t> remote = {0, 2}, local = {1};
+      for (float value : pull(worker, me < 2 ? remote : local, kUncached)) check(value == 0, "a wrong row");
     });
   }
   explorer::run();
 }
 
-/// Exact pulls of two workers, of which the second one begins once the first one has given its room back.
+/// Uncached pulls of two workers; the second worker starts once the first one has released its rows.
 void pulls_in_turn() {
   Job job({2, 1}, {1, 1});
   add_table(job, 4, {1, 0});
@@ -86,13 +86,13 @@ void pulls_in_turn() {
   explorer::run();
 }
 
-/// What MXNet's engine would do once something is there.
+/// Stands in for the engine's callback: count a complete operation.
 void count(void*, void* number, const void*) {
   ++*static_cast<uint32_t*>(number);
   explorer::announce();
 }
 
-/// Two sums of two workers.
+/// Two allreduces of two workers.
 void allreduces() {
   Job job({2}, {1});
   job.add_allreduce(0, 1);
@@ -100,12 +100,12 @@ void allreduces() {
   for (auto& worker : job.workers) {
     add_thread([&worker = *worker] {
       WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(0);
-      uint32_t made = 0;
+      uint32_t completed = 0;
       for (uint32_t step = 1; step <= 2; ++step) {
         const float value = static_cast<float>(step);
         std::memcpy(buffer.input(), &value, sizeof value);
-        buffer.start({count, nullptr, &made});
-        explorer::wait_until([&] { return made == step; });
+        buffer.start({count, nullptr, &completed});
+        explorer::wait_until([&] { return completed == step; });
         float total;
         std::memcpy(&total, buffer.output(), sizeof total);
         check(total == 2 * value, "a wrong sum");
@@ -115,7 +115,8 @@ void allreduces() {
   explorer::run();
 }
 
-/// One worker gives another one arrays by a ring that has room for two, then others by a new tag of the ring.
+/// One worker sends another one arrays through a ring with room for two, then more arrays through the ring with a new
+/// tag.
 void transfer_arrays(Job& job) {
   constexpr uint32_t kUses = 3;
   constexpr uint64_t kElements = 32;
@@ -127,16 +128,16 @@ void transfer_arrays(Job& job) {
       std::vector<float> arrays[kUses];
       for (uint64_t tag = 0; tag < 2; ++tag) {
         const auto transfer = std::make_shared<PersistentTransfer>(worker.channels(), me, tag, Dtype::kFloat32, false,
-                                                 me * kElements * sizeof(float));
+                                                                   me * kElements * sizeof(float));
         me == 0 ? transfer->send(1, all) : transfer->receive(0, all);
         transfer->open();
-        uint32_t made = 0;
+        uint32_t completed = 0;
         for (uint32_t use = 0; use < kUses - tag; ++use) {
           arrays[use].assign(kElements, me == 0 ? static_cast<float>(10 * tag + use) : -1.0F);
           char* const data = reinterpret_cast<char*>(arrays[use].data());
-          transfer->start(data, data, {count, nullptr, &made});
+          transfer->start(data, data, {count, nullptr, &completed});
         }
-        explorer::wait_until([&] { return made == kUses - tag; });
+        explorer::wait_until([&] { return completed == kUses - tag; });
         for (uint32_t use = 0; use < kUses - tag; ++use) {
           check(arrays[use].back() == static_cast<float>(10 * tag + use), "a wrong transfer");
         }
@@ -159,7 +160,7 @@ void rings_between_hosts() {
 struct Scenario {
   const char* name;
   void (*run)();
-  uint32_t unusual;  // choices
+  uint32_t unusual;  // the most unusual choices, see explorer.h
 };
 
 }  // namespace
@@ -174,7 +175,7 @@ int main(int argc, char** argv) {
                                 {"allreduces", allreduces, 2},
                                 {"rings", rings, 2},
                                 {"rings between hosts", rings_between_hosts, 1}};
-  bool fine = true;
+  bool succeeded = true;
   for (const Scenario& scenario : scenarios) {
     if (!only.empty() && only != scenario.name) continue;
     for (const Orders orders : {Orders::kAsTheyAre, Orders::kNoneSequential, Orders::kAllRelaxed}) {
@@ -187,8 +188,8 @@ int main(int argc, char** argv) {
                   result.failure.empty() ? "fine" : result.failure.c_str(),
                   static_cast<unsigned long long>(result.runs));
       std::fflush(stdout);
-      fine = fine && result.failure.empty() != is_mutant;
+      succeeded = succeeded && result.failure.empty() != is_mutant;
     }
   }
-  return fine ? 0 : 1;
+  return succeeded ? 0 : 1;
 }

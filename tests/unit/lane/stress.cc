@@ -1,6 +1,6 @@
-// Jobs of several hosts: workers push and pull at random and compare with what they know must come out.  Agents and
-// workers are threads of one process, in which sanitizers see all of them, or processes, as in a real job.
-// For sanitizers, see test_sanitizers.py.  Ends with 1 where something else comes out.
+// A stress test with jobs of several hosts: workers push, pull, sum and transfer at random, and compare with the
+// results that they compute.  Agents and workers are threads of one process, in which sanitizers see all of them, or
+// processes, as in a real job.  Exits with 1 after a wrong result; see test_sanitizers.py.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,18 +24,18 @@ namespace {
 constexpr uint32_t kTables = 3;
 constexpr uint32_t kSmallAllreduces = 2;
 
-/// Whether a worker pushes a row in a step, which all can tell.
+/// Return whether a worker pushes a row in a step; all workers can compute that.
 bool pushes(uint32_t worker, uint32_t step, uint64_t row) {
   return (worker * 2654435761U + step * 40503U + static_cast<uint32_t>(row) * 2246822519U) >> 30 == 0;
 }
 
-/// What MXNet's engine would do once a sum is there.
-void set(void*, void* there, const void*) { static_cast<std::atomic<bool>*>(there)->store(true); }
+/// Stands in for the engine's callback: set the flag of a complete operation.
+void set(void*, void* flag, const void*) { static_cast<std::atomic<bool>*>(flag)->store(true); }
 
-/// What one worker does with dense sums: several are under way at the same time, the first ones more often.
+/// Run the allreduces of one worker: several are under way at the same time, the first ones more often.
 void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   Worker& worker = *job.workers[me];
-  std::vector<std::atomic<bool>> there(sizes.size());
+  std::vector<std::atomic<bool>> done(sizes.size());
   for (uint32_t step = 0; step < steps; ++step) {
     const uint32_t count = step < steps / 4 ? static_cast<uint32_t>(sizes.size()) : kSmallAllreduces;
     for (uint32_t i = 0; i < count; ++i) {
@@ -43,28 +43,28 @@ void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, u
       WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(which);
       float* values = reinterpret_cast<float*>(buffer.input());
       for (uint32_t k = 0; k < sizes[which]; ++k) values[k] = static_cast<float>((me + k + step) % 7);
-      there[which].store(false);
-      buffer.start({set, nullptr, &there[which]});
+      done[which].store(false);
+      buffer.start({set, nullptr, &done[which]});
     }
     for (uint32_t which = 0; which < count; ++which) {
-      for (int waited = 0; !there[which].load(); ++waited) {
+      for (int waited = 0; !done[which].load(); ++waited) {
         check(waited < 10 * kLimitMs, "a sum that does not end");
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
-      const float* found = reinterpret_cast<const float*>(worker.allreduce().buffer(which).output());
+      const float* sums = reinterpret_cast<const float*>(worker.allreduce().buffer(which).output());
       for (uint32_t k = 0; k < sizes[which]; k += 1 + sizes[which] / 100) {
         float expected = 0;
         for (uint32_t other = 0; other < job.workers.size(); ++other) {
           expected += static_cast<float>((other + k + step) % 7);
         }
-        check(found[k] == expected, "a wrong sum");
+        check(sums[k] == expected, "a wrong sum");
       }
     }
   }
 }
 
-/// What one worker does with transfers: each gives all others all it has, of which every second row goes first, and
-/// adds up.
+/// Run the transfers of one worker: each worker sends its array to all others, every second row first, and adds up the
+/// arrays that it receives.
 void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   const uint32_t count = static_cast<uint32_t>(job.workers.size());
   std::mt19937 random(me);
@@ -91,7 +91,7 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
   struct Use {
     uint32_t which, step;
     std::vector<float> source, target;
-    std::atomic<bool> there{false};
+    std::atomic<bool> done{false};
   };
   std::vector<std::unique_ptr<Use>> uses;
   for (uint32_t step = 0; step < steps; ++step) {
@@ -106,12 +106,12 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
       use.source.assign(sizes[which] / 2 * 2, static_cast<float>(which % 2 ? step : me + step));
       use.target.assign(sizes[which] / 2 * 2, -1);
       transfers[which]->start(reinterpret_cast<const char*>(use.source.data()),
-                              reinterpret_cast<char*>(use.target.data()), {set, nullptr, &use.there});
+                              reinterpret_cast<char*>(use.target.data()), {set, nullptr, &use.done});
     }
-    const size_t most = step + 1 < steps ? random() % 2 * 2 * sizes.size() : 0;
-    while (uses.size() > most) {  // up to three steps are under way
+    const size_t max_uses = step + 1 < steps ? random() % 2 * 2 * sizes.size() : 0;
+    while (uses.size() > max_uses) {  // up to three steps are under way
       Use& use = *uses.front();
-      for (int waited = 0; !use.there.load(); ++waited) {
+      for (int waited = 0; !use.done.load(); ++waited) {
         check(waited < 10 * kLimitMs, "a transfer that does not end");
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
@@ -128,13 +128,13 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
   }
 }
 
-/// What one worker does with the rows of a table: every step it pushes, and reads random rows.
-class Trained {
+/// The work of one worker with the rows of a table: in every step it pushes, and reads random rows.
+class TableWork {
  public:
-  Trained(Job& job, uint32_t me, uint32_t table, uint64_t rows)
+  TableWork(Job& job, uint32_t me, uint32_t table, uint64_t rows)
       : job_(job), me_(me), table_(table), random_(me), expected_(rows, 0) {}
 
-  void make(uint32_t step) {
+  void run_step(uint32_t step) {
     Worker& worker = *job_.workers[me_];
     const uint64_t rows = expected_.size();
     std::vector<int64_t> ids;
@@ -151,14 +151,14 @@ class Trained {
       const uint32_t flags = kinds[random_() % 4];
       ids.clear();
       for (uint64_t row = 0; row < rows && flags != kFence; ++row) {
-        // Exact pulls are large: those of several workers of a host wait for each other's room.
+        // Uncached pulls are large: those of several workers of a host wait for room.
         if (flags == kUncached ? random_() % 4 : random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
       }
-      std::vector<float> found(ids.size() * kWidth, -1);
+      std::vector<float> pulled(ids.size() * kWidth, -1);
       const int request = worker.post(table_, ids.data(), static_cast<uint32_t>(ids.size()), flags);
       check(request >= 0, "no request");
-      check(worker.wait(table_, request, reinterpret_cast<char*>(found.data()), kLimitMs), "a pull that does not end");
-      for (size_t k = 0; k < found.size(); ++k) check(found[k] == expected_[ids[k / kWidth]], "a wrong row");
+      check(worker.wait(table_, request, reinterpret_cast<char*>(pulled.data()), kLimitMs), "a pull that does not end");
+      for (size_t k = 0; k < pulled.size(); ++k) check(pulled[k] == expected_[ids[k / kWidth]], "a wrong row");
     }
   }
 
@@ -171,7 +171,8 @@ class Trained {
 
 uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
 
-const std::vector<uint32_t> kAllreduceSizes = {1, 100, 40000, 150000}, kMoved = {2, 3, 1000, 5000, 100000, 300000};
+const std::vector<uint32_t> kAllreduceSizes = {1, 100, 40000, 150000},
+                            kTransferSizes = {2, 3, 1000, 5000, 100000, 300000};
 
 void set_up(Job& job, bool halves) {
   const uint32_t agents = static_cast<uint32_t>(job.agents.size());
@@ -179,9 +180,9 @@ void set_up(Job& job, bool halves) {
     TableShape shape;
     shape.rows = rows_of(table);
     shape.width = kWidth;
-    shape.halves = halves;  // small whole numbers come through unchanged
+    shape.halves = halves;  // small integers are exact as float16
     for (uint32_t part = 0; part < 1 + 3 * table; ++part) {
-      // All of the last table lies on one agent: others of its host handle nothing of it.
+      // One agent owns all of the last table: the other agents of its host handle none of it.
       shape.owners.push_back(table == kTables - 1 ? agents - 1 : part % agents);
     }
     job.add_table(table, shape);
@@ -190,20 +191,20 @@ void set_up(Job& job, bool halves) {
   job.link();
 }
 
-/// All that one worker does.
+/// Do all work of one worker.
 void work(Job& job, uint32_t me, uint32_t steps) {
-  std::thread trains([&job, me, steps] {
-    // The last table comes behind the first one, which agents that handle nothing of the last one wake up for.
-    std::vector<Trained> tables;
+  std::thread table_thread([&job, me, steps] {
+    // The last table follows the first one, which wakes agents that handle none of the last one.
+    std::vector<TableWork> tables;
     for (uint32_t table : {1, 0, 2}) tables.emplace_back(job, me, table, rows_of(table));
     for (uint32_t step = 0; step < steps; ++step) {
-      for (Trained& table : tables) table.make(step);
+      for (TableWork& table : tables) table.run_step(step);
     }
   });
-  std::thread adds_up([&job, me, steps] { run_allreduces(job, me, kAllreduceSizes, steps); });
-  transfer_arrays(job, me, kMoved, steps / 2);
-  adds_up.join();
-  trains.join();
+  std::thread allreduce_thread([&job, me, steps] { run_allreduces(job, me, kAllreduceSizes, steps); });
+  transfer_arrays(job, me, kTransferSizes, steps / 2);
+  allreduce_thread.join();
+  table_thread.join();
 }
 
 void run_in_threads(Job& job, uint32_t steps) {
@@ -216,9 +217,9 @@ void run_in_threads(Job& job, uint32_t steps) {
   for (auto& agent : job.agents) check(agent->close(kLimitMs), "an agent that does not end");
 }
 
-/// A process that does something and ends well.
+/// Fork a process that calls a function and then exits with 0.
 template <typename Function>
-pid_t fork_off(Function function) {
+pid_t fork_process(Function function) {
   const pid_t process = fork();
   check(process >= 0, "fork");
   if (process > 0) return process;
@@ -231,33 +232,33 @@ void run_in_processes(Job& job, uint32_t steps) {
   check(pipe(end) == 0, "pipe");
   std::vector<pid_t> agents, workers;
   for (auto& agent : job.agents) {
-    agents.push_back(fork_off([&] {
+    agents.push_back(fork_process([&] {
       close(end[1]);
       agent->start();
-      char nothing;
-      check(read(end[0], &nothing, 1) == 0, "read");  // until workers have ended
+      char byte;
+      check(read(end[0], &byte, 1) == 0, "read");  // until workers have ended
       check(agent->close(kLimitMs), "an agent that does not end");
     }));
   }
   for (uint32_t me = 0; me < job.workers.size(); ++me) {
-    workers.push_back(fork_off([&] {
+    workers.push_back(fork_process([&] {
       close(end[1]);
       work(job, me, steps);
     }));
   }
   close(end[0]);
-  const auto ends_well = [](pid_t process) {
+  const auto succeeds = [](pid_t process) {
     int status = 1;
     return waitpid(process, &status, 0) == process && status == 0;
   };
-  bool fine = true;
-  for (pid_t worker : workers) fine = ends_well(worker) && fine;
+  bool all_succeeded = true;
+  for (pid_t worker : workers) all_succeeded = succeeds(worker) && all_succeeded;
   for (pid_t agent : agents) {
-    if (!fine) kill(agent, SIGKILL);
+    if (!all_succeeded) kill(agent, SIGKILL);
   }
   close(end[1]);
-  for (pid_t agent : agents) fine = ends_well(agent) && fine;
-  check(fine, "a process failed");
+  for (pid_t agent : agents) all_succeeded = succeeds(agent) && all_succeeded;
+  check(all_succeeded, "a process failed");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""An agent ends, or says what it waits for and is left: whoever closes it goes on."""
+"""Closing an agent: it ends in time, or logs what it waits for and is left as it is."""
 import os
 import socket
 import threading
@@ -18,32 +18,32 @@ from mxhybrid.lane.worker import Lane
 pytestmark = pytest.mark.both_pythons
 
 SECRET = 'secret'
-#: Of a close, and of one that does not wait for what it cannot have.
-TIMEOUT_S, SOON_S = 0.3, 5
+#: The time limit of a close, and the most that a close may take.
+TIMEOUT_S, MOST_S = 0.3, 5
 
 
 class Table:
     index, name, dtype, halves = 0, 'table', np.dtype('float32'), False
 
 
-class One:
-    """An agent, a worker of its host, and an agent of another host, whose end of the connection is `other`."""
+class AgentAndWorker:
+    """An agent and a worker of its host.  `other` is the end of the connection that another agent would have."""
 
     def __init__(self, update=lambda *_: None):
         self.failures = []
         self.agent = Agent('127.0.0.1', SECRET, update, self.failures.append)
-        with socket.create_server(('127.0.0.1', 0)) as door:
-            other = Endpoint('elsewhere', *door.getsockname()[:2], '')
+        with socket.create_server(('127.0.0.1', 0)) as listener:
+            other = Endpoint('elsewhere', *listener.getsockname()[:2], '')
             self.membership = Membership([self.agent.endpoint, other], [memory_domain()])
-            meeting = threading.Thread(target=self._meet, args=(door,))
-            meeting.start()
+            connecting = threading.Thread(target=self._connect, args=(listener,))
+            connecting.start()
             self.agent.connect(self.membership, 10)
-            meeting.join()
+            connecting.join()
         self.lane = Lane(self.membership, 0)
 
-    def _meet(self, door):
+    def _connect(self, listener):
         addresses = [(endpoint.address, endpoint.port) for endpoint in self.membership.agents]
-        self.other = connect_peers(1, addresses, [0], door, SECRET, 10, lane_agent.PURPOSE)[0]
+        self.other = connect_peers(1, addresses, [0], listener, SECRET, 10, lane_agent.PURPOSE)[0]
 
     def table(self, rows, width, owner):
         self.agent.add_table(0, (rows, width, 'float32', False, [owner]))
@@ -51,67 +51,67 @@ class One:
 
 
 @contextmanager
-def one(**arguments):
-    made = One(**arguments)
-    yield made
-    made.lane.close()
-    made.other.close()
-    assert made.failures == []
+def agent_and_worker(**arguments):
+    pair = AgentAndWorker(**arguments)
+    yield pair
+    pair.lane.close()
+    pair.other.close()
+    assert pair.failures == []
 
 
-def closed(made, caplog):
-    """What is said when the agent is closed, which takes no longer than it may."""
-    began = time.monotonic()
-    made.agent.close(timeout=TIMEOUT_S)
-    assert time.monotonic() - began < SOON_S
+def close(pair, caplog):
+    """Close the agent within the time limit; return its log messages."""
+    start = time.monotonic()
+    pair.agent.close(timeout=TIMEOUT_S)
+    assert time.monotonic() - start < MOST_S
     return ' '.join(record.getMessage() for record in caplog.records if record.name == 'mxhybrid.lane.agent')
 
 
-def test_an_agent_that_ends_says_nothing(caplog):
-    with one() as made:
-        assert closed(made, caplog) == ''
-        made.other.settimeout(10)
-        assert made.other.recv(1 << 16)[4] == 4  # a message that says that it ends
-        made.agent.close()  # has no effect
+def test_agent_that_ends_logs_nothing(caplog):
+    with agent_and_worker() as pair:
+        assert close(pair, caplog) == ''
+        pair.other.settimeout(10)
+        assert pair.other.recv(1 << 16)[4] == 4  # the message kBye
+        pair.agent.close()  # has no effect
 
 
 @pytest.mark.timeout(60)
-def test_an_optimizer_that_does_not_end_is_named(caplog):
+def test_optimizer_that_does_not_end_is_named(caplog):
     begun, go_on = threading.Event(), threading.Event()
 
     def update(*_):
         begun.set()
         go_on.wait()
-    with one(update=update) as made:
-        made.table(10, 2, 0)
-        made.agent.set_rule(0, 0, 'callback')
-        made.lane.push(Table, np.arange(10), np.ones((10, 2)), 0)
+    with agent_and_worker(update=update) as pair:
+        pair.table(10, 2, 0)
+        pair.agent.set_rule(0, 0, 'callback')
+        pair.lane.push(Table, np.arange(10), np.ones((10, 2)), 0)
         assert begun.wait(10)
-        said = closed(made, caplog)
+        log = close(pair, caplog)
         go_on.set()
-    assert 'server 0' in said and 'the optimizer, which updates partition 0 of table 0' in said
+    assert 'server 0' in log and 'the optimizer, which updates partition 0 of table 0' in log
 
 
 @pytest.mark.timeout(60)
-def test_a_host_that_takes_nothing_is_named(caplog):
+def test_host_that_receives_nothing_is_named(caplog):
     rows, width = 100000, 100
-    with one() as made:
-        made.table(rows, width, 1)
-        made.lane.push(Table, np.arange(rows), np.ones((rows, width)), 0)
-        said = closed(made, caplog)
-    assert 'waits for server 1 to receive the last' in said
+    with agent_and_worker() as pair:
+        pair.table(rows, width, 1)
+        pair.lane.push(Table, np.arange(rows), np.ones((rows, width)), 0)
+        log = close(pair, caplog)
+    assert 'waits for server 1 to receive the last' in log
 
 
 @pytest.mark.timeout(60)
-def test_a_worker_that_takes_no_answer_is_named(caplog):
-    with one() as made:
-        worker, memory = connect(made.membership.agents[0].listener), os.memfd_create('values')
+def test_worker_that_receives_no_answer_is_named(caplog):
+    with agent_and_worker() as pair:
+        worker, memory = connect(pair.membership.agents[0].listener), os.memfd_create('values')
         os.ftruncate(memory, 1 << 16)
         worker._sock.settimeout(1)
-        with pytest.raises(OSError):  # nobody reads: neither side has room any more
+        with pytest.raises(OSError):  # the worker reads no answers, so the buffers of both sides become full
             for number in range(100000):
                 worker.send(['allreduce', number, 0, 1, 10], memory)
         os.close(memory)
-        said = closed(made, caplog)
+        log = close(pair, caplog)
         worker.close()
-    assert "an answer to 'allreduce' of a worker of this host" in said
+    assert "an answer to 'allreduce' of a worker of this host" in log

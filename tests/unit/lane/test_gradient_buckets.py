@@ -1,4 +1,4 @@
-"""Dense gradients in one sum, and what becomes of it, by MXNet's engine: bit for bit what MXNet's operators give."""
+"""Gradient buckets: allreduces and updates in MXNet's engine, bit for bit equal to MXNet's operators."""
 import gc
 
 import mxnet as mx
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.both_pythons
 
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4)]
 ROUNDS = 4
-#: Where learning rates differ from round to round.
+#: The number of rounds in which the learning rate changes.
 MORE_ROUNDS = 40
 
 
 class OneHost:
-    """What an AllreduceBuffer asks of a worker on the lane."""
+    """The part of a worker on the lane that AllreduceBuffer calls."""
 
     def __init__(self, job):
         self._job = job
@@ -65,7 +65,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
         optimizer.set_lr_mult({'b': 0.5})
         optimizer.set_wd_mult({'c': 0.0})
         return mx.optimizer.get_updater(optimizer)
-    theirs, ours = create(), create()
+    reference, updater = create(), create()
     keys = list(range(len(SHAPES)))
     expected, found = arrays(0, dtype), arrays(0, dtype)
     gradients = arrays(1, dtype)
@@ -76,24 +76,24 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     for step in range(rounds):
         for array, value in zip(gradients, arrays(10 + step, dtype)):
             value.copyto(array)
-        if name.endswith('odd'):  # numbers of which MXNet's operators get other floats than the nearest
+        if name.endswith('odd'):  # MXNet's operators get floats that are not the nearest ones
             lr, rescale = (10 ** rates.uniform(-7, 0, 2)).tolist()
-            for updater in (ours, theirs):
-                updater.optimizer.lr, updater.optimizer.rescale_grad = lr, rescale
-        theirs(list(keys), gradients, expected)
-        if step == 0:  # MXNet makes the state
-            assert begin_update(ours, keys, mx.cpu(), dtype) is None
-            ours(list(keys), gradients, found)
+            for each in (updater, reference):
+                each.optimizer.lr, each.optimizer.rescale_grad = lr, rescale
+        reference(list(keys), gradients, expected)
+        if step == 0:  # MXNet creates the state
+            assert begin_update(updater, keys, mx.cpu(), dtype) is None
+            updater(list(keys), gradients, found)
             continue
-        update = begin_update(ours, keys, mx.cpu(), dtype)
+        update = begin_update(updater, keys, mx.cpu(), dtype)
         bucket.start(0)
         bucket.update(update.rule, update.settings, UpdateTargets(found, update.states), update.rates, 0)
-        for mine, other in zip(found, expected):
-            np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
-    assert ours.optimizer.num_update == theirs.optimizer.num_update == rounds
+        for result, other in zip(found, expected):
+            np.testing.assert_array_equal(result.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
+    assert updater.optimizer.num_update == reference.optimizer.num_update == rounds
     for key in keys:
-        for mine, other in zip(*(state_arrays(updater.states[key]) for updater in (ours, theirs))):
-            np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy())
+        for result, other in zip(*(state_arrays(each.states[key]) for each in (updater, reference))):
+            np.testing.assert_array_equal(result.asnumpy(), other.asnumpy())
 
 
 def test_values_that_travel_as_float16(host):
@@ -113,8 +113,8 @@ def test_values_that_travel_as_float16(host):
         assert not buffer.is_finite()
 
 
-def test_what_is_pushed_before_and_after_keeps_its_order(host):
-    """The engine is asked for much at once; nobody waits in between."""
+def test_engine_keeps_the_order_of_operations(host):
+    """Many operations are pushed to the engine without a wait between them."""
     gradients = [mx.nd.zeros(shape) for shape in SHAPES]
     totals = [mx.nd.zeros(shape) for shape in SHAPES]
     buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float32'))
@@ -134,22 +134,22 @@ def test_what_is_pushed_before_and_after_keeps_its_order(host):
             assert (value.asnumpy() == step).all()
 
 
-def test_arrays_and_buckets_may_go_before_the_engine_gets_to_them(host):
-    """As where a script drops net and Trainer after its last step, or gives new arrays in each."""
+def test_arrays_and_buckets_may_be_deleted_before_the_engine_runs(host):
+    """A script may delete net and Trainer after its last step, or use new arrays in each step."""
     buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
     values = UpdateTargets(weights, [None, None] * len(SHAPES))
     rates = [1.0] * len(SHAPES), [0.0] * len(SHAPES)
     late = mx.nd.ones((700, 700))
     for step in range(1, 6):
-        late = mx.nd.dot(late, late) * 0 + step  # the engine takes a while
+        late = mx.nd.dot(late, late) * 0 + step  # keeps the engine busy
         gradients = [late[:1, :1].reshape(1) * mx.nd.ones(shape) for shape in SHAPES]
         bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
         bucket.start(0)
         bucket.update('sgd', {'rescale': -1.0}, values, rates, 0)
         del bucket, gradients
         gc.collect()
-        others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # in the memory of what has gone
+        others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # reuse the memory of the deleted arrays
     for weight in weights:
         assert (weight.asnumpy() == 15).all()
     assert others

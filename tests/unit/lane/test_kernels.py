@@ -1,4 +1,4 @@
-"""Kernels by themselves: float16, unique row ids."""
+"""Compiled kernels: float16, unique row ids."""
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -9,12 +9,12 @@ from .hosts import ASSIGN, UNCACHED, hosts
 
 pytestmark = pytest.mark.both_pythons
 
-#: Of a row: by itself, and as many as go by the processor's vectors with some left over.
+#: Widths of rows: one element, and several vectors of the processor with a remainder.
 WIDTHS = pytest.mark.parametrize('width', [1, 27])
 
 
 def through_float16(values, width):
-    """Values after they went from one host to another as float16, by way of a table with rows of a width."""
+    """Return values after a table with rows of a width has sent them to another host as float16."""
     count = len(values)
     values = np.append(values, np.zeros(-count % width)).astype(np.float32).reshape(-1, width)
     with hosts([1, 1], [1, 1]) as job:
@@ -25,18 +25,18 @@ def through_float16(values, width):
         exact = job.pull(1, 0, ids, UNCACHED)
         np.testing.assert_array_equal(exact, values)
         found = job.pull(1, 0, ids)
-        np.testing.assert_array_equal(job.pull(0, 0, ids), found)  # which did not travel
+        np.testing.assert_array_equal(job.pull(0, 0, ids), found)  # from this host
         return found.reshape(-1)[:count]
 
 
 @WIDTHS
-def test_every_float16_comes_through(width):
+def test_every_float16_is_sent_unchanged(width):
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     np.testing.assert_array_equal(through_float16(halves.astype(np.float32), width), halves.astype(np.float32))
 
 
 @WIDTHS
-def test_rounding_is_that_of_numpy(width):
+def test_rounding_is_numpys(width):
     random = np.random.RandomState(0)
     bits = random.randint(0, 1 << 32, 200000, dtype=np.uint64).astype(np.uint32)
     edges = (np.arange(1 << 16, dtype=np.uint32).repeat(3) << 13) + np.tile(np.array([0, 0xfff, 0x1000], np.uint32),
@@ -66,7 +66,7 @@ def test_few_ids_of_a_large_table_need_no_bitmap(ids):
     assert found is None or list(found) == sorted(set(ids))
 
 
-def test_without_the_library_numpy_serves(monkeypatch):
+def test_numpy_is_used_without_the_library(monkeypatch):
     monkeypatch.setattr(kernels, 'compiled', lambda: None)
     assert list(kernels.sorted_unique(np.array([3, 1, 3]), 4)) == [1, 3]
     assert kernels.sorted_unique(np.array([3, 1, 4]), 4) is None

@@ -1,4 +1,4 @@
-"""Memory that a limit of the process refuses: what is said of it."""
+"""Memory that a limit of the process refuses: the error names the limit."""
 import contextlib
 import re
 import resource
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.both_pythons
 
 @contextlib.contextmanager
 def limited(which, value):
-    """The process has a lower limit for a while."""
+    """Lower a limit of the process inside the block."""
     before = resource.getrlimit(which)
     resource.setrlimit(which, (value, before[1]))
     try:
@@ -25,8 +25,8 @@ def limited(which, value):
         resource.setrlimit(which, before)
 
 
-def taken():
-    """Bytes of address space that this process has."""
+def address_space_bytes():
+    """Return the bytes of address space that this process uses."""
     with open('/proc/self/statm') as statm:
         return int(statm.read().split()[0]) * resource.getpagesize()
 
@@ -35,48 +35,48 @@ def add_table(job, rows=1 << 20, width=1 << 10):
     return lib.checked(lib.worker_add_table(job.workers[0][2], 1, rows, width, 1, 0, 1, library.numbers([0])))
 
 
-def test_a_limit_of_files_is_named_since_it_holds_for_shared_memory():
+def test_file_size_limit_is_named():
     with hosts([1], [1]) as job, limited(resource.RLIMIT_FSIZE, 1 << 16):
         with pytest.raises(JobError, match=r'cannot make shared memory of \d{10} bytes: File too large; .* ulimit -f '
                                            r'\(it is 65536 now, in bytes\)'):
             add_table(job)
 
 
-def test_a_limit_of_address_space_is_named():
-    limit = taken() + (1 << 30)
+def test_address_space_limit_is_named():
+    limit = address_space_bytes() + (1 << 30)
     with hosts([1], [1]) as job, limited(resource.RLIMIT_AS, limit):
         with pytest.raises(JobError, match=r'cannot map shared memory of \d{10} bytes: Cannot allocate memory; .* '
                                            r'ulimit -v \(it is %d now, in bytes\)' % limit):
             add_table(job)
-        add_table(job, 10, 10)  # what was refused has left nothing behind
+        add_table(job, 10, 10)  # the refused table left nothing behind
 
 
-def test_a_sum_for_which_there_is_no_memory_is_not_begun():
+def test_allreduce_without_memory_is_not_opened():
     with hosts([1], [1]) as job:
-        given = job.allreduce(0, 'float32', 10)[0]
+        buffer = job.allreduce(0, 'float32', 10)[0]
         worker, count = job.workers[0][2], 1 << 28
-        mine = lib.checked(lib.worker_open_allreduce(worker, 1, 1, count))
+        input_memory = lib.checked(lib.worker_open_allreduce(worker, 1, 1, count))
         with limited(resource.RLIMIT_FSIZE, 1 << 16), pytest.raises(JobError, match='ulimit -f'):
-            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, mine))
-        assert given.run(2).sum() == 20  # the agent looks at all sums
+            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, input_memory))
+        assert buffer.run(2).sum() == 20  # the agent looks at all allreduces
 
 
-def test_a_limit_of_open_files_is_named():
+def test_open_file_limit_is_named():
     with hosts([1], [1]) as job, limited(resource.RLIMIT_NOFILE, 1):
         with pytest.raises(JobError, match=r'cannot make shared memory of \d{10} bytes: Too many open files; .* '
                                            r'ulimit -n \(it is 1 now\)'):
             add_table(job)
 
 
-def test_an_agent_that_gets_no_memory_for_rows_says_how_much():
-    rows, width = 10000, 500  # 80 MB of four workers: for 64 MB there may be room in what malloc keeps
+def test_agent_without_memory_for_rows_reports_the_size():
+    rows, width = 10000, 500  # 80 MB for four workers: malloc may have 64 MB in reserve
     ids, values = np.arange(rows), np.ones((rows, width), np.float32)
     job = None
     with pytest.raises(AssertionError):
         with hosts([4, 1], [1, 1]) as job:
             job.table(0, rows, width, [0])
             job.rule(0, SGD, lr=1.0)
-            with limited(resource.RLIMIT_AS, taken() + (8 << 20)):
+            with limited(resource.RLIMIT_AS, address_space_bytes() + (8 << 20)):
                 for worker in range(5):
                     assert job.push(worker, 0, ids, values)
                 assert job.pull(0, 0, [0], limit=1000) is None

@@ -1,4 +1,4 @@
-"""Compiled parts of a BatchNorm over several workers, against NumPy."""
+"""Compiled operators of a BatchNorm over several workers, compared with NumPy."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ SHAPES = [((4, 6, 9, 7), 1), ((2, 3, 40, 41), 1), ((3, 5, 4), 1), ((33, 8), 1), 
 
 
 def run(symbol, arrays, heads, frozen=()):
-    """Outputs and gradients of a graph, compiled as programs are."""
+    """Return outputs and gradients of a graph that is compiled as split networks are."""
     call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
     given = {name: mx.nd.array(value) for name, value in arrays.items()}
     for name, array in given.items():
         if name not in frozen:
             array.attach_grad()
-    for _ in range(2):  # the second time with memory that has been used
+    for _ in range(2):  # the second time with used memory
         with autograd.record():
             found = call(*[given[name] for name in symbol.list_inputs()])
         found = found if isinstance(found, list) else [found]
@@ -29,7 +29,7 @@ def run(symbol, arrays, heads, frozen=()):
 
 
 def wide(values, shape, axis):
-    """A value for each channel, beside an array of a shape."""
+    """Broadcast a value for each channel to an array of a shape."""
     return np.reshape(values, [-1 if at == axis else 1 for at in range(len(shape))])
 
 
@@ -47,7 +47,7 @@ def test_moments(shape, axis):
     np.testing.assert_allclose(gradients['data'], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_moments_of_data_in_a_layout_of_one_dnn():
+def test_moments_of_data_in_a_onednn_layout():
     draw = np.random.RandomState(3)
     arrays = {'data': draw.normal(size=(2, 3, 8, 8)), 'weight': draw.normal(size=(16, 3, 3, 3))}
     head = draw.normal(size=(1, 2, 16))
@@ -68,7 +68,7 @@ def test_moments_of_data_in_a_layout_of_one_dnn():
 
 @pytest.mark.parametrize('frozen', [(), ('gamma', 'beta')])
 def test_joint_statistics(frozen):
-    """Gradients against those of MXNet's operators, in float64."""
+    """The gradients are those of MXNet's operators in float64."""
     draw, shares, epsilon = np.random.RandomState(4), np.array([0.5, 0.3, 0.2]), 1e-3
     moments = np.stack([draw.normal(size=(3, 5)) * 2, draw.uniform(0.5, 2, size=(3, 5))], axis=1)
     arrays = {'moments': moments, 'gamma': draw.normal(size=5), 'beta': draw.normal(size=5)}

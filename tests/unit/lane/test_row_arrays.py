@@ -1,4 +1,4 @@
-"""Small arrays, read in one compiled call: the same as by NumPy, or left to others."""
+"""Small arrays, read in one compiled call: the results are NumPy's, or None for the general path."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def dense(values, dtype):
 @fast
 @given(st.lists(st.integers(-1, 40), min_size=1, max_size=60), st.integers(1, 40) | st.just(1 << 30),
        st.sampled_from(ID_DTYPES))
-def test_wanted_rows_are_those_of_numpy(ids, rows, dtype):
+def test_ids_are_those_of_numpy(ids, rows, dtype):
     found = read_few_ids(dense(ids, dtype), rows)
     if min(ids) < 0 or max(ids) >= rows:
         assert found is None
@@ -33,18 +33,18 @@ def test_wanted_rows_are_those_of_numpy(ids, rows, dtype):
 @pytest.mark.parametrize('ids, dtype', [
     ([0.5], 'float32'), ([np.nan], 'float64'), ([np.inf], 'float32'), ([1e30], 'float32'), ([1], 'uint8'),
     ([1], 'float16'), ([], 'int64'), ([1] * (FEW_IDS + 1), 'int64')])
-def test_other_ids_are_left_to_others(ids, dtype):
+def test_unusual_ids_are_left_to_the_general_path(ids, dtype):
     assert read_few_ids(dense(ids, dtype), 100) is None
 
 
-def test_a_bound_that_float32_rounds_is_the_bound():
+def test_bound_that_float32_rounds():
     rows = (1 << 24) + 1
     assert read_few_ids(dense([1 << 24], 'float32'), rows).tolist() == [1 << 24]
     assert read_few_ids(dense([1 << 24], 'float32'), rows - 1) is None
     assert read_few_ids(dense([(1 << 24) + 4], 'float32'), (1 << 24) + 3) is None
 
 
-def test_ids_may_have_any_shape_and_may_be_computed_still():
+def test_ids_of_any_shape_that_are_still_being_computed():
     ids = dense(np.arange(12).reshape(2, 3, 2), 'float32') * 2 + 1
     assert read_few_ids(ids, 24).tolist() == list(range(1, 24, 2))
     assert read_few_ids(ids, 23) is None
@@ -68,7 +68,7 @@ def test_no_rows():
         assert found is None or (found[0].shape, found[1].shape) == ((0,), (0, 2))
 
 
-def test_other_gradients_are_left_to_others():
+def test_unusual_gradients_are_left_to_the_general_path():
     def of(ids, rows=10, width=2, dtype='float32', most=4):
         array = make_row_sparse(np.array(ids), np.ones((len(ids), 2), 'float32'), (10, 2))
         return read_few_rows(array, rows, width, np.dtype(dtype), most)
@@ -81,7 +81,7 @@ def test_other_gradients_are_left_to_others():
     assert read_few_rows(mx.nd.ones((10, 2), ctx=mx.cpu()), 10, 2, np.dtype('float32'), 10) is None
 
 
-def test_what_was_read_is_not_touched_by_the_next():
+def test_result_is_not_changed_by_the_next_call():
     ones = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
     first = read_few_rows(ones, 10, 2, np.dtype('float32'), 4)
     zeros = make_row_sparse(np.array([2]), np.zeros((1, 2), 'float32'), (10, 2))
@@ -89,7 +89,7 @@ def test_what_was_read_is_not_touched_by_the_next():
     assert first[0].tolist() == [1] and first[1].tolist() == [[1, 1]]
 
 
-def test_in_the_semantics_of_numpys_shapes():
+def test_with_numpy_shape_semantics():
     array = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
     with mx.util.np_shape(True):
         found = read_few_rows(array, 10, 2, np.dtype('float32'), 4)
@@ -97,7 +97,7 @@ def test_in_the_semantics_of_numpys_shapes():
         assert read_few_ids(dense([3, 1], 'int64'), 9).tolist() == [1, 3]
 
 
-def test_without_the_library_others_do_it(monkeypatch):
+def test_general_path_is_used_without_the_library(monkeypatch):
     monkeypatch.setattr('mxhybrid.lane.row_arrays.compiled', lambda: None)
     assert kernels.compiled() is not None
     assert read_few_ids(dense([1], 'int64'), 9) is None

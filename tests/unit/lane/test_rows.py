@@ -1,4 +1,4 @@
-"""Rows through agents and workers of several hosts: sums, versions, pulls, in every shape of a job."""
+"""Rows of tables in jobs of several shapes: sums of pushes, versions, pulls."""
 import mmap
 
 import numpy as np
@@ -10,7 +10,7 @@ from .hosts import ADAM, ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, l
 
 pytestmark = pytest.mark.both_pythons
 
-#: Workers and agents by host: one host, several servers on it, several hosts, a host without server, one without
+#: The numbers of workers and agents of each host: one host, several servers on it, several hosts, one of them without a
 #: worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
 
@@ -54,7 +54,7 @@ def test_pushes_are_summed_and_pulls_see_them(workers, agents, parts, dtype):
 
 @pytest.mark.parametrize('parts', [1, 3])
 @pytest.mark.parametrize('ids', [[1, 1], [2, 1], [-1, 3], [3, 9], list(range(9)) * 3, [0] * 1000, [1 << 40]])
-def test_ids_that_do_not_fit_into_the_memory_of_a_table_are_refused_before_a_byte_is_written(ids, parts):
+def test_malformed_ids_are_refused_before_a_byte_is_written(ids, parts):
     with hosts([1], [1]) as job:
         job.table(0, 9, 3, [0] * parts)
         job.rule(0, ASSIGN)
@@ -67,13 +67,13 @@ def test_ids_that_do_not_fit_into_the_memory_of_a_table_are_refused_before_a_byt
 
 
 @pytest.mark.parametrize('workers, agents', [([1], [1]), ([1, 1], [1, 1])])
-def test_what_does_not_fit_into_float16_is_noticed(workers, agents):
+def test_values_that_overflow_float16_are_reported(workers, agents):
     with hosts(workers, agents) as job:
         job.table(0, 9, 3, [part % len(job.agents) for part in range(2)], halves=True)
         job.rule(0, ASSIGN)
         last = len(job.workers) - 1
 
-        def noticed(values, flags=0):
+        def reported(values, flags=0):
             rows = np.zeros((9, 3))
             rows[4, 1] = values
             for worker in range(last):
@@ -83,17 +83,17 @@ def test_what_does_not_fit_into_float16_is_noticed(workers, agents):
             assert job.pull(last, 0, np.arange(9), flags) is not None
             return pushed, job.overflows(last, 0)
         for fits in (65504, -65519, 1e-9, 0):
-            assert noticed(fits) == (0, 0)
+            assert reported(fits) == (0, 0)
         for large in (65520, -1e30):
-            assert noticed(large) == (1, 2)
-            assert noticed(0) == (0, 0)
+            assert reported(large) == (1, 2)
+            assert reported(0) == (0, 0)
         for already in (np.inf, -np.inf, np.nan):
-            assert noticed(already) == (0, 2)
-        assert noticed(1e30, UNCACHED) == (1, 0)
+            assert reported(already) == (0, 2)
+        assert reported(1e30, UNCACHED) == (1, 0)
 
 
 @pytest.mark.parametrize('workers, agents', [([2], [1]), ([2, 1], [1, 1])])
-def test_rows_are_delivered_while_nobody_waits(workers, agents):
+def test_rows_are_delivered_without_a_waiting_thread(workers, agents):
     rows = 40
     with hosts(workers, agents) as job:
         job.table(0, rows, 2, [part % len(job.agents) for part in range(3)])
@@ -105,8 +105,8 @@ def test_rows_are_delivered_while_nobody_waits(workers, agents):
                 ids = np.arange(rows) if worker == 0 else np.empty(0, np.int64)
                 assert job.push(worker, 0, ids, np.full((len(ids), 2), step))
                 found.append([job.deliver(worker, 0, np.arange(start, rows)) for start in range(4)])
-                assert job.wait_for_deliveries(worker, 0)  # a push overtakes nobody's rows
-                assert all(called.there.wait(20) for _, called in found[-1])
+                assert job.wait_for_deliveries(worker, 0)  # rows are delivered before the next push
+                assert all(completion.done.wait(20) for _, completion in found[-1])
             return found
         for found in job.everywhere(train):
             for step, delivered in enumerate(found):
@@ -114,20 +114,20 @@ def test_rows_are_delivered_while_nobody_waits(workers, agents):
                     assert (out == step).all()
 
 
-def test_settling_waits_for_what_others_have_yet_to_push():
+def test_deliveries_wait_for_pushes_of_other_workers():
     with hosts([2], [1]) as job:
         job.table(0, 10, 1, [0])
         job.rule(0, ASSIGN)
         assert job.push(0, 0, np.arange(10), np.ones((10, 1)))
-        out, called = job.deliver(0, 0, np.arange(10))
-        assert not job.wait_for_deliveries(0, 0, 100) and not called.there.is_set()
+        out, completion = job.deliver(0, 0, np.arange(10))
+        assert not job.wait_for_deliveries(0, 0, 100) and not completion.done.is_set()
         assert job.push(1, 0, [], np.empty((0, 1)))
-        assert job.wait_for_deliveries(0, 0) and called.there.wait(20)
+        assert job.wait_for_deliveries(0, 0) and completion.done.wait(20)
         assert (out == 1).all()
 
 
 @pytest.mark.parametrize('workers, agents', JOBS)
-def test_exact_pulls_and_fences(workers, agents):
+def test_uncached_pulls_and_fences(workers, agents):
     with hosts(workers, agents) as job:
         job.table(1, 50, 4, [part % len(job.agents) for part in range(3)], halves=True)
         job.rule(1, ASSIGN)
@@ -139,22 +139,22 @@ def test_exact_pulls_and_fences(workers, agents):
             assert job.pull(worker, 1, [], FENCE) is not None
             return [job.pull(worker, 1, np.arange(50), flags) for flags in (UNCACHED, 0, UNCACHED)]
         found = job.everywhere(read)
-        for exact, rounded, again in found:
-            np.testing.assert_allclose(exact, values, rtol=1e-3)  # rounded, where they were pushed from another host
-            np.testing.assert_array_equal(rounded, exact.astype(np.float16))
+        for uncached, rounded, again in found:
+            np.testing.assert_allclose(uncached, values, rtol=1e-3)  # pushes from another host were rounded
+            np.testing.assert_array_equal(rounded, uncached.astype(np.float16))
             np.testing.assert_array_equal(rounded, found[0][1])
-            np.testing.assert_array_equal(exact, again)
+            np.testing.assert_array_equal(uncached, again)
 
 
 class LateStart(Hosts):
-    """Its agents are started by the test."""
+    """Hosts whose agents the test starts."""
 
     def start(self):
         pass
 
 
-def test_an_agent_without_partitions_of_a_table_has_no_part_in_its_rounds():
-    """Workers do not wait for it, so what it would read of their memory may change at any time."""
+def test_agent_without_partitions_of_a_table_reads_no_rounds_of_it():
+    """Workers do not wait for this agent, so the memory that it would read may change at any time."""
     job = LateStart([2], [2])
     try:
         for table, owner in enumerate((0, 1)):
@@ -171,9 +171,9 @@ def test_an_agent_without_partitions_of_a_table_has_no_part_in_its_rounds():
         for memory in job.memories[1]:
             with mmap.mmap(memory, 0) as mapped:
                 bounds = np.array([0, 10, 20, 30, 40], np.uint32).tobytes()
-                at = mapped.find(bounds)
-                assert at > 0
-                mapped[at:at + len(bounds)] = np.array([0, 40, 3, 0, 7], np.uint32).tobytes()
+                offset = mapped.find(bounds)
+                assert offset > 0
+                mapped[offset:offset + len(bounds)] = np.array([0, 40, 3, 0, 7], np.uint32).tobytes()
         job.start_agent(0)
         assert all(job.everywhere(lambda worker: train(worker, 0)))
     finally:
@@ -181,27 +181,27 @@ def test_an_agent_without_partitions_of_a_table_has_no_part_in_its_rounds():
     assert job.failures == []
 
 
-#: Where ``AgentTable`` has `pull_waiting`, see ``shared.h``.
+#: The offset of `pull_waiting` in ``AgentTable``, see ``shared.h``.
 PULL_WAITING_OFFSET = 3 * 64
 
 
-def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
-    """A worker that gives room back rings the agent only while the agent says that a pull waits for room."""
-    rows, own = 2 * np.arange(600), 2 * np.arange(100) + 1
+def test_waiting_uncached_pull_survives_another_pull():
+    """A worker that releases rows notifies the agent only while `pull_waiting` is set."""
+    rows, other_rows = 2 * np.arange(600), 2 * np.arange(100) + 1
     with hosts([3, 1], [1, 1]) as job:
         job.table(0, 2000, 3, [1, 0])
         job.rule(0, ASSIGN)
         for worker in range(4):
             assert job.push(worker, 0, np.arange(2000) if worker == 3 else [], np.ones((2000 * (worker == 3), 3)))
         requests = [job.post(0, 0, rows, UNCACHED)]
-        assert (job.pull(0, 0, rows[:1]) == 1).all()  # whose answer comes behind the first one
-        requests += [job.post(1, 0, rows, UNCACHED), job.post(2, 0, own, UNCACHED)]
+        assert (job.pull(0, 0, rows[:1]) == 1).all()  # its answer comes after that of the first one
+        requests += [job.post(1, 0, rows, UNCACHED), job.post(2, 0, other_rows, UNCACHED)]
         with mmap.mmap(job.agent_memories[0, 0], 0) as shared:
-            assert (job.wait(2, 0, requests[2], len(own)) == 1).all()
+            assert (job.wait(2, 0, requests[2], len(other_rows)) == 1).all()
             assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 1
             for worker in (0, 1):
                 assert (job.wait(worker, 0, requests[worker], len(rows)) == 1).all()
-            assert (job.pull(0, 0, own, UNCACHED) == 1).all()
+            assert (job.pull(0, 0, other_rows, UNCACHED) == 1).all()
             assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 0
 
 
@@ -216,14 +216,14 @@ def test_adam_counts_more_updates_than_32_bits_hold():
         for _ in range(4):
             assert job.push(0, 0, np.arange(4), gradient)
             mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient ** 2
-            weight = weight - rate * mean / (np.sqrt(square) + 1e-8)  # the corrections have long become 1
+            weight = weight - rate * mean / (np.sqrt(square) + 1e-8)  # the bias corrections are 1 by now
             np.testing.assert_allclose(job.pull(0, 0, np.arange(4)), weight, rtol=1e-5)
         assert states
 
 
 @pytest.mark.parametrize('workers', [1, 2])
-def test_pushes_without_pulls_wait_for_a_host_that_is_late(workers):
-    """A host may be a few pushes ahead of others, whose number does not depend on the size of the rows."""
+def test_pushes_without_pulls_wait_for_a_late_host(workers):
+    """A host may be a few pushes ahead of others; this number does not depend on the size of the rows."""
     rows, most = 5000, 10
     with hosts([workers, 1], [1, 1]) as job:
         job.table(0, rows, 4, [1, 1])
@@ -238,7 +238,7 @@ def test_pushes_without_pulls_wait_for_a_host_that_is_late(workers):
             ahead += 1
         assert 2 <= ahead <= most
 
-        def go_on(worker):
+        def push_the_rest(worker):
             pushed = all(push(worker) for _ in range(3 * most - ahead * (worker < workers)))
             return pushed and (job.pull(worker, 0, np.arange(rows)) == 3 * most * (workers + 1)).all()
-        assert all(job.everywhere(go_on))
+        assert all(job.everywhere(push_the_rest))

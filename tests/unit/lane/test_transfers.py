@@ -1,4 +1,4 @@
-"""Moves between workers by the compiled part: bit for bit what the carrier of Python gives, in jobs of any shape."""
+"""Transfers between workers: bit for bit the results of the socket transport, in jobs of several shapes."""
 import socket
 import threading
 import time
@@ -16,7 +16,7 @@ from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.sharding.box import full, split_range
 from mxhybrid.parallel.sharding.layout import Layout
 
-from .hosts import LIMIT_MS, begin, hosts, lib
+from .hosts import LIMIT_MS, hosts, lib, start
 
 #: Workers and agents of each host; three workers, so that sums have an order.
 SHAPES = {'host': ([3], [1]), 'two': ([2, 1], [1, 1]), 'three': ([1, 1, 1], [1, 1, 1]), 'agents': ([1, 2], [2, 3])}
@@ -26,7 +26,7 @@ RANKS = 3
 
 
 class Channels:
-    """What persistent_transfer_of() asks of the channels of a worker."""
+    """The part of the channels of a worker that persistent_transfer_of() calls."""
 
     def __init__(self, job, rank):
         self._worker, self._rank = job.workers[rank][2], rank
@@ -37,38 +37,38 @@ class Channels:
 
 @pytest.fixture(scope='module', params=SHAPES)
 def job(request):
-    with hosts(*SHAPES[request.param]) as made:
-        made.link()
-        yield made
+    with hosts(*SHAPES[request.param]) as job:
+        job.link()
+        yield job
 
 
 @pytest.fixture(scope='module')
-def mails():
+def carriers():
     sockets = [{} for _ in range(RANKS)]
-    for one in range(RANKS):
-        for other in range(one):
-            with socket.create_server(('127.0.0.1', 0)) as door:
-                sockets[one][other] = socket.create_connection(door.getsockname())
-                sockets[other][one], _ = door.accept()
+    for rank in range(RANKS):
+        for other in range(rank):
+            with socket.create_server(('127.0.0.1', 0)) as listener:
+                sockets[rank][other] = socket.create_connection(listener.getsockname())
+                sockets[other][rank], _ = listener.accept()
     failures = []
-    made = [SocketCarrier(rank, sockets[rank], failures.append) for rank in range(RANKS)]
-    yield made
-    for mail in made:
-        mail.close()
+    carriers_of_ranks = [SocketCarrier(rank, sockets[rank], failures.append) for rank in range(RANKS)]
+    yield carriers_of_ranks
+    for carrier in carriers_of_ranks:
+        carrier.close()
     assert failures == []
 
 
-def by_mail(mails, moves, sources, targets):
-    """What the carrier of Python gives."""
-    there = [threading.Event() for _ in moves]
-    for mail, move, source, target, event in zip(mails, moves, sources, targets, there):
-        mail.begin(move, source, target, event.set)
-    assert all(event.wait(LIMIT_MS / 1000) for event in there)
+def by_sockets(carriers, moves, sources, targets):
+    """Return the targets as the socket transport writes them."""
+    events = [threading.Event() for _ in moves]
+    for carrier, move, source, target, event in zip(carriers, moves, sources, targets, events):
+        carrier.begin(move, source, target, event.set)
+    assert all(event.wait(LIMIT_MS / 1000) for event in events)
     return targets
 
 
 def by_lane(job, moves, sources, targets, times=1):
-    """What the lane gives; memory is used again at once."""
+    """Return the targets as the lane writes them, after `times` runs with the same memory."""
     transfers = []
     for rank, (move, source, target) in enumerate(zip(moves, sources, targets)):
         dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
@@ -79,8 +79,8 @@ def by_lane(job, moves, sources, targets, times=1):
         for target in targets:
             if target is not None:
                 target.view(np.uint8)[...] = 0xaa
-        called = [begin(*one) for one in zip(transfers, sources, targets)]
-        assert all(one.there.wait(LIMIT_MS / 1000) for one in called)
+        completions = [start(*arguments) for arguments in zip(transfers, sources, targets)]
+        assert all(run.done.wait(LIMIT_MS / 1000) for run in completions)
     return targets
 
 
@@ -101,123 +101,125 @@ _tags = iter(range(1 << 40))
 
 @st.composite
 def layouts(draw):
-    """Shape, what ranks have, what is wanted."""
+    """Draw a shape, the boxes that ranks have, and the boxes that they need."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
 
     def box(beyond):
         ends = [(draw(st.integers(-beyond, count - 1)), draw(st.integers(1, count + beyond))) for count in shape]
         return tuple((min(pair), max(pair)) if pair[0] != pair[1] else (pair[0], pair[1] + 1) for pair in ends)
-    some = st.sets(st.integers(0, RANKS - 1), min_size=1)
+    ranks = st.sets(st.integers(0, RANKS - 1), min_size=1)
     if draw(st.booleans()):
-        have = Layout(shape, {rank: box(0) for rank in draw(some)}, partial=True)
-        return have, {rank: box(0) for rank in draw(some)}
+        have = Layout(shape, {rank: box(0) for rank in draw(ranks)}, partial=True)
+        return have, {rank: box(0) for rank in draw(ranks)}
     axis = draw(st.integers(0, len(shape) - 1))
     degree = min(shape[axis], RANKS)
     boxes = {rank: tuple(full(shape)[:axis]) + (cut,) + tuple(full(shape)[axis + 1:])
              for rank, cut in enumerate(split_range(shape[axis], degree))}
-    return Layout(shape, boxes), {rank: box(2) for rank in draw(some)}
+    return Layout(shape, boxes), {rank: box(2) for rank in draw(ranks)}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 99))
-def test_what_the_carrier_of_python_gives(job, mails, two, dtype, one_gradient, seed):
+def test_results_are_those_of_the_socket_transport(job, carriers, two, dtype, one_gradient, seed):
     have, wanted = two
     if have.partial and dtype == 'bool':
         dtype = 'int8'
     random = np.random.RandomState(seed)
     number = next(_tags)
-    exchanges = [Redistribution(number, rank, have, wanted, np.dtype(dtype), fill=float(seed % 3),
-                                one_gradient=one_gradient)
-                 for rank in range(RANKS)]
-    shapes = [exchange.shapes for exchange in exchanges]
-    directions = [([one.forward for one in exchanges], [here for here, _ in shapes], [there for _, there in shapes])]
+    redistributions = [Redistribution(number, rank, have, wanted, np.dtype(dtype), fill=float(seed % 3),
+                                      one_gradient=one_gradient)
+                       for rank in range(RANKS)]
+    shapes = [redistribution.shapes for redistribution in redistributions]
+    directions = [([redistribution.forward for redistribution in redistributions], *map(list, zip(*shapes)))]
     if dtype in FLOATS:
-        directions.append(([one.backward for one in exchanges], directions[0][2], directions[0][1]))
-    for moves, given_shapes, taken_shapes in directions:
-        sources = [values(random, shape, dtype) for shape in given_shapes]
-        expected = by_mail(mails, moves, sources, [empty(shape, dtype) for shape in taken_shapes])
-        found = by_lane(job, moves, sources, [empty(shape, dtype) for shape in taken_shapes], times=2)
-        for mine, other in zip(found, expected):
-            if other is not None:
-                assert mine.tobytes() == other.tobytes()
+        backward = [redistribution.backward for redistribution in redistributions]
+        directions.append((backward, directions[0][2], directions[0][1]))
+    for moves, source_shapes, target_shapes in directions:
+        sources = [values(random, shape, dtype) for shape in source_shapes]
+        expected = by_sockets(carriers, moves, sources, [empty(shape, dtype) for shape in target_shapes])
+        found = by_lane(job, moves, sources, [empty(shape, dtype) for shape in target_shapes], times=2)
+        for result, reference in zip(found, expected):
+            if reference is not None:
+                assert result.tobytes() == reference.tobytes()
 
 
 def swap(job, count, dtype='float32', adds=False):
-    """A move in which each worker gives all it has to all others."""
+    """Return transfers in which each worker sends its whole array to all others, which add the arrays up."""
     whole = dict.fromkeys(range(RANKS), ((0, count),))
     number = next(_tags)
-    exchanges = [Redistribution(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
-                 for rank in range(RANKS)]
-    return [persistent_transfer_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
-            for rank, one in enumerate(exchanges)]
+    redistributions = [Redistribution(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
+                       for rank in range(RANKS)]
+    return [persistent_transfer_of(Channels(job, rank), redistribution.forward, dtype, (count,), (count,))
+            for rank, redistribution in enumerate(redistributions)]
 
 
-#: A ring has 256 bytes to 1 MB; messages between hosts 256 KB at most.
+#: A ring has 256 bytes to 1 MB; a message between hosts has at most 256 KB.
 @pytest.mark.parametrize('count', [1, 63, 64, 65, 129, 1000, 131072, 262144, 262145, 1000003])
 def test_sizes(job, count):
     transfers = swap(job, count)
     for step in range(3):
         sources = [np.random.RandomState([rank, step]).normal(size=count).astype('f4') for rank in range(RANKS)]
         targets = [np.full(count, np.nan, 'f4') for _ in range(RANKS)]
-        called = [begin(*one) for one in zip(transfers, sources, targets)]
-        assert all(one.there.wait(LIMIT_MS / 1000) for one in called)
+        completions = [start(*arguments) for arguments in zip(transfers, sources, targets)]
+        assert all(run.done.wait(LIMIT_MS / 1000) for run in completions)
         expected = np.float32(0) + sources[0] + sources[1] + sources[2]
         for target in targets:
             np.testing.assert_array_equal(target, expected)
 
 
-def one_way(job, giver, taker, count):
+def one_way(job, sender, receiver, count):
     whole = ((0, count),)
     number = next(_tags)
-    exchanges = [Redistribution(number, rank, Layout((count,), {giver: whole}), {taker: whole}, np.dtype('f4'))
-                 for rank in (giver, taker)]
-    return (persistent_transfer_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
-            persistent_transfer_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
+    redistributions = [Redistribution(number, rank, Layout((count,), {sender: whole}), {receiver: whole},
+                                      np.dtype('f4'))
+                       for rank in (sender, receiver)]
+    return (persistent_transfer_of(Channels(job, sender), redistributions[0].forward, 'f4', (count,), None),
+            persistent_transfer_of(Channels(job, receiver), redistributions[1].forward, 'f4', None, (count,)))
 
 
 @pytest.mark.parametrize('count, fit', [(5, 10), (1000, 2), (100000, 2), (600000, 0)])
-@pytest.mark.parametrize('taker', [1, 2])
-def test_who_gives_may_be_far_ahead(job, taker, count, fit):
-    give, take = one_way(job, 0, taker, count)
+@pytest.mark.parametrize('receiver', [1, 2])
+def test_writer_may_be_ahead_by_the_room_of_its_ring(job, receiver, count, fit):
+    sending, receiving = one_way(job, 0, receiver, count)
     sources = [np.full(count, step, 'f4') for step in range(12)]
-    given_ = [begin(give, source, None) for source in sources]
-    assert [one.there.is_set() for one in given_] == [step < fit for step in range(12)]
+    sends = [start(sending, source, None) for source in sources]
+    assert [run.done.is_set() for run in sends] == [step < fit for step in range(12)]
     for step in range(12):
         target = np.full(count, np.nan, 'f4')
-        assert begin(take, None, target).there.wait(LIMIT_MS / 1000)
+        assert start(receiving, None, target).done.wait(LIMIT_MS / 1000)
         assert (target == step).all()
-    assert all(one.there.wait(LIMIT_MS / 1000) for one in given_)
+    assert all(run.done.wait(LIMIT_MS / 1000) for run in sends)
 
 
-def test_who_takes_may_wait_for_long(job):
-    give, take = one_way(job, 0, 2, 1000)
+def test_reader_may_start_many_runs_before_the_writer(job):
+    sending, receiving = one_way(job, 0, 2, 1000)
     targets = [np.full(1000, np.nan, 'f4') for _ in range(20)]
-    taken = [begin(take, None, target) for target in targets]
-    assert not any(one.there.wait(0.01) for one in taken)
-    given_ = [begin(give, np.full(1000, step, 'f4'), None) for step in range(20)]
-    assert all(one.there.wait(LIMIT_MS / 1000) for one in taken + given_)
+    receives = [start(receiving, None, target) for target in targets]
+    assert not any(run.done.wait(0.01) for run in receives)
+    sends = [start(sending, np.full(1000, step, 'f4'), None) for step in range(20)]
+    assert all(run.done.wait(LIMIT_MS / 1000) for run in receives + sends)
     assert [target[-1] for target in targets] == list(range(20))
 
 
-def test_a_tag_that_waits_holds_up_no_other(job):
-    """Here one that is begun first is too large for its ring, and nobody takes it."""
-    give, take = one_way(job, 0, 1, 1 << 20)
+def test_waiting_data_of_one_tag_blocks_no_other_tag(job):
+    """The first transfer is larger than its ring, and its reader does not start yet."""
+    sending, receiving = one_way(job, 0, 1, 1 << 20)
     source = np.arange(1 << 20, dtype='f4')
-    waiting = begin(give, source, None)
+    waiting = start(sending, source, None)
     for _ in range(3):
         transfers = swap(job, 50000)
-        called = [begin(transfer, np.full(50000, rank, 'f4'), np.empty(50000, 'f4'))
+        completions = [start(transfer, np.full(50000, rank, 'f4'), np.empty(50000, 'f4'))
                   for rank, transfer in enumerate(transfers)]
-        assert all(one.there.wait(LIMIT_MS / 1000) for one in called)
-        assert all((one.arrays[1] == 3).all() for one in called)
-    assert not waiting.there.is_set()
+        assert all(run.done.wait(LIMIT_MS / 1000) for run in completions)
+        assert all((run.arrays[1] == 3).all() for run in completions)
+    assert not waiting.done.is_set()
     target = np.empty_like(source)
-    assert begin(take, None, target).there.wait(LIMIT_MS / 1000) and waiting.there.wait(LIMIT_MS / 1000)
+    assert start(receiving, None, target).done.wait(LIMIT_MS / 1000) and waiting.done.wait(LIMIT_MS / 1000)
     np.testing.assert_array_equal(target, source)
 
 
 def test_many_tags_in_any_order(job):
-    """Each worker begins them in an order of its own, some more often than others, from several threads."""
+    """Each worker starts transfers in its own order, some more often than others, all before any is complete."""
     random = np.random.RandomState(1)
     counts = [int(count) for count in random.choice([1, 100, 3000, 40000, 300000], 25)]
     moves = [swap(job, count) for count in counts]
@@ -229,38 +231,38 @@ def test_many_tags_in_any_order(job):
         under_way = []
         for which in order:
             source = np.full(counts[which], rank + steps[which], 'f4')
-            under_way.append((steps[which], begin(moves[which][rank], source, np.empty_like(source))))
+            under_way.append((steps[which], start(moves[which][rank], source, np.empty_like(source))))
             steps[which] += 1
-        for step, called in under_way:
-            assert called.there.wait(LIMIT_MS / 1000)
-            assert (called.arrays[1] == 3 + 3 * step).all()
+        for step, completion in under_way:
+            assert completion.done.wait(LIMIT_MS / 1000)
+            assert (completion.arrays[1] == 3 + 3 * step).all()
         return True
     assert job.everywhere(run) == [True] * RANKS
 
 
-def test_rings_of_transfers_that_are_gone_are_used_again():
-    with hosts([1, 1], [1, 1]) as made:
-        made.link(room=8 << 10)  # two rings of 4 KB
+def test_rings_of_deleted_transfers_are_reused():
+    with hosts([1, 1], [1, 1]) as job:
+        job.link(room=8 << 10)  # two rings of 4 KB
         for _ in range(20):
             for pair in ((0, 1), (1, 0)):
-                give, take = one_way(made, *pair, 500)
+                sending, receiving = one_way(job, *pair, 500)
                 target = np.zeros(500, 'f4')
-                both = begin(give, np.ones(500, 'f4'), None), begin(take, None, target)
-                assert all(one.there.wait(LIMIT_MS / 1000) for one in both) and (target == 1).all()
-                del give, take
+                both = start(sending, np.ones(500, 'f4'), None), start(receiving, None, target)
+                assert all(run.done.wait(LIMIT_MS / 1000) for run in both) and (target == 1).all()
+                del sending, receiving
 
 
-def test_a_channel_without_room_says_so():
-    with hosts([2], [1]) as made:
-        made.link(room=8 << 10)
-        kept = [one_way(made, 0, 1, 500) for _ in range(2)]
+def test_channel_without_room_is_reported():
+    with hosts([2], [1]) as job:
+        job.link(room=8 << 10)
+        kept = [one_way(job, 0, 1, 500) for _ in range(2)]
         with pytest.raises(JobError, match='no room for another ring'):
-            one_way(made, 0, 1, 500)
+            one_way(job, 0, 1, 500)
         assert kept
 
 
-def test_a_tag_belongs_to_one_transfer(job):
-    """The reader finds the first ring with a tag: what went by another one would never come."""
+def test_second_transfer_with_a_tag_is_refused(job):
+    """The reader finds the first ring with a tag, and would never read a second one."""
     move = Redistribution(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
     kept = persistent_transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     with pytest.raises(JobError, match='another transfer already has the tag %d' % move.tag):
@@ -268,41 +270,41 @@ def test_a_tag_belongs_to_one_transfer(job):
     assert kept
 
 
-def test_threads_that_come_with_a_transfer_at_the_same_time(job):
-    """As of backward passes of two calls of a network whose order is not the calls': they share a transfer."""
+def test_threads_that_create_a_transfer_at_the_same_time_share_it(job):
+    """Backward passes of two calls of a network may run in any order, in two threads."""
     class SlowChannels(Channels):
         def transfer(self, *args):
             time.sleep(0.2)
             return super().transfer(*args)
 
     number, count, whole = next(_tags), 1000, ((0, 1000),)
-    give, take = [Redistribution(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
+    sending, receiving = [Redistribution(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
                   for rank in (0, 1)]
-    giver, taker = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
+    sender, receiver = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
     after = [mx.nd.zeros(1) for _ in range(4)]
     source, targets = np.full(count, 7, 'f4'), [np.zeros(count, 'f4') for _ in range(2)]
-    threads = [threading.Thread(target=giver.push_views, args=(give, source, None, [one], 0))
-               for one in after[:2]]
-    threads += [threading.Thread(target=taker.push_views, args=(take, None, target, [one], 0))
-                for one, target in zip(after[2:], targets)]
+    threads = [threading.Thread(target=sender.push_views, args=(sending, source, None, [array], 0))
+               for array in after[:2]]
+    threads += [threading.Thread(target=receiver.push_views, args=(receiving, None, target, [array], 0))
+                for array, target in zip(after[2:], targets)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one in after:
-        one.wait_to_read()
+    for array in after:
+        array.wait_to_read()
     assert all((target == 7).all() for target in targets)
 
 
-def test_workers_that_are_not_linked():
-    with hosts([2], [1]) as made:
+def test_transfer_between_unlinked_workers_is_refused():
+    with hosts([2], [1]) as job:
         with pytest.raises(JobError, match='no channel to worker 1'):
-            one_way(made, 0, 1, 5)
+            one_way(job, 0, 1, 5)
         with pytest.raises(JobError, match='before its channels are open'):
-            lib.checked(lib.worker_link(made.workers[0][2], 1, 0, 0))
+            lib.checked(lib.worker_link(job.workers[0][2], 1, 0, 0))
 
 
-def test_types_that_are_none(job):
+def test_unsupported_dtype_is_refused(job):
     with pytest.raises(JobError, match='complex64'):
         PersistentTransfer(job.workers[0][2], 0, next(_tags), 'complex64', (1,), None, False)
 
