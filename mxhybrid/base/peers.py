@@ -43,7 +43,7 @@ def _greet(sock: socket.socket, secret: str, purpose: str, number: int) -> int:
     nonce = secrets.token_hex(16)
     _send(sock, {'challenge': nonce})
     answer = _receive(sock, time.monotonic() + _LINE_S)
-    other, proof, challenge = answer.get('node'), answer.get('proof'), answer.get('challenge')
+    other, proof, challenge = answer.get('number'), answer.get('proof'), answer.get('challenge')
     if type(other) is not int or not isinstance(proof, str) or not isinstance(challenge, str):
         raise ValueError('the message has no proof')
     if not is_proof(proof, secret, nonce, purpose, other):
@@ -58,7 +58,7 @@ def _introduce(sock: socket.socket, secret: str, purpose: str, number: int, othe
     if not isinstance(challenge, str):
         raise ValueError('the message has no challenge')
     nonce = secrets.token_hex(16)
-    _send(sock, {'node': number, 'proof': prove(secret, challenge, purpose, number), 'challenge': nonce})
+    _send(sock, {'number': number, 'proof': prove(secret, challenge, purpose, number), 'challenge': nonce})
     proof = _receive(sock, deadline).get('proof')
     if not isinstance(proof, str) or not is_proof(proof, secret, nonce, purpose, other):
         raise ValueError('the proof is wrong')

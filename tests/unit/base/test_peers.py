@@ -69,9 +69,9 @@ def test_processes_of_one_host_do_not_connect(doors):
 
 @pytest.mark.parametrize('says', [
     b'', b'\n', b'hello\n', b'[]\n', b'{}\n', b'9' * 5000, b'\xff\xfe\n',
-    json.dumps({'node': 1, 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
-    json.dumps({'node': '1', 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
-    json.dumps({'node': 1, 'proof': prove(SECRET, 'another', PURPOSE, 1), 'challenge': 'y'}).encode() + b'\n',
+    json.dumps({'number': 1, 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
+    json.dumps({'number': '1', 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
+    json.dumps({'number': 1, 'proof': prove(SECRET, 'another', PURPOSE, 1), 'challenge': 'y'}).encode() + b'\n',
 ], ids=repr)
 def test_strangers_are_turned_away_without_delay(doors, says):
     stranger = socket.create_connection(doors[0].getsockname())
@@ -114,13 +114,13 @@ def test_a_stranger_at_the_address_of_a_process_is_refused(doors):
     thread.join()
 
 
-def test_a_node_that_does_not_come_is_named(doors):
+def test_peer_that_does_not_connect_is_named(doors):
     with pytest.raises(JobError, match='127.0.0.1 and 127.0.0.1 within 0.2 s'):
         peers.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)
 
 
 def test_silent_strangers_do_not_extend_the_deadline(doors, monkeypatch):
-    """Node 0 waits for node 1, which does not come."""
+    """Process 0 waits for process 1, which does not connect."""
     monkeypatch.setattr(peers, '_LINE_S', 0.4)
     addresses = [door.getsockname()[:2] for door in doors]
     errors, strangers = [], [socket.create_connection(addresses[0]) for _ in range(60)]
