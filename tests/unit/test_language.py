@@ -24,8 +24,8 @@ ROOTS = [
     'tests/helpers/split_networks.py', 'tests/helpers/sampled_networks.py', 'tests/unit/servers', 'tests/unit/watchdog',
     'tests/unit/commands', 'tests/unit/planner',
     'mxhybrid/__init__.py', 'mxhybrid/checkpoint', 'mxhybrid/comm', 'mxhybrid/kvstore', 'mxhybrid/routes',
-    'mxhybrid/lane', 'mxhybrid/telemetry', 'tests/unit/checkpoint', 'tests/unit/comm', 'tests/unit/kvstore', 'tests/unit/lane',
-    'tests/unit/routes', 'tests/unit/telemetry',
+    'mxhybrid/lane', 'mxhybrid/telemetry', 'tests/unit/checkpoint', 'tests/unit/comm', 'tests/unit/kvstore',
+    'tests/unit/lane', 'tests/unit/routes', 'tests/unit/telemetry',
 ]
 
 #: Words after which "who" has no noun: prepositions, conjunctions and verbs.
