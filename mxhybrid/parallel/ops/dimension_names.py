@@ -7,7 +7,7 @@ from ..sharding.split import OutputShard
 from .graph import Entry, Graph, Operator
 from .registry import rule_of
 
-#: Names of the dimensions behind samples and channels, by their number.
+#: Names of the dimensions after samples and channels, by their number.
 _IMAGE = {1: ('width',), 2: ('height', 'width'), 3: ('depth', 'height', 'width')}
 
 

@@ -153,7 +153,7 @@ class BatchTake(Aligned):
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return a shard without a gradient, which a redistribution behind it would request."""
+        """Return a shard without a gradient, which a redistribution of its output would request."""
         shard = super().shard(graph, operator, output_shard)
         shard.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
         return shard

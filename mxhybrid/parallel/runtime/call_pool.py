@@ -37,7 +37,7 @@ class _ProgramRunner:
         self._call = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
     def run(self, given: Dict[str, Any], params: Any) -> List[Any]:
-        """Run the program; return its outputs behind the leading ones."""
+        """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
         given = {**self._constants, **self._next, **given, TOKEN: self.token}
         outputs = self._call(*[given[name] if name in given else params[name].data() for name in self._inputs])

@@ -1,4 +1,4 @@
-"""The shards of inputs and outputs: the samples that each rank gives and returns."""
+"""The shards of inputs and outputs: the samples that each rank passes in and returns."""
 from typing import Any, Dict, List, Mapping, Optional
 
 from ...base.errors import InputError

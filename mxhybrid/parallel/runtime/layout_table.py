@@ -12,8 +12,7 @@ from .network_shards import NetworkShards
 
 
 def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,
-                 redistributions: Sequence[Redistribution],
-                 ranks: int, notes: Dict[int, str]) -> str:
+                 redistributions: Sequence[Redistribution], ranks: int, notes: Dict[int, str]) -> str:
     """Return a table with a line for each operator: sizes on the rank that has most, and bytes sent between all ranks
     in both passes.
     """
@@ -24,8 +23,8 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
     for operator in graph.computing:
         split = shards.splits[operator.number]
         rows.append([graph.label(operator), operator.op, layout_words(dimensions, operator, split),
-                     rank_words(split.ranks),
-                     size_text(_weights(graph, shards, operator)), size_text(_activations(graph, shards, operator)),
+                     rank_words(split.ranks), size_text(_weights(graph, shards, operator)),
+                     size_text(_activations(graph, shards, operator)),
                      size_text(sent.get(operator.number, 0))])
     held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, shards)
                 if rank in boxes) for rank in range(ranks)]
