@@ -33,19 +33,28 @@ JOBS = {
 
 @pytest.fixture(scope='module')
 def results_of():
-    """Run each job once; gives the results of a job by body."""
-    results = {}
+    """Run each job once; gives the results of a job by body, or the error by which it failed."""
+    outcomes = {}
 
     def run(job):
-        if job not in results:
-            launcher, settings, bodies = JOBS[job]
-            ends_badly = ['ends, because worker 1 '] if 'killed' in bodies else []
-            results[job] = run_together(bodies, launcher, workers=3, servers=2, env=settings, timeout=240,
-                                        ends_badly=ends_badly)
-            for name, result in results[job].items():
-                assert name == 'killed' or sorted(result.results) == [0, 1, 2]
-        return results[job]
+        if job not in outcomes:
+            try:
+                outcomes[job] = run_bodies(*JOBS[job])
+            except Exception as error:
+                outcomes[job] = error
+        if isinstance(outcomes[job], Exception):
+            raise outcomes[job]
+        return outcomes[job]
     return run
+
+
+def run_bodies(launcher, settings, bodies):
+    """Run the bodies of a job; return their results."""
+    ends_badly = ['ends, because worker 1 '] if 'killed' in bodies else []
+    results = run_together(bodies, launcher, workers=3, servers=2, env=settings, timeout=240, ends_badly=ends_badly)
+    for name, result in results.items():
+        assert name == 'killed' or sorted(result.results) == [0, 1, 2]
+    return results
 
 
 @pytest.fixture(scope='module')

@@ -53,7 +53,7 @@ for step in range(9):
     for key, array in zip(chosen, given):
         expected = sum(values_of(worker, key, step, *shapes[key]) for worker in range(store.num_workers))
         np.testing.assert_array_equal(array.asnumpy(), expected, key)
-selections = len(store.backend._buckets._known)
+selections = len(store.backend._buckets._buckets)
 # Sums of fractions depend on the order of adding: all workers must have the same bits.
 fractions = mx.nd.array(np.random.RandomState(store.rank).normal(size=50000))
 store.init('fractions', mx.nd.zeros(50000))
