@@ -156,7 +156,7 @@ def test_more_of_the_zoo(net):
 def test_optimizers_that_need_whole_weights_are_refused(two, optimizer):
     for rank in range(2):
         error = two['bad'].results[rank]['errors'][optimizer]
-        assert 'take an optimizer that updates element by element' in error
+        assert 'use an optimizer that updates element by element' in error
 
 
 def test_statistics_of_each_worker_by_itself(two):
@@ -233,7 +233,7 @@ def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
     ('input_grad of what is computed', 'or data.detach() to the network'),
     ('another store', "give the Trainer kvstore='hybrid'"),
     ('a Trainer of before', 'make the Trainer of its collect_params()'),
-    ('the whole network', 'use what parallelize returned'), ('split twice', 'take its for_data()'),
+    ('the whole network', 'use the network that parallelize returned'), ('split twice', 'use its for_data()'),
     ('cast', 'cast it to float32 before parallelize'), ('initialised anew', 'initialise it before parallelize'),
     ('another type', 'data has type float32, but float64 was planned'), ('no NDArray', 'data is a ndarray'),
     ('another shape', 'take net.for_data(shape)'), ('too few samples', 'give a joint batch with more samples'),
