@@ -153,8 +153,9 @@ def test_what_fails_on_worker_0_is_raised_on_all(resumed):
             ('no file', failed, 'is not a file of parameters'),
             ('folder', failed, 'save_parameters failed on worker 0: '),
             ('exported folder', failed, 'export failed on worker 0: '), ('states', refused, 'mxhybrid.checkpoint.save'),
-            ('states back', refused, 'mxhybrid.checkpoint.save'), ('around', refused, 'of what parallelize returned'),
-            ('around back', refused, 'of what parallelize returned'), ('full', failed, 'File too large'),
+            ('states back', refused, 'mxhybrid.checkpoint.save'),
+            ('around', refused, 'network that parallelize returned'),
+            ('around back', refused, 'network that parallelize returned'), ('full', failed, 'File too large'),
             ('full checkpoint', failed, 'File too large')):
         assert errors[what][:3] == kinds and words in errors[what][3], (what, errors[what])
     assert errors['allowed'] == errors['ignored'] == errors['cast'] == ''
