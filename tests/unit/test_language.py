@@ -49,7 +49,7 @@ SENTENCES = {
         r'(what|whatever|who|whoever|whom|whose|which|those)\b',
     'statement that begins with "What" or "Whatever"': r'^(What|Whatever)\b[^?]*\.$',
     '"who" without a noun before it': r'(?i)(^|[,;:(] ?|\b(%s) )(who|whom|whoever)\b' % _NO_NOUNS,
-    '"so many" or "so much"': r'\bso (many|much)\b',
+    '"so many" or "so much", unless "that" follows': r'\bso (many|much)\b(?!.* that\b)',
     '"that be"': r'\bthat be\b',
     '"were it"': r'\bwere it\b',
     '"have something do": use "make", or say what happens':
@@ -237,7 +237,7 @@ def test_patterns_are_found(sentence):
     'What does this mean?',
     'Workers have to wait.', 'It has a name, and the servers send rows.', 'All hosts have the same parts.',
     'For tables, a measurement decides.', 'It has three methods that update rows.', 'They have not been tried.',
-    'The memory has no name.', 'each worker has a partial sum'])
+    'The memory has no name.', 'It has so many readers that MXNet adds them up.', 'each worker has a partial sum'])
 def test_plain_sentences_are_not(sentence):
     assert not findings([Passage(1, sentence)])
 
