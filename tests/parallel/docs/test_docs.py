@@ -500,6 +500,9 @@ def test_files_that_pages_name(name):
     tests = REPOSITORY / 'tests'
     homes = [package, REPOSITORY, tests, tests / 'unit', tests / 'parallel', tests / 'parallel' / 'training']
     assert not {name for name in files if not any((home / name).exists() for home in homes)}
+    started = {word for command in quoted if command.startswith('scripts/') for word in command.split()
+               if word.startswith(('scripts/', 'tests/'))}
+    assert not {name for name in started if not (REPOSITORY / name).exists()}
     modules = {}
     for path in package.rglob('*.py'):
         modules.setdefault(path.stem, set()).update(names_in(ast.parse(path.read_text())))
