@@ -59,7 +59,7 @@ def test_values_of_its_own_on_one_worker_are_refused(job, case):
     results, workers = job
     for rank in range(workers):
         assert results[rank][case]['step'] == 3
-        assert 'dense' in results[rank][case]['said'] and 'worker %d has others' % (workers - 1) in (
+        assert 'dense' in results[rank][case]['said'] and 'worker %d now has other values' % (workers - 1) in (
             results[rank][case]['said'])
 
 

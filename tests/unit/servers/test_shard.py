@@ -204,7 +204,7 @@ print('calling', flush=True)
 def test_workers_are_answered_while_another_user_connects_without_end(one, monkeypatch):
     here = one()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
-    monkeypatch.setattr(worker, '_ANSWER_S', 30.0)
+    monkeypatch.setattr(worker, '_ANSWER_TIMEOUT_S', 30.0)
     with subprocess.Popen([sys.executable, '-c', CALLER, here.membership.agents[0].listener],
                           stdout=subprocess.PIPE) as caller:
         try:

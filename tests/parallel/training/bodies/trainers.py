@@ -102,7 +102,7 @@ class Cases:
         self.seen.setdefault(case, []).append({
             'servers': sum(resident_mb(self.servers)), 'worker': resident_mb([psutil.Process()])[0],
             'keys': job.servers.keys.placement.keys_left(), 'load': sum(job.servers.keys.placement.bytes_on) / 1e6,
-            'sums': len(reduction._places) if reduction is not None else 0})
+            'sums': len(reduction._buffers) if reduction is not None else 0})
 
     def trainer(self, net, momentum=0.9, **settings):
         """A new Trainer; with settings, of a store made by hand."""
