@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Dict, List
 
 REQUIREMENTS = Path(__file__).with_name('requirements-cuda.txt')
-#: What comes with CUDA, cuDNN and NCCL; libcuda comes with the driver.
+#: Libraries of CUDA, cuDNN and NCCL; libcuda comes with the driver.
 _OF_CUDA = re.compile(r'lib(cu|nccl|nv)\w*\.so')
 _DRIVER = 'libcuda.so.1'
 _IN_ALL = ('libnccl.so.2', 'libcufft.so.10', 'libcurand.so.10', 'libnvToolsExt.so.1')
 _OF_CUDA_10 = _IN_ALL + ('libcublas.so.10', 'libcusolver.so.10')
-#: What builds ask for that need a toolkit, since PyPI lacks some: its packages of CUDA 11.8 do not go with older parts.
+#: Libraries of the builds that need a toolkit, since PyPI lacks some: its CUDA 11.8 does not work with older parts.
 _OF_TOOLKITS = {
     'mxnet-cu101': _OF_CUDA_10 + ('libcudart.so.10.1', 'libnvrtc.so.10.1', 'libcudnn.so.7'),
     'mxnet-cu102': _OF_CUDA_10 + ('libcudart.so.10.2', 'libnvrtc.so.10.2', 'libcudnn.so.8'),

@@ -5,9 +5,9 @@
     with Network(hosts=2, mbit_per_s=100) as network:
         subprocess.run(network.argv(1, ['hostname']))
 
-What differs between two hosts, as it does between real ones: network interfaces (`e0` and a loopback of its own),
-addresses, the host's name, `/etc/hosts` and `/dev/shm`. What they share: the rest of the file system (so that one
-virtual environment and one checkout serve all) and the process table (so that all processes can be seen).
+Each host has its own network interfaces (`e0` and a loopback), addresses, host name, `/etc/hosts` and `/dev/shm`, as
+real hosts do. All hosts share the rest of the file system (so that one virtual environment and one checkout serve all)
+and the process table (so that all processes can be seen).
 
 The bridge lives in a namespace of its own: nothing is added to the machine's own network, no address can clash, no
 traffic can leave, and two networks may exist side by side. It needs root and, on Debian, the package iproute2.

@@ -33,7 +33,7 @@ class Sgd:
         self.speed, self.error = np.zeros(shape), np.zeros(shape)
 
     def step(self, ids, gradients, bound):
-        """One update of rows `ids` with gradients within `bound` of `gradients`."""
+        """Update rows `ids` with gradients within `bound` of `gradients`."""
         self.speed[ids] = self.momentum * self.speed[ids] + self.rate * bound
         self.error[ids] += self.speed[ids]
 
@@ -48,7 +48,7 @@ class Adam:
         self.error = np.zeros(shape)
 
     def step(self, ids, gradients, bound):
-        """One update of rows `ids` with gradients within `bound` of `gradients`."""
+        """Update rows `ids` with gradients within `bound` of `gradients`."""
         one, two = self.betas
         self.count += 1
         for array, value in ((self.low, gradients - bound), (self.mean, gradients), (self.high, gradients + bound)):

@@ -22,7 +22,7 @@ def test_a_host_sends_each_row_once_and_counts_it(cluster):
     # Half of the rows live on the other host. A host pushes that half and answers the other host's pulls.
     assert payload < max(sent for _, sent in merged) < 1.25 * payload
     assert max(sent for _, sent in apart) > 2.5 * payload
-    # What else crosses the link: headers and acknowledgements of TCP, and that the job begins and ends.
+    # The rest of the bytes are headers and acknowledgements of TCP, and the start and end of the job.
     (received, sent), network = merged[0], said['network']
     assert 0.85 * sent < sum(ways['sent'] for ways in network.values()) < sent
     assert 0.85 * received < sum(ways['received'] for ways in network.values()) < received

@@ -5,9 +5,9 @@ from lab.launchers import over_hosts
 
 from mxhybrid.planner.cluster.cluster_spec import load
 
-#: Of bytes on an emulated link, headers included, what is left for those of exchanges.
+#: The part of the bytes on an emulated link, which include headers, that is the payload of exchanges.
 PAYLOAD = 0.957
-#: What the emulation gives every link besides its rate, in bytes (lab.emulation).
+#: The burst of every emulated link, in bytes (lab.emulation).
 BURST = 81920
 
 pytestmark = pytest.mark.alone

@@ -34,6 +34,6 @@ def test_a_dense_array_crosses_a_link_once_per_host(cluster):
     payload = result.results[0]['payload']
     for i in range(2):
         received, sent = (after - start for after, start in zip(cluster.traffic(i), before[i]))
-        # Of two hosts, each sends the half that the other one owns, and the sum of its own half.
+        # Each of the two hosts sends the half that the other host owns, and the sum of its own half.
         assert payload < sent < 1.2 * payload
         assert payload < received < 1.2 * payload

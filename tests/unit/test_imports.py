@@ -140,7 +140,7 @@ def test_only_the_command_imports_the_package_as_users_do():
 
 @pytest.mark.parametrize('folder', LIGHT)
 def test_nothing_heavy_at_import_time(folder):
-    """Not by way of other modules either.  The package's own ``__init__`` knows who must not wait for MXNet.
+    """Check indirect imports, too.  The package's own ``__init__`` knows the processes that must not wait for MXNet.
 
     Checks that are started as processes of their own, because what they import may fail, are imported by nobody.
     """

@@ -31,7 +31,7 @@ MODULES = [mx.contrib.amp.amp]
 
 
 def is_private(name):
-    """Whether a name has an underscore in front, and is none of Python's own."""
+    """Return whether a name begins with an underscore, and is not one of Python's own."""
     return name.startswith('_') and not re.fullmatch(r'__\w+__', name)
 
 
@@ -101,7 +101,7 @@ def accesses(source):
 
 
 def is_home(path):
-    """Whether a file of the package may know them."""
+    """Return whether a file of the package may use private names."""
     return any(path.relative_to(PACKAGE).match(pattern) for pattern in HOMES)
 
 

@@ -1,7 +1,7 @@
 """The gradients that every worker has, chosen so that sums are exact in float32 and every worker's share shows.
 
 A row of worker r's gradient is ``1 + r % 7 + column % 5``, whatever its id; dense parameter i is ``1 + r % 7 + i % 3``
-throughout.  What a contender has summed is compared, by checksums, with sums made here from the ids alone.
+throughout.  The sums of a contender are compared, by checksums, with sums that are computed here from the ids alone.
 """
 from typing import Dict, List, Sequence, Tuple
 

@@ -53,7 +53,7 @@ class Layers:
         self._args, self._case = args, CASES[args.workload]
         args.contenders = list(self._case.plans)
         self._losses: Dict[Tuple[int, bool], float] = {}
-        # Of the hosts and links at hand.
+        # The latency and bandwidth of the hosts and links at hand, for formulas.
         self._formula: Optional[Dict[str, float]] = None
 
     def units(self, hosts: int) -> int:

@@ -114,7 +114,7 @@ def _recurrent(ranks: int) -> Dict[str, Any]:
 def _dense(ranks: int) -> Dict[str, Any]:
     found = _common(ranks)
     found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
-    # Of a table of which a plan says nothing, the store weighs both ways in the first steps.
+    # If a plan does not mention a table, the store measures both routes in the first steps.
     table = StorePlan({'embedding0_weight': TablePlan('servers')})
     return {name: plan.with_store(table) for name, plan in found.items()}
 

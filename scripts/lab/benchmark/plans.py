@@ -25,9 +25,9 @@ CASES = ('alexnet', 'resnet18', 'convolutions', 'normalized', 'language', 'recom
 
 #: First and last in each round, a short step, which shows best whether the machine changes.
 _ANCHOR, _AGAIN = 'trick', 'trick again'
-#: What others are compared with.
+#: The plan with which others are compared.
 _BASE = 'data'
-#: What is found by searching.
+#: The plan that the search finds.
 _FOUND = 'found'
 _SEARCH_S = 10.0
 #: Plans that differ by less are ties.

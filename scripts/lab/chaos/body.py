@@ -43,7 +43,7 @@ def happens():
 
 
 def wait_for(files):
-    """Until all are there."""
+    """Wait until all files exist."""
     while not all(file.exists() for file in files):
         time.sleep(0.02)
 

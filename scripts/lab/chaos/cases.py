@@ -18,7 +18,7 @@ IMPORT_S = 30.0
 #: Seconds in which a job must be over after a death.
 DEATH_S = 10.0
 
-#: In which order a job passes its moments.
+#: The moments of a job, in order.
 MOMENTS = ('start', 'first', 'mid', 'saving', 'exit')
 
 #: Milliseconds after a step with large pushes has begun: they are written, merged and sent, and the next one begins.
@@ -45,7 +45,7 @@ class Case(NamedTuple):
         'host-a', 'host-b'; of a full disk what is written there: 'checkpoint', 'parameters', 'states', 'metrics' or
         'trace', or 'shm-a', the shared memory that has names.
     moment : str
-        One of `MOMENTS`; 'pushing+10', so many milliseconds into a step with large pushes; 'sending', while one of
+        One of `MOMENTS`; 'pushing+10', 10 milliseconds into a step with large pushes; 'sending', while one of
         these is on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it.
     """
 

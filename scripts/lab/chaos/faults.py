@@ -15,7 +15,7 @@ SIGNALS = {'kill': signal.SIGKILL, 'stop': signal.SIGSTOP, 'term': signal.SIGTER
 LIMITS = {'memory': resource.RLIMIT_AS, 'files': resource.RLIMIT_FSIZE}
 _SMALL_FILE_BYTES = 1 << 16
 
-#: What takes all room of a disk.
+#: The file that fills a disk.
 FILLER = 'filler'
 
 #: A slow link, in 10^6 bits per second, and a slow host's share of the time in which its processes may run.
@@ -23,7 +23,7 @@ SLOW_MBIT_PER_S, SLOW_RUN_S, SLOW_STOP_S = 4, 0.05, 0.15
 
 
 def hit(pid, fault):
-    """Send the signal of a fault, or have a process get no more memory than it has, or only small files."""
+    """Send the signal of a fault, or limit a process to the memory that it has, or to small files."""
     if fault in SIGNALS:
         os.kill(pid, SIGNALS[fault])
         return

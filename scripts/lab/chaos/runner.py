@@ -28,7 +28,7 @@ _MOMENT_S, _PATIENCE_S = 120.0, 40.0
 #: Seconds that processes may outlive their launcher.
 _GRACE_S = 5.0
 
-#: What is said of memory that a limit refuses: what for, or how much, and what to do.
+#: Messages about memory that a limit refuses: its purpose or size, and the remedy.
 _REFUSED = {'memory': r'(\d+ bytes|Unable to allocate).*ulimit -v', 'files': r'shared memory of \d+ bytes.*ulimit -f'}
 
 _POLL_S = 0.02
@@ -161,7 +161,7 @@ class _Run:
         self.job.close()
         for host in self.cluster.hosts:
             for pid in self.cluster.pids(host.namespace):
-                # What sshd started for the job; it waits for a link that was cut. The daemons themselves stay.
+                # Processes that sshd started for the job wait for a link that was cut. The daemons themselves stay.
                 if pid not in self.cluster.daemons:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)

@@ -187,7 +187,7 @@ class _Drawing:
         if random.random() < 0.2:
             event['divisor'] = random.choice((max(1, samples // 3), 2 * samples, 40))
         if not on_store and random.random() < 0.08:
-            # What no backward refreshed has an old gradient with MXNet alone, and zeros here: norms would differ.
+            # A parameter that no backward refreshed has an old gradient with MXNet alone, and zeros here: norms differ.
             event.update(by='hand', use=whole)
             if random.random() < 0.6 and model['dtype'] == 'float32':
                 event['clip'] = random.choice((0.3, 2.0))

@@ -231,7 +231,7 @@ def _judge(program: Dict[str, Any], expected: Side, found: Optional[Side]) -> Ou
         for name, words in pieces.differences(expected.values[0], values, expected.slack, rtol, atol):
             outcomes.append(Outcome('differs', '%s on worker %d: %s' % (name, rank, words), _event_of(name)))
         for name, value in values.items():
-            # What is saved has the same bits everywhere.
+            # Saved values have the same bits on all workers.
             if re.match(r'\d+/\d', name) and not np.array_equal(value, found.values[0].get(name), equal_nan=True):
                 outcomes.append(Outcome('workers differ', '%s on workers 0 and %d' % (name, rank), _event_of(name)))
     if found.problem is not None:

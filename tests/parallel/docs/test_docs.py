@@ -525,7 +525,7 @@ def test_benchmark():
 
 
 def test_results():
-    """Beside each figure of the README's table stands how many times the first one that is."""
+    """The ratio beside each figure of the README's table is that to the first figure."""
     for _, _, ours, *others in table('setting'):
         for figure, ratio in (re.fullmatch(r'([\d.]+) \(([\d.]+)x\)', cell).groups() for cell in others):
             assert ratio == '%.1f' % (float(figure) / float(ours))
@@ -571,7 +571,7 @@ def test_an_optimizer_of_ones_own(folder):
 
 @pytest.mark.parametrize('page, replaced, launcher, by', [
     ('docs/from-horovod.md', '', 'horovodrun -np 2 --gloo python', 'horovodrun -np 2 --gloo python'),
-    # What MXNet's servers do in a job of one worker, its local store does.
+    # In a job of one worker, MXNet's local store does the work of its servers.
     ('docs/from-dist-sync.md', "'dist_sync'", 'python', 'python'),
     ('docs/from-dist-sync.md', '', '', 'python scripts/launch.py -n 2 -s 1 --launcher local python')])
 def test_scripts_of_other_stores(page, replaced, launcher, by, folder):
@@ -648,8 +648,8 @@ def test_index(index):
     assert len(named) == len(set(named))
 
 
-def test_no_paragraph_stands_twice():
-    """What a page says, no other page says again."""
+def test_no_paragraph_is_repeated():
+    """No page repeats a paragraph of another page."""
     seen = {}
     for name, text in PAGES.items():
         for paragraph in re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL).split('\n\n'):

@@ -20,7 +20,7 @@ from mxhybrid.planner.cluster.cluster_spec import Host, save
 from ...helpers.planned_networks import cluster
 from ...helpers.turns import slow
 
-# What makes a run small; given last, so it wins over the rest of a command line.
+# Options that make a run small; they come last, so they override the rest of a command line.
 SMALL = {
     'recommender.py': ['--epochs', '1'],
     'word_lm.py': ['--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',

@@ -8,7 +8,7 @@ from mxhybrid.native.log_filter import VARIABLE
 
 from . import BODIES
 
-#: What ``bodies/quiet.py`` has to say, and how often: it trains two nets alike, with the same route table.
+#: The messages of ``bodies/quiet.py`` and their numbers: it trains two equal nets, with the same route table.
 EXPECTED = [
     (r'prefetching: no array of a batch has the row ids of net_(weight|gradient)_weight: .*', 4),
     (r'routes:', 1),

@@ -63,7 +63,7 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
             assert (found['first'][name], found['last'][name]) == (entry['start'], entry['partitions'])
             assert entry['start'] == 2
             assert entry['finished'] or 'could cost' in entry['reason']
-            # What follows from the samples is for test_tuning: the last of them are of what the others led to.
+            # The unit tests of the tuner check the conclusions from the samples.
             assert entry['partitions'] in {2, *dict(entry['samples'])}
             assert not entry['samples'] or 2 in dict(entry['samples'])
         comparing.assert_same_bits(results['fixed']['weights'], found['weights'], 'rank %d' % rank)

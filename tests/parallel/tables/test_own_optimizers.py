@@ -15,7 +15,7 @@ BODY = BODIES / 'row_wise.py'
 PATH = {'PYTHONPATH': os.pathsep.join(map(str, (REPOSITORY, SCRIPTS, BODIES)))}
 
 
-#: Of two classes, one with MXNet's lazy kernel, one that changes all rows; and settings that change.
+#: Cases of two classes, one with MXNet's lazy kernel, one that changes all rows; and of settings that change.
 CASES = [what + '-' + name for name in ('heavyball', 'anchored')
          for what in ('moved', 'saved', 'resumed', 'replicated', 'gradient')] + ['changed-heavyball']
 FEW = ['moved-anchored', 'saved-heavyball', 'resumed-anchored', 'changed-heavyball']

@@ -56,7 +56,7 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions):
             count = partitions[name.split('_')[1]] if partitions else servers
             assert table[name]['partitions'] == str(count)
             assert table[name]['servers'] == ','.join(map(str, range(servers)))
-            # Of 200 rows only those of its own words and of the candidates travel.
+            # Only the rows of its own words and of the candidates travel, of 200 rows.
             assert 0 < int(table[name]['rows/step']) <= 12 * 6 // workers + 20
 
 

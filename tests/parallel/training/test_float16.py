@@ -153,7 +153,7 @@ def test_training_comes_close_to_float32(three):
     for case in CASES.split(','):
         errors = []
         for name, values in expected[case].items():
-            # What moves a parameter, and what is read of it, is below 1 and was rounded N + 1 times at most.
+            # Updates of a parameter, and values that are read, are below 1 and were rounded N + 1 times at most.
             assert np.abs(values).max() < 1
             np.testing.assert_allclose(result.results[0][case][name], values, rtol=0,
                                        atol=(workers + 1) * rounding.U, err_msg='%s: %s' % (case, name))

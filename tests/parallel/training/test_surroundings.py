@@ -1,4 +1,4 @@
-"""Whatever a script does around its loop, training equals MXNet alone: every case of ``surroundings.py``.
+"""Training equals MXNet alone with all code around the loop of a script: every case of ``surroundings.py``.
 
 .ci/run has it on CPython 3.8 as well, where every subprocess is forked.
 """

@@ -194,7 +194,7 @@ def test_sums_of_rounded_values_may_be_off_by_float16s_roundoff_and_no_more(smal
 # ------------------------------------------------------------------------------------------- report
 
 def reading(rank, seconds, ends, **used):
-    """What a worker leaves."""
+    """Return the report of a worker."""
     return {'rank': rank, 'seconds': seconds, 'ends': ends, 'used': used, 'sums': {},
             'phases': {'pull': seconds / 2}}
 
@@ -382,7 +382,7 @@ def test_a_missing_tool_is_named_by_its_package(monkeypatch):
 # ------------------------------------------------------------------------------------------- signals and jobs
 
 class SignalledAmidCleaningUp(places.Loopback):
-    """This host, whose user loses patience while a job is being ended."""
+    """The host of a user that interrupts while a job is being ended."""
 
     def kill_processes(self):
         """Be interrupted."""
@@ -407,7 +407,7 @@ def interrupted(number):
 
 @pytest.fixture
 def signals():
-    """What scripts/bench has in place while it runs, started where no signal is ignored, as in the background."""
+    """Install the handlers that scripts/bench has while it runs; no signal is ignored, as it is in the background."""
     numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     with Signals() as installed:

@@ -1,4 +1,4 @@
-"""What scripts/install asks before it installs a build of MXNet for GPUs."""
+"""The checks of scripts/install before it installs a build of MXNet for GPUs."""
 import os
 import shlex
 import subprocess

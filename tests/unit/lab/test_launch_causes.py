@@ -1,4 +1,4 @@
-"""Which process scripts/launch.py holds responsible for the end of a job."""
+"""The process to which scripts/launch.py attributes the end of a job."""
 import queue
 import runpy
 import signal
@@ -17,7 +17,7 @@ def task(status, over_ssh=False):
 
 
 def cause(*tasks):
-    """Which of the tasks, in the order of their ends, is it."""
+    """Return the number of that task, given tasks in the order of their ends."""
     job = LAUNCH['Job'].__new__(LAUNCH['Job'])
     job._ends = queue.Queue()
     for one in tasks[1:]:

@@ -1,4 +1,4 @@
-"""What the benchmark of split layers says of formulas beside what it has measured."""
+"""The comparison of formulas with measurements in the benchmark of split layers."""
 import sys
 
 import pytest

@@ -1,4 +1,4 @@
-"""What the benchmark makes of predicted and measured steps, and the processors that its hosts have."""
+"""The table of predicted and measured steps in the benchmark, and the processors of its hosts."""
 import os
 
 import pytest

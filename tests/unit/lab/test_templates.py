@@ -37,7 +37,7 @@ def horovodruns(text):
 
 
 def steps(text):
-    """What a script runs on all hosts."""
+    """Return the commands that a script runs on all hosts."""
     return [shlex.split(line)[1:] for line in text.splitlines() if line.strip().startswith('on_all_hosts ')]
 
 

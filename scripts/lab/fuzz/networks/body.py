@@ -86,7 +86,7 @@ def run(program, name, directory, store):
             import traceback
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
-    # What numbers exchanges have next: workers that differ in it would take each other's arrays for those of others.
+    # The next number of an exchange: workers that disagree on it would mix up the arrays of exchanges.
     number = worker_group_of(member({})).reserve_numbers(0)
     everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
     if not any(everyone) and len(set(numbers)) > 1:

@@ -24,7 +24,7 @@ TOLERANCE = %r
 
 _INDENT = ' ' * 4
 
-#: What a script knows of a program, besides the network itself.
+#: The parts of a program that a script contains, besides the network itself.
 _SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'optimizer', 'on_store')
 
 

@@ -1,7 +1,7 @@
 """Train tables of which a step touches most rows and one of which it touches few; routes are up to the store.
 
-As ``train.py``, ``--kvstore device`` in one process gives the reference.  What the network is said to cost can be
-given, so that no decision depends on how busy the machine is.
+As ``train.py``, ``--kvstore device`` in one process gives the reference.  The costs of the network can
+be given, so that no decision depends on how busy the machine is.
 """
 import argparse
 import os

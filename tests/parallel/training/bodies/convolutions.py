@@ -1,5 +1,6 @@
-"""Trains convolutions, whose weights and gradients oneDNN may keep in layouts of its own; args: workers that there
-would be, if this is one process, else 0; store or worker, who updates.
+"""Train convolutions, whose weights and gradients oneDNN may keep in layouts of its own.
+
+args: the number of workers that one process stands for, else 0; ``store`` or ``worker``, which updates the weights.
 
 Between steps the net is evaluated, after which MXNet keeps weights as oneDNN likes them. One process adds up the
 gradients of the same parts of the batch that workers have: oneDNN takes another algorithm for a larger batch, on some

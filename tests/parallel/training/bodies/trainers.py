@@ -26,7 +26,7 @@ def resident_mb(processes):
 
 
 def servers_of_this_job():
-    """The parameter servers, whoever started them."""
+    """Return the parameter servers, of all launchers."""
     mine = psutil.Process()
     relatives = mine.children() + (mine.parent().children(recursive=True) if mine.parent() else [])
     found = {}
@@ -131,7 +131,7 @@ class Cases:
         return weights(net)
 
     def kept(self, case, count):
-        """Whoever keeps old Trainers may go back to them: values follow from one to the other."""
+        """Train with old Trainers again: values pass from one Trainer to the other."""
         net, trainers = filled(False), []
         for turn in range(2):
             for at in range(count):

@@ -3,7 +3,7 @@ from typing import Any
 
 from .registry import any_shape, entry, simple
 
-#: Of one value, by the values that they take.
+#: Operators of one input, by the values that it may have.
 ANY = ('relu sigmoid hard_sigmoid softsign tanh exp expm1 square abs sign negative sin cos sinh cosh arctan arcsinh '
        'degrees radians erf floor ceil round rint trunc fix cbrt identity logical_not zeros_like ones_like smooth_l1 '
        'BlockGrad stop_gradient contrib.quadratic contrib.round_ste contrib.sign_ste contrib.gradientmultiplier '
