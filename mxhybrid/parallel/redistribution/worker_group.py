@@ -91,6 +91,10 @@ class WorkerGroup:
     @property
     def transport(self) -> Transport:
         """The transport between the workers (the first use is collective)."""
+        return self.open_transport()
+
+    def open_transport(self) -> Transport:
+        """Open the transport between the workers, if it is not open yet (collective); return it."""
         if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:

@@ -301,9 +301,12 @@ class _Others:
 def _program(network: SplitNetwork, params: ShardedParameters, training: bool, first: int) -> Program:
     frozen = {name for name, param in params.by_name.items() if agreed(param)[0] == 'null'}
     workers, input_shards = network.workers, network.input_shards
-    return Program(network.shards, workers.rank, input_shards.inputs, input_shards.outputs,
-                   collectives(training, network.joint_statistics), workers.make_node, first,
-                   input_shards.gradient_inputs, frozen)
+    program = Program(network.shards, workers.rank, input_shards.inputs, input_shards.outputs,
+                      collectives(training, network.joint_statistics), workers.make_node, first,
+                      input_shards.gradient_inputs, frozen)
+    if program.redistributions:
+        workers.open_transport()  # a worker without a part in any of them has not opened it
+    return program
 
 
 def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, Program], first: int, training: bool,
