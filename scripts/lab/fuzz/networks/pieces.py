@@ -90,7 +90,7 @@ class Splits(mxhybrid.parallel.Plan):
         self.splits = splits
 
     def resolve(self, graph, dimensions, ranks):
-        """Return the splits, as :meth:`mxhybrid.parallel.Plan.settle`."""
+        """Return the splits, as :meth:`mxhybrid.parallel.Plan.resolve`."""
         from mxhybrid.parallel.sharding.split import Split
         settled = super().resolve(graph, dimensions, ranks)
         for one in graph.computing:
