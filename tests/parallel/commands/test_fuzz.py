@@ -15,19 +15,21 @@ from lab.fuzz.script import standing_alone
 from lab.jobs import run_job, start_command
 from lab.launchers import SCRIPTS
 
-#: Batches of programs, which have different launchers and numbers of workers.
-BATCHES = (0, 4)
+#: Batches of programs, which have different launchers and numbers of workers, and the number of programs of each.
+BATCHES, PROGRAMS = (0, 4), 8
+
+#: Networks for each number of workers.
+NETWORKS = 10
 
 
-@pytest.mark.parametrize('first, count', [(0, 3), pytest.param(3, 5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('batch', BATCHES)
-def test_random_programs_give_what_mxnet_alone_gives(batch, first, count):
-    programs = [draw(batch * PER_JOB + number) for number in range(first, first + count)]
+def test_random_programs_give_what_mxnet_alone_gives(batch):
+    programs = [draw(batch * PER_JOB + number) for number in range(PROGRAMS)]
     outcomes = runner.run(programs)
     failing = {program['seed']: outcome for program, outcome in zip(programs, outcomes) if outcome.fails}
     assert not failing, '\n'.join('seed %d (scripts/fuzz --seed %d shrinks it): %s' % (seed, seed, outcome)
                                   for seed, outcome in failing.items())
-    assert sum(outcome.kind == 'same' for outcome in outcomes) > 0.8 * count
+    assert sum(outcome.kind == 'same' for outcome in outcomes) > 0.8 * PROGRAMS
 
 
 def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
@@ -52,10 +54,9 @@ def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
     run_job(script, 'none').failed('worker 0, event 01/')
 
 
-@pytest.mark.parametrize('first, count', [(0, 4), pytest.param(4, 6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('ranks', [2, 3, 4], ids='{} ranks'.format)
-def test_random_networks_give_what_one_process_gives(ranks, first, count):
-    seeds = [seed for seed in range(3 * (first + count)) if networks_cli.workers_of(seed, [2, 3, 4]) == ranks][first:]
+def test_random_networks_give_what_one_process_gives(ranks):
+    seeds = [seed for seed in range(3 * NETWORKS) if networks_cli.workers_of(seed, [2, 3, 4]) == ranks]
     with Drawer() as drawer:
         programs = [drawer.draw(seed, ranks) for seed in seeds]
     outcomes = dict(zip(seeds, networks_runner.run(programs)))

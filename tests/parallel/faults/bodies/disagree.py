@@ -1,9 +1,11 @@
 """Workers that differ in what they should have in common; the arguments name the differences, one case each.
 
-An error of mxhybrid is caught and reported, by the name of the case, but in the last case.
+An error of mxhybrid is caught and reported, by the name of the case, with the seconds that the case took, but in the
+last case.
 """
 import os
 import sys
+import time
 
 import mxnet as mx
 from lab.reports import report
@@ -61,11 +63,12 @@ def main():
     rank = int(os.environ['HOROVOD_RANK'])
     *caught, last = sys.argv[1:]
     for case in caught:
+        began, said = time.monotonic(), 'nothing was refused'
         try:
             run(case, rank == 1)
-            report(rank, **{case: 'nothing was refused'})
         except mxhybrid.HybridError as error:
-            report(rank, **{case: str(error)})
+            said = str(error)
+        report(rank, **{case: said, case + ' seconds': time.monotonic() - began})
     run(last, rank == 1)
 
 
