@@ -1,4 +1,5 @@
 """Packaging of mxhybrid."""
+import os
 from glob import glob
 
 from setuptools import Extension, find_packages, setup
@@ -7,16 +8,19 @@ from setuptools import Extension, find_packages, setup
 # it: what is compiled here is to call its own.
 OWN = '-Wl,-Bsymbolic'
 
+# scripts/install has a compiler, and ends where that fails; else a library of older sources might stay.
+OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
+
 # Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.
 LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
-                 language='c++', optional=True, extra_link_args=['-pthread', '-fopenmp', OWN],
+                 language='c++', optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', OWN],
                  # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread',
                                      '-fopenmp'])  # with MXNet's own threads
 
 # The planner's simulator and the builder of its tasks; where they cannot be compiled, there is no planner.
 SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybrid/planner/simulator/src/*.cc')),
-                     depends=glob('mxhybrid/planner/simulator/src/*.h'), language='c++', optional=True,
+                     depends=glob('mxhybrid/planner/simulator/src/*.h'), language='c++', optional=OPTIONAL,
                      extra_link_args=[OWN],
                      # Not contracted: the same bits as the Python of tests/oracles.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
