@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any, List, Optional, Tuple
 
+from . import json_text
 from .errors import JobError
 from .proc import boot_id
 
@@ -90,7 +91,7 @@ class Connection:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptor = array.array('i', content[:array.array('i').itemsize])[0]
-        return json.loads(data.decode()), descriptor
+        return json_text.parse(data), descriptor
 
     def close(self) -> None:
         """End the connection for this process."""

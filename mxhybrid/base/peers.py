@@ -10,6 +10,7 @@ import socket
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
+from . import json_text
 from .errors import JobError
 from .sealed import is_proof, prove
 from .settings import variable
@@ -32,7 +33,7 @@ def _receive(sock: socket.socket, deadline: float) -> Dict[str, Any]:
             raise ConnectionError('the other side closed the connection' if not byte
                                   else 'the message has more than %d bytes' % _LINE_BYTES)
         line += byte
-    message = json.loads(line.decode())
+    message = json_text.parse(line)
     if not isinstance(message, dict):
         raise ValueError('the message is not a JSON object')
     return message

@@ -7,6 +7,8 @@ import json
 import time
 from typing import Any, Dict, Iterable, Optional, Tuple
 
+from . import json_text
+
 #: Seconds between two reads of missing values, and the time limit of a request.
 _POLL_S, _REQUEST_S = 0.1, 5.0
 
@@ -34,7 +36,7 @@ class NoticeBoard:
         """Return a value; None if there is none."""
         body = self._request('GET', name)
         try:
-            return None if body is None else json.loads(body.decode())
+            return None if body is None else json_text.parse(body)
         except ValueError as error:
             raise UnknownAnswerError('the value of %s is not JSON' % name) from error
 

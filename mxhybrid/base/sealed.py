@@ -14,6 +14,7 @@ import json
 import secrets
 from typing import Any, Dict, Tuple, Union
 
+from . import json_text
 from .errors import RefusedError
 
 _SECRET_BYTES = 32
@@ -69,8 +70,8 @@ class Opener:
         if not hmac.compare_digest(mac, _mac(self._key, text) + b' '):
             raise RefusedError('it is not sealed with the secret of this job')
         try:
-            number, name, arguments = json.loads(text.decode())
-        except (ValueError, TypeError, RecursionError):
+            number, name, arguments = json_text.parse(text)
+        except (ValueError, TypeError):
             raise RefusedError('it is sealed, but not a command') from None
         if type(number) is not int or not isinstance(name, str) or not isinstance(arguments, dict):
             raise RefusedError('it is sealed, but not a command')

@@ -188,16 +188,12 @@ class Reader:
         data = self._read(_MANIFEST, MAX_MANIFEST_BYTES)
         try:
             outer = manifest.read_json(data)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise self._damaged(_MANIFEST, 'is not JSON: %s' % error) from error
         if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
             raise self._damaged(_MANIFEST, 'has no content')
         self.content: Dict[str, Any] = outer['content']
-        try:
-            right = outer.get('blake2b') == manifest.digest(manifest.canonical(self.content))
-        except RecursionError:
-            right = False
-        if not right:
+        if outer.get('blake2b') != manifest.digest(manifest.canonical(self.content)):
             raise self._damaged(_MANIFEST, 'does not match its digest')
         if self.content.get('format') != FORMAT:
             raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads format %d'

@@ -3,6 +3,7 @@ import hashlib
 import json
 from typing import Any, Dict, Iterable
 
+from ..base import json_text
 from ..base.errors import InputError
 
 #: Largest size of a shard, in bytes, that a reader accepts.
@@ -33,8 +34,8 @@ def plain(value: Any, what: str) -> Any:
 
 
 def read_json(data: bytes) -> Any:
-    """Return the value of JSON text; ValueError or RecursionError if it is not JSON."""
-    return json.loads(data.decode(), parse_int=_bounded_int)
+    """Return the value of JSON text; ValueError if it is not JSON, or nested deeply."""
+    return json_text.parse(data, parse_int=_bounded_int)
 
 
 def _bounded_int(digits: str) -> int:

@@ -1,8 +1,8 @@
 """Reads the JSON lines that a job with ``MXHYBRID_METRICS`` writes, even while the job is running."""
-import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
+from ..base import json_text
 from ..base.errors import InputError
 
 #: Keys that every line must have, with the types of their values.
@@ -109,13 +109,13 @@ def _is_step(record: Any) -> bool:
 def _load(line: str) -> Tuple[Any, bool]:
     """Return the value of a line, or None if it has none, and whether the whole line is valid."""
     try:
-        return json.loads(line), True
+        return json_text.parse(line), True
     except ValueError:
         pass
     # A job that is killed leaves half a line, and the next job writes behind it.
     begin = line.rfind(_BEGINNING)
     try:
-        return (json.loads(line[begin:]) if begin > 0 else None), False
+        return (json_text.parse(line[begin:]) if begin > 0 else None), False
     except ValueError:
         return None, False
 

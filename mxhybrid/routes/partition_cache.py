@@ -15,6 +15,7 @@ import json
 import math
 from typing import Any, Dict, List, Optional, Tuple
 
+from ..base import json_text
 from ..base.errors import InputError
 from ..base.files import write_atomically
 from .partition_search import Candidate, Tuning, fit
@@ -55,7 +56,7 @@ def read(path: str) -> Optional[Dict[str, Any]]:
     """
     try:
         with open(path, 'rb') as handle:
-            content = json.loads(handle.read().decode())
+            content = json_text.parse(handle.read())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

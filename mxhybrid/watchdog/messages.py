@@ -6,6 +6,8 @@ import threading
 import time
 from typing import Any, List
 
+from ..base import json_text
+
 #: Seconds after which a process gives up sending to a process that does not read.
 SEND_TIMEOUT_S = 5
 
@@ -21,10 +23,7 @@ def _encode(message: Any) -> bytes:
 
 def decode(line: bytes) -> Any:
     """Return the message in a line; ValueError if it is not JSON."""
-    try:
-        return json.loads(line.decode())
-    except RecursionError as error:
-        raise ValueError('the message is nested too deeply') from error
+    return json_text.parse(line)
 
 
 def send(sock: socket.socket, message: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..sharding.split import Split
@@ -104,8 +105,8 @@ def load(path: str) -> Plan:
     """Read a plan from a file; InputError for any other file."""
     try:
         with open(path, encoding='utf-8') as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
+            value = json_text.parse(file.read())
+    except (OSError, ValueError) as error:
         raise InputError('plan: cannot read %s: %s' % (path, error)) from error
     file_format = value.get('format') if isinstance(value, dict) else None
     if file_format not in (_FORMAT, _FORMER):

@@ -8,6 +8,7 @@ import hashlib
 import json
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..simulator.token_bucket import TokenBucket
@@ -189,8 +190,8 @@ def load(path: str) -> Cluster:
     """Read a cluster file; InputError where it cannot be read or a value is impossible."""
     try:
         with open(path, encoding='utf-8') as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
+            value = json_text.parse(file.read())
+    except (OSError, ValueError) as error:
         raise InputError('cluster: cannot read %s: %s' % (path, error)) from error
     try:
         return cluster_from_json(value)

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import mxnet as mx
 
+from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import locked_within, write_atomically
 from ...parallel import rules
@@ -78,10 +79,10 @@ def read_profiles(path: str) -> Dict[str, Dict[str, List[float]]]:
     profiles: Dict[str, Dict[str, List[float]]] = {section: {} for section in SECTIONS}
     try:
         with open(path, encoding='utf-8') as file:
-            value = json.load(file)
+            value = json_text.parse(file.read())
     except FileNotFoundError:
         return profiles
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError('profiles: cannot read %s: %s: delete it, or give another file' % (path, error)) from error
     if not isinstance(value, dict) or value.get('format') != FORMAT or not all(
             isinstance(value.get(section), dict) for section in SECTIONS):
