@@ -8,8 +8,8 @@ from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import Box, Range
+from ..ops.rule import OperatorShard, Rule, elements_of
+from ..sharding.box import Box, Range, shape_of
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 
@@ -34,6 +34,20 @@ class _Attention(Rule):
 @register('_contrib_interleaved_matmul_encdec_qk', between=True)
 class Scores(_Attention):
     """The product of queries and keys."""
+
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
+        """Return a multiplication and an addition for each score and each feature of a head."""
+        first = shard.inputs[0]
+        assert first is not None
+        rows = shape_of(first)[0] * shape_of(shard.outputs[0])[0]
+        features = elements_of([first]) / (rows if self.between else 3 * rows)
+        return 2.0 * elements_of(shard.outputs[:1]) * features
+
+    def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
+        """Return the elements of queries, keys and scores; values lie beside the keys and are not read."""
+        inputs = shard.inputs
+        read = elements_of(inputs[:1]) + elements_of(inputs[1:]) // 2 if self.between else 2 * elements_of(inputs) // 3
+        return elements_of(shard.outputs[:1]) + read
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the number of heads for the first dimension: the heads of a sample stay together."""
@@ -65,6 +79,19 @@ class Scores(_Attention):
 @register('_contrib_interleaved_matmul_encdec_valatt', between=True)
 class Weighted(_Attention):
     """The product of attention and values."""
+
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
+        """Return a multiplication and an addition for each output and each time of the keys."""
+        attention = shard.inputs[1]
+        assert attention is not None
+        return 2.0 * elements_of(shard.outputs[:1]) * shape_of(attention)[-1]
+
+    def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
+        """Return the elements of values, attention and outputs; keys and queries lie beside the values and are not
+        read.
+        """
+        values, attention = shard.inputs
+        return elements_of(shard.outputs[:1] + [attention]) + elements_of([values]) // (2 if self.between else 3)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for the samples, and for the times of queries where these are a sequence of their own."""

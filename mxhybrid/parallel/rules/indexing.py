@@ -125,6 +125,10 @@ class Take(Aligned):
 
     index_input = 1
 
+    def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
+        """Return the elements of the slices that are read, not of all slices, and those of indices and outputs."""
+        return 2 * elements_of(shard.outputs[:1]) + elements_of(shard.inputs[1:])
+
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the number of slices."""
         return axis_length(graph, operator, 0)

@@ -3,7 +3,8 @@ from typing import List, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, summed, with_range
+from ..ops.rule import OperatorShard, elements_of, summed, with_range
+from ..sharding.box import shape_of
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
 
@@ -16,6 +17,17 @@ class Contraction(Aligned):
         """Return the dimension of each of two inputs over which the product sums; none if that is not one of each."""
         summed_over = [[at for at, aligned in enumerate(alignment) if aligned is None] for alignment in alignments]
         return [axes[0] for axes in summed_over] if [len(axes) for axes in summed_over] == [1, 1] else []
+
+    @staticmethod
+    def _summed_axis(operator: Operator) -> int:
+        """Return the dimension of the first input over which the product sums."""
+        raise NotImplementedError
+
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
+        """Return a multiplication and an addition for each output and each element that is summed over."""
+        left = shard.inputs[0]
+        assert left is not None
+        return 2.0 * elements_of(shard.outputs[:1]) * shape_of(left)[self._summed_axis(operator)]
 
     def addends(self, graph: Graph, operator: Operator) -> int:
         """Return the length of the dimension that is summed over."""
@@ -35,6 +47,10 @@ class Contraction(Aligned):
 class Product(Contraction):
     """batch_dot, gemm2 and gemm: products of many matrices."""
 
+    @staticmethod
+    def _summed_axis(operator: Operator) -> int:
+        return int(operator.get('axis', -2)) if operator.get('transpose_a', False) else -1
+
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
         count = len(graph.shape(operator))
@@ -51,6 +67,10 @@ class Product(Contraction):
 @register('dot')
 class Dot(Contraction):
     """dot: a product that sums over the last dimension of the first input and the first dimension of the second."""
+
+    @staticmethod
+    def _summed_axis(operator: Operator) -> int:
+        return 0 if operator.get('transpose_a', False) else -1
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment: nothing can be split where an input is a vector."""

@@ -11,8 +11,12 @@ from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.runtime.rank_program import Program
-from ...parallel.sharding.box import Box, shape_of
+from ...parallel.sharding.box import Box, full, shape_of
 from ...parallel.sharding.layout import Layout
+from ...parallel.sharding.split import OutputShard
+
+#: Operators that read the shape of their input, and whose rules let a shard read its elements all the same.
+_SHAPE_READERS = ('zeros_like', 'ones_like')
 
 
 class ProgramInput(NamedTuple):
@@ -142,7 +146,7 @@ def index_limits(graph: Graph) -> Dict[int, int]:
     def note(number: int, limit: int) -> None:
         if limits.get(number, limit + 1) > limit:
             limits[number] = limit
-            for source, _ in graph.operators[number].inputs:
+            for source in _value_sources(graph, number):
                 note(source, limit)
     for operator in graph.computing:
         position = indices(operator)
@@ -150,6 +154,16 @@ def index_limits(graph: Graph) -> Dict[int, int]:
         if position is not None and limit is not None:
             note(operator.inputs[position][0], limit)
     return limits
+
+
+def _value_sources(graph: Graph, number: int) -> Set[int]:
+    """Return the operators and data on whose values an operator depends: not those of which it reads the shape."""
+    operator = graph.operators[number]
+    if operator.op in _SHAPE_READERS:
+        return set()
+    whole = OutputShard(full(graph.shape(operator)))
+    boxes = rule_of(operator).shard(graph, operator, whole).inputs if operator.op != 'null' else []
+    return {source for (source, _), box in zip(operator.inputs, boxes) if box is not None}
 
 
 def operators_with_gradients(graph: Graph, gradient_inputs: Any = (), frozen: Any = ()) -> Set[int]:

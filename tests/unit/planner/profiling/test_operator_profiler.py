@@ -451,6 +451,64 @@ def test_work_is_counted(images, words):
     assert work(words, 'Embedding').bytes == 4 * 2 * 7 * 4 * 6
 
 
+class _Products(mx.gluon.HybridBlock):
+    """The products of attention, of queries, keys and values for 4 heads of 6 features."""
+
+    def hybrid_forward(self, F, both, queries, left, right, table, ids):
+        scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=4)
+        cross = F.contrib.interleaved_matmul_encdec_qk(queries, F.slice_axis(both, axis=2, begin=0, end=48), heads=4)
+        return (F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=4),
+                F.contrib.interleaved_matmul_encdec_valatt(F.slice_axis(both, axis=2, begin=0, end=48), cross, heads=4),
+                F.batch_dot(left, right, transpose_b=True), F.linalg.gemm2(left, right, transpose_a=True),
+                F.dot(table, table, transpose_a=True), F.take(table, ids))
+
+
+def test_work_of_attention_is_counted():
+    shapes = [(5, 3, 72), (7, 3, 24), (12, 8, 6), (12, 8, 6), (100, 24), (3, 2)]
+    network = traced(_Products(), shapes, [1, 1, 0, 0, None, None])
+    graph = network.graph
+
+    def work(op, **ranges):
+        (operator,) = operators(network, op)
+        rank_shard = rule_of(operator).shard(graph, operator, place(graph, operator, **ranges))
+        flop, size_bytes = work_of(graph, operator, rank_shard)
+        return flop, size_bytes / 4
+    scores, across = 12 * 5 * 5, 12 * 7 * 5
+    # 3 samples of 4 heads with 6 features; 5 times of self-attention, 7 times of queries between sequences.
+    assert work('_contrib_interleaved_matmul_selfatt_qk') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
+    assert work('_contrib_interleaved_matmul_selfatt_qk', d0=(4, 8)) == (2 * 100 * 6, 100 + 2 * 5 * 24)
+    assert work('_contrib_interleaved_matmul_selfatt_valatt') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
+    assert work('_contrib_interleaved_matmul_encdec_qk') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
+    assert work('_contrib_interleaved_matmul_encdec_qk', d1=(0, 3)) == (2 * 180 * 6, 180 + 3 * 3 * 24 + 5 * 3 * 24)
+    assert work('_contrib_interleaved_matmul_encdec_valatt') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
+    assert work('batch_dot')[0] == 2 * 12 * 8 * 8 * 6
+    assert work('batch_dot', d0=(0, 3), d2=(0, 4))[0] == 2 * 3 * 8 * 4 * 6
+    assert work('_linalg_gemm2')[0] == 2 * 12 * 6 * 6 * 8
+    assert work('dot')[0] == work('dot', d1=(0, 12))[0] * 2 == 2 * 24 * 24 * 100
+    assert work('take') == (6 * 24 * 2 + 6, 6 * 24 * 2 + 6)
+
+
+class _Counted(mx.gluon.HybridBlock):
+    """An embedding of ids, plus one of positions that are counted by the length of the former."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.words, self.positions = nn.Embedding(100, 6), nn.Embedding(9, 6)
+
+    def hybrid_forward(self, F, ids):
+        words = self.words(ids)
+        return F.broadcast_add(words, self.positions(F.contrib.arange_like(words, axis=1)))
+
+
+def test_positions_do_not_limit_the_ids_that_they_are_counted_from():
+    net = _Counted()
+    net.initialize()
+    graph = graph_of(net, (4, 9)).graph
+    limits = {graph.operators[number].op: limit for number, limit in index_limits(graph).items()}
+    assert limits == {'null': 100, '_contrib_arange_like': 9}
+
+
 def entry(value):
     return {'parts': {'Convolution %s' % value: [1.0, 2.0, 3.0, 4.0]}, 'programs': {}, 'reference': {}}
 
