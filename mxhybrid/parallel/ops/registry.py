@@ -31,6 +31,11 @@ def register(*names: str, **traits: Any) -> Callable[[_Class], _Class]:
     return add
 
 
+def rules() -> Dict[str, Rule]:
+    """Return the rules of all operators, by their names."""
+    return dict(_RULES)
+
+
 def rule_of(operator: Operator) -> Rule:
     """Return the rule of an operator; one without a rule is computed whole."""
     rule = _RULES.get(operator.op)
