@@ -1,13 +1,15 @@
 """The operators of a network, read from MXNet's symbol of it."""
 import ast
 import contextlib
+import copy
 import hashlib
 import io
 import itertools
 import json
 import math
 import re
-from typing import Any, Dict, List, Sequence, Tuple
+from collections import ChainMap
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -22,6 +24,17 @@ _DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|
 #: An output of an operator: the number of the operator, and the index of the output.
 Entry = Tuple[int, int]
 
+#: The factors of each dimension of an array, outer ones first; one factor for a dimension that is not cut.
+Factors = Tuple[Tuple[int, ...], ...]
+
+
+class Alignment(NamedTuple):
+    """The dimensions of an operator's inputs and outputs of which a shard reads and computes the same range."""
+
+    #: The dimension, by the position of the input, and by the number of the output.
+    inputs: Dict[int, int]
+    outputs: Dict[int, int]
+
 
 class Operator:
     """An operator of the graph, a parameter or a data input; `op` is ``'null'`` for parameters and data."""
@@ -31,6 +44,8 @@ class Operator:
         self.inputs = [(int(source), int(output)) for source, output in inputs]
         #: The number of outputs that other operators may read.
         self.outputs = 0
+        #: Whether an input or output has factors, see :meth:`Graph.factor`.
+        self.has_factors = False
         self._values: Dict[str, Any] = {}
 
     @property
@@ -62,6 +77,20 @@ class Graph:
         The type of each input and parameter; float32 for those that are missing.
     prefix : str
         The prefix of the network's names, which differs between networks that a process makes.
+
+    Attributes
+    ----------
+    shapes : dict of Entry to tuple
+        The whole shapes, with the factors of a dimension as dimensions of their own.
+    array_shapes : dict of Entry to tuple
+        The whole shapes of MXNet's arrays.
+    factors : dict of Entry to Factors
+        The factors of the dimensions of arrays that have some.
+    alignments : dict of int to list of Alignment or None
+        The alignment of each dimension of an operator's first output, where there are factors.
+    heads_of : dict of Entry to dict of int to int
+        The dimensions that are heads of attention, or features of all heads, one head after another; and the number of
+        features of a head, 1 for heads themselves.
     """
 
     def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
@@ -81,6 +110,10 @@ class Graph:
         self.shapes: Dict[Entry, Tuple[int, ...]] = {}
         self.dtypes: Dict[Entry, np.dtype] = {}
         self._infer(symbol, dtypes)
+        self.array_shapes: Mapping[Entry, Tuple[int, ...]] = dict(self.shapes)
+        self.factors: Dict[Entry, Factors] = {}
+        self.alignments: Dict[int, List[Optional[Alignment]]] = {}
+        self.heads_of: Dict[Entry, Dict[int, int]] = {}
         self._refuse_scalars()
         #: The numbers of parameters, and of operators that read parameters and constants alone.
         self.fixed = set()
@@ -99,6 +132,26 @@ class Graph:
         """Return the graph of the same symbol with other shapes of its inputs."""
         types = {operator.name: self.dtypes[operator.number, 0] for operator in self.operators if operator.op == 'null'}
         return Graph(symbol, data, types, self._prefix)
+
+    def factor(self, factors: Dict[Entry, Factors], alignments: Dict[int, List[Optional[Alignment]]]) -> None:
+        """Take the factors of some arrays' dimensions for dimensions, so that each can be split.
+
+        Rules of operators with such inputs or outputs are applied by :class:`~.factored_rule.FactoredRule`.
+        """
+        self.factors = factors
+        for entry, parts in factors.items():
+            self.shapes[entry] = tuple(factor for part in parts for factor in part)
+        for operator in self.operators:
+            entries = operator.inputs + [(operator.number, output) for output in range(operator.outputs)]
+            operator.has_factors = any(entry in factors for entry in entries)
+            if operator.has_factors:
+                self.alignments[operator.number] = alignments[operator.number]
+
+    def with_arrays(self, shapes: Mapping[Entry, Tuple[int, ...]]) -> 'Graph':
+        """Return a view of the graph without factors, in which some arrays have other shapes."""
+        view = copy.copy(self)
+        view.shapes = ChainMap(dict(shapes), self.array_shapes)  # type: ignore[assignment, arg-type]
+        return view
 
     def _refuse_scalars(self) -> None:
         """Raise InputError if an operator returns an array of shape (), which MXNet takes for an unknown shape."""
@@ -206,9 +259,16 @@ class Graph:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
+def merged_shape(shape: Sequence[int], factors: Factors) -> Tuple[int, ...]:
+    """Return the shape of an array, given that of its factors, of which it may have a part."""
+    counts = iter(shape)
+    return tuple(math.prod(next(counts) for _ in part) for part in factors)
+
+
 def geometry_of(graph: Graph, operator: Operator) -> Any:
     """Return a key that is equal for operators with equal attributes, shapes and types."""
     return (operator.op, tuple(sorted(item for item in operator.attrs.items() if not item[0].startswith('__'))),
-            tuple((graph.shapes[entry], graph.dtypes[entry]) for entry in operator.inputs),
-            tuple((graph.shape(operator, output), graph.dtypes[operator.number, output])
-                  for output in range(operator.outputs)))
+            tuple((graph.array_shapes[entry], graph.factors.get(entry), graph.dtypes[entry])
+                  for entry in operator.inputs),
+            tuple((graph.array_shapes[operator.number, output], graph.factors.get((operator.number, output)),
+                   graph.dtypes[operator.number, output]) for output in range(operator.outputs)))

@@ -1,6 +1,8 @@
 """The rules of all operators: each is registered beside its class, and is found here by the name of the operator."""
-from typing import Any, Callable, Dict, Optional, Type, TypeVar
+import functools
+from typing import Any, Callable, Dict, Mapping, Optional, Type, TypeVar
 
+from .factored_rule import FactoredRule
 from .graph import Operator
 from .rule import Collective, OnOneRank, Rule
 
@@ -40,8 +42,13 @@ def rule_of(operator: Operator) -> Rule:
     """Return the rule of an operator; one without a rule is computed whole."""
     rule = _RULES.get(operator.op)
     if rule is None or not rule.covers(operator):
-        return _ON_ONE_RANK if operator.draws else _WHOLE
-    return rule
+        rule = _ON_ONE_RANK if operator.draws else _WHOLE
+    return _factored(rule) if operator.has_factors and not rule.takes_factors else rule
+
+
+@functools.lru_cache(maxsize=None)
+def _factored(rule: Rule) -> FactoredRule:
+    return FactoredRule(rule)
 
 
 def is_loss(operator: Operator) -> bool:
@@ -64,6 +71,13 @@ def indices(operator: Operator) -> Optional[int]:
     """Return the input of an operator that has indices, lengths or labels, through which no gradient flows."""
     index_input = rule_of(operator).index_input
     return index_input if index_input is not None and index_input < len(operator.inputs) else None
+
+
+def collective_of(collectives: Mapping[str, Collective], operator: Operator) -> Optional[Collective]:
+    """Return what builds an operator that ranks compute together, one of `collectives`; None if there is nothing, or
+    dimensions of its arrays have factors.
+    """
+    return None if operator.has_factors else collectives.get(operator.op)
 
 
 def collectives(training: bool = True, joint_statistics: bool = True) -> Dict[str, Collective]:

@@ -5,7 +5,7 @@ from ..sharding.box import Box, Range, full, size_of
 from ..sharding.layout import Layout
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard, Split
-from .graph import Graph, Operator
+from .graph import Alignment, Entry, Graph, Operator
 
 
 class OperatorShard:
@@ -65,6 +65,8 @@ class Rule:
     has_statistics = False
     #: The input that has indices, lengths or labels, through which no gradient flows.
     index_input: Optional[int] = None
+    #: Whether it takes factors of dimensions for dimensions; else :class:`.factored_rule.FactoredRule` applies it.
+    takes_factors = False
     #: Builds the operator where no rank can compute its shard alone.
     collective: Optional['Collective'] = None
 
@@ -103,6 +105,48 @@ class Rule:
         """Return the shard that computes a box of the first output."""
         return OperatorShard([full(shape) for shape in graph.inputs(operator)],
                              [full(graph.shape(operator, output)) for output in range(operator.outputs)])
+
+    def alignments(self, graph: Graph, operator: Operator) -> List[Optional[Alignment]]:
+        """Return the alignment of each dimension of the first output; None for one that has no input's dimension.
+
+        By default it is found by comparing what shards of the first and of the last range read and compute.
+        """
+        found: List[Optional[Alignment]] = []
+        shapes, can_split = graph.inputs(operator), self.splittable(graph, operator)
+        grains = self.grains(graph, operator)
+        for dimension, length in enumerate(graph.shape(operator)):
+            is_plain = can_split[dimension] and grains[dimension] == 1
+            probes = self._probes(graph, operator, dimension) if is_plain else []
+
+            def axis_in(boxes: List[Optional[Box]], shape: Tuple[int, ...], length: int = length,
+                        probes: List[Tuple[Range, 'OperatorShard']] = probes) -> Optional[int]:
+                if None in boxes:
+                    return None
+                return next((axis for axis, count in enumerate(shape) if count == length and all(
+                    _range_of(box, axis) == probe for box, (probe, _) in zip(boxes, probes))), None)
+            inputs = {position: axis for position, shape in enumerate(shapes) for axis in
+                      [axis_in([shard.inputs[position] for _, shard in probes], shape)] if axis is not None}
+            outputs = {output: axis for output in range(operator.outputs) for axis in
+                       [axis_in([shard.outputs[output] for _, shard in probes], graph.shape(operator, output))]
+                       if axis is not None}
+            found.append(Alignment(inputs, outputs) if probes and inputs and 0 in outputs else None)
+        return found
+
+    def reshaped(self, graph: Graph, operator: Operator) -> List[Tuple[range, range]]:
+        """Return the groups of neighbouring dimensions of the first input and the output that have the same elements,
+        in the same order.
+        """
+        return []
+
+    def heads(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int, int, int]]:
+        """Return the dimensions of inputs and outputs that contain heads of attention: the entry, the dimension, the
+        number of neighbouring coordinates of a head, and the number of heads.
+        """
+        return []
+
+    def batch_axes(self, graph: Graph, operator: Operator) -> Sequence[int]:
+        """Return the dimensions of the first output along which it is many products of matrices."""
+        return ()
 
     def averages(self, operator: Operator) -> Sequence[int]:
         """Return the inputs that are running averages, which each call updates."""

@@ -10,6 +10,7 @@ from ...kvstore.weight_shards import refuse_emptied
 from ...native import trainers
 from .dimension_names import Dimensions
 from .graph import Graph
+from .heads import factor_heads
 
 
 class TracedNetwork(NamedTuple):
@@ -67,8 +68,13 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
         if trainers.has_values(params[name]) and tuple(params[name].shape) != shape:
             raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape %s, not %s'
                              % (graph.data, name, shape, tuple(params[name].shape)))
+    return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup)
+
+
+def dimensions_of(graph: Graph, axes: Dict[str, Optional[int]]) -> Dimensions:
+    """Return the names of dimensions, once dimensions that contain heads have their factors."""
     dimensions = Dimensions(graph, axes)
-    return TracedNetwork(symbol, graph, dimensions, axes, regroup)
+    return Dimensions(graph, axes) if factor_heads(graph, dimensions) else dimensions
 
 
 def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
@@ -78,7 +84,7 @@ def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
         raise InputError('for_data: shapes of %d inputs, but the network takes %d' % (len(shapes), len(axes)))
     _check_shapes(shapes, axes)
     graph = network.graph.with_data(network.symbol, dict(zip(axes, shapes)))
-    return network._replace(graph=graph, dimensions=Dimensions(graph, axes))
+    return network._replace(graph=graph, dimensions=dimensions_of(graph, axes))
 
 
 def shapes_of(data: Any) -> List[Tuple[int, ...]]:

@@ -51,6 +51,10 @@ class Product(Contraction):
     def _summed_axis(operator: Operator) -> int:
         return int(operator.get('axis', -2)) if operator.get('transpose_a', False) else -1
 
+    def batch_axes(self, graph: Graph, operator: Operator) -> Sequence[int]:
+        """Return all dimensions but the last two."""
+        return range(len(graph.shape(operator)) - 2)
+
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
         """Return the alignment, see :meth:`Aligned.aligned`."""
         count = len(graph.shape(operator))

@@ -64,7 +64,11 @@ def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[rang
 class Reshape(Rule):
     """Another shape of the same elements, in the same order: split where a split cuts whole rows of both shapes."""
 
-    moves_dimensions = True
+    moves_dimensions = takes_factors = True
+
+    def reshaped(self, graph: Graph, operator: Operator) -> List[Tuple[range, range]]:
+        """Return the groups of dimensions, see :meth:`Rule.reshaped`."""
+        return shape_groups(graph.inputs(operator)[0], graph.shape(operator))
 
     def _groups(self, graph: Graph, operator: Operator) -> Dict[int, Tuple[range, range]]:
         """Return the groups of dimensions whose first dimension can be split, by that dimension of the output."""

@@ -6,8 +6,8 @@ import mxnet as mx
 import numpy as np
 
 from ...native.symbols import CONSTANTS, symbol_function
-from ..ops.graph import Entry, Operator
-from ..ops.registry import indices, is_elementwise, is_loss, rule_of
+from ..ops.graph import Entry, Operator, merged_shape
+from ..ops.registry import collective_of, indices, is_elementwise, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, shape_of, size_of, slices_in
@@ -219,7 +219,7 @@ class Program:
                 shared.append(self._readers[entry] > 1)
         for output in range(operator.outputs):
             self._layouts[operator.number, output] = self.shards.layout(operator, output)
-        collective = self._collectives.get(operator.op)
+        collective = collective_of(self._collectives, operator)
         is_joint = collective is not None and collective.applies(self.graph, operator,
                                                                  self.shards.splits[operator.number])
         if is_joint or self.rank in shards and shards[self.rank].build is not None:
@@ -315,10 +315,16 @@ class Program:
 
     def _head(self, entry: Entry, wanted: List[Dict[int, Box]]) -> Any:
         pieces = [self._head_box(entry, boxes) for boxes in wanted]
+        shape = list(shape_of(wanted[0][self.rank]))
         if len(pieces) == 1:
-            return pieces[0]
-        first, second = (boxes[self.rank] for boxes in wanted[:2])
-        return mx.sym.concat(*pieces, dim=next(at for at, side in enumerate(first) if side != second[at]))
+            joined = pieces[0]
+        else:
+            first, second = (boxes[self.rank] for boxes in wanted[:2])
+            axis = next(at for at, side in enumerate(first) if side != second[at])
+            joined, shape[axis] = mx.sym.concat(*pieces, dim=axis), sum(shape_of(boxes[self.rank])[axis]
+                                                                        for boxes in wanted)
+        return mx.sym.reshape(joined, shape=merged_shape(shape, self.graph.factors[entry])
+                              ) if entry in self.graph.factors else joined
 
     def _head_box(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
         if entry[0] in self.graph.fixed:

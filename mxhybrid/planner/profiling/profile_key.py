@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from ...parallel.ops.graph import Graph, Operator, geometry_of
-from ...parallel.ops.registry import indices, rule_of
+from ...parallel.ops.registry import collective_of, indices, rule_of
 from ...parallel.ops.rule import OperatorShard
 from ...parallel.sharding.box import shape_of
 from ...parallel.sharding.split import OutputShard
@@ -79,7 +79,7 @@ class ProfileKeys:
                                entry[0] in self._with_gradients and position != indices(operator),
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
         content = [operator.op, sorted(attrs.items()), inputs, operator.outputs, self._summed(operator)]
-        collective = self._collectives.get(operator.op)
+        collective = collective_of(self._collectives, operator)
         if operator_shard.build is not None:
             content.append([graph.inputs(operator), shape_of(output_shard.box), output_shard.addends])
         elif collective is not None and collective.applies(

@@ -74,6 +74,16 @@ class _SingleOperator:
         if operator.outputs > 1:
             symbol = mx.sym.Group([symbol[output] for output in used])
         self.graph = Graph(symbol, self._data, self._dtypes)
+        self._factor(operator)
+
+    def _factor(self, operator: Operator) -> None:
+        """Give the graph the factors of the original one."""
+        alone, original = self.graph.computing[0], self._from
+        outputs = {(operator.number, output): (alone.number, output) for output in range(operator.outputs)}
+        entries = {**dict(zip(operator.inputs, alone.inputs)), **outputs}
+        factors = {entry: original.factors[source] for source, entry in entries.items() if source in original.factors}
+        if factors:
+            self.graph.factor(factors, {alone.number: original.alignments[operator.number]})
 
     def _of(self, operator: Operator) -> Any:
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
@@ -92,7 +102,7 @@ class _SingleOperator:
                 name = source.name if source.op == 'null' else '%s_output%d_of_%d' % (source.name, entry[1],
                                                                                       source.number)
                 self.sources[name] = entry
-                shape, self._dtypes[name] = self._from.shapes[entry], self._from.dtypes[entry]
+                shape, self._dtypes[name] = self._from.array_shapes[entry], self._from.dtypes[entry]
                 if source.number not in self._from.fixed:
                     self._data[name] = shape
                 self._symbols[entry] = mx.sym.var(name, shape=shape, dtype=self._dtypes[name])

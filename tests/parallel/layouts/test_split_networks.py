@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.tracing import dimensions_of
 from mxhybrid.parallel.sharding.split import Split
 
 from ...helpers import split_networks
@@ -29,10 +30,11 @@ def compare(ranks, symbol, data, weights, draw, tolerance=1e-10, axes=None):
     """Split all operators as is drawn, and compare with the whole."""
     graph = Graph(symbol, {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
+    dimensions_of(graph, axes or dict.fromkeys(data, 0))  # gives it the factors of dimensions that contain heads
     whole, whole_gradients = run_whole(symbol, data, weights)
     found, gradients, _ = ranks.run(symbol, data, weights, drawn_splits(draw, graph, ranks.count), axes=axes)
     for one, other in zip(found, whole):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(one.reshape(other.shape), other, rtol=tolerance, atol=tolerance)
     for name, gradient in whole_gradients.items():
         np.testing.assert_allclose(gradients[name], gradient, rtol=10 * tolerance, atol=10 * tolerance, err_msg=name)
 
@@ -133,6 +135,46 @@ def _attention(x, lengths):
         x, mx.sym.softmax(scores, length=lengths, use_length=True, axis=-1), heads=2)
 
 
+def _attention_by_reshape(x, mask, heads=2):
+    """Self-attention of (samples, times, features) as gluonnlp writes it: samples and heads become one dimension."""
+    def split(name):
+        each = mx.sym.FullyConnected(x, num_hidden=4 * heads, flatten=False, name=name)
+        apart = mx.sym.transpose(mx.sym.reshape(each, shape=(0, 0, heads, -1)), axes=(0, 2, 1, 3))
+        return mx.sym.reshape(apart, shape=(-1, 0, 0), reverse=True)
+    query, key, value = map(split, ('query', 'key', 'value'))
+    scores = mx.sym.batch_dot(query, key, transpose_b=True) / 2
+    masks = mx.sym.broadcast_axis(mx.sym.expand_dims(mask, axis=1), axis=1, size=heads)
+    masks = mx.sym.reshape(masks, shape=(-1, 0, 0), reverse=True)
+    scores = mx.sym.where(masks > 2, scores, -1e9 * mx.sym.ones_like(scores))
+    context = mx.sym.batch_dot(mx.sym.softmax(scores, axis=-1), value)
+    context = mx.sym.transpose(mx.sym.reshape(context, shape=(-1, heads, 0, 0), reverse=True), axes=(0, 2, 1, 3))
+    return mx.sym.FullyConnected(mx.sym.reshape(context, shape=(0, 0, -1)), num_hidden=5, flatten=False, name='out')
+
+
+def _attention_of_one_projection(x):
+    """Self-attention of (samples, times, features) as GPT has it: a single projection, masked to former times."""
+    joint = mx.sym.FullyConnected(x, num_hidden=3 * 6, flatten=False, name='joint')
+    apart = mx.sym.reshape(joint, shape=(0, 0, 3, 3, -1))
+    query, key, value = mx.sym.split(mx.sym.transpose(apart, axes=(2, 0, 3, 1, 4)), num_outputs=3, axis=0,
+                                     squeeze_axis=True)
+    scores = mx.sym.linalg.gemm2(query, key, transpose_b=True, alpha=0.7)
+    past = mx.sym.broadcast_greater_equal(mx.sym.arange(4).reshape((4, 1)), mx.sym.arange(4).reshape((1, 4)))
+    past = mx.sym.cast(past.reshape((1, 1, 4, 4)), 'float64')
+    weights = mx.sym.softmax(mx.sym.broadcast_add(scores, (past - 1) * 1e9), axis=-1)
+    context = mx.sym.transpose(mx.sym.linalg.gemm2(weights, value), axes=(0, 2, 1, 3))
+    return mx.sym.FullyConnected(mx.sym.reshape(context, shape=(0, 0, -1)), num_hidden=5, flatten=False, name='out')
+
+
+def _attention_weights(x):
+    """Attention weights are an output, of samples and heads in one dimension; dropout is off."""
+    apart = mx.sym.transpose(mx.sym.reshape(x, shape=(0, 0, 3, 2)), axes=(0, 2, 1, 3)).reshape((-3, 0, 0))
+    lengths = mx.sym.repeat(mx.sym.cast(mx.sym.slice_axis(mx.sym.sum(x * 0, axis=-1), axis=1, begin=0, end=1) + 3,
+                                        'int32'), repeats=3, axis=0)
+    lengths = mx.sym.broadcast_axis(lengths, axis=1, size=4)
+    weights = mx.sym.softmax(mx.sym.batch_dot(apart, apart, transpose_b=True), length=lengths, use_length=True)
+    return mx.sym.Group([weights, mx.sym.batch_dot(weights, apart)])
+
+
 def _attention_between(queries, keys):
     scores = mx.sym.contrib.interleaved_matmul_encdec_qk(mx.sym.tanh(queries), keys, heads=2)
     return mx.sym.contrib.interleaved_matmul_encdec_valatt(keys, mx.sym.softmax(scores), heads=2)
@@ -167,6 +209,9 @@ def _two_inputs_behind_each_other(x, y):
 OPERATORS = {
     'attention': (_attention, [(SINGLE, (4, 4, 12)), (IDS, (4,))], (1, 0)),
     'attention between': (_attention_between, [(SINGLE, (3, 4, 4)), (SINGLE, (4, 4, 8))], (1, 1)),
+    'attention by reshape': (_attention_by_reshape, [(REALS, (3, 4, 6)), (IDS, (3, 4, 4))]),
+    'attention of one projection': (_attention_of_one_projection, [(REALS, (3, 4, 5))]),
+    'attention weights': (_attention_weights, [(REALS, (3, 4, 6))]),
     'heads': (_heads, [(REALS, (4, 4, 4))]),
     'sequences': (_sequences, [(REALS, (4, 4, 3)), (IDS, (4,))], (1, 0)),
     'sequences of samples': (lambda x, n: mx.sym.SequenceLast(mx.sym.SequenceMask(

@@ -11,15 +11,15 @@ import traceback
 import mxnet as mx
 import numpy as np
 
-from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
+from mxhybrid.parallel.ops.tracing import dimensions_of
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import TOKEN, Program
-from mxhybrid.parallel.sharding.box import full, slices_in
+from mxhybrid.parallel.sharding.box import full, shape_of, slices_in
 from mxhybrid.parallel.sharding.split import Split
 
 RANK = int(sys.argv[1])
@@ -44,9 +44,12 @@ def weigh(output):
 
 def pieces(values, boxes):
     """Boxes of an output, each with its values, of an array in which they are behind each other."""
+    shape = list(shape_of(boxes[0]))  # with factors of dimensions, if there are any
     if len(boxes) == 1:
-        return [(boxes[0], values)]
+        return [(boxes[0], values.reshape(shape))]
     axis = next(at for at, one in enumerate(boxes[0]) if one != boxes[1][at])
+    shape[axis] *= len(boxes)
+    values = values.reshape(shape)
     return list(zip(boxes, np.split(values, len(boxes), axis)))
 
 
@@ -54,8 +57,9 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     """Return this rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
+    dimensions = dimensions_of(graph, axes)
     shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})
-    input_shards = InputShards(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
+    input_shards = InputShards(graph, axes, dimensions, len(SOCKETS) + 1, RANK, floats(data))
     program = Program(shards, RANK, input_shards.inputs, input_shards.outputs, collectives(training),
                       lambda exchange, flows: RedistributionOperator(exchange, transport, flows, fail), first,
                       input_shards.gradient_inputs)
