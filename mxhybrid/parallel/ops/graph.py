@@ -144,7 +144,7 @@ class Graph:
         for operator in self.operators:
             entries = operator.inputs + [(operator.number, output) for output in range(operator.outputs)]
             operator.has_factors = any(entry in factors for entry in entries)
-            if operator.has_factors:
+            if operator.has_factors and operator.op != 'null':
                 self.alignments[operator.number] = alignments[operator.number]
 
     def with_arrays(self, shapes: Mapping[Entry, Tuple[int, ...]]) -> 'Graph':

@@ -183,6 +183,8 @@ class Program:
         entry = operator.number, 0
         self._layouts[entry] = Layout(self.graph.shape(operator), boxes)
         given = mx.sym.var(operator.name, dtype=self.graph.dtypes[entry])
+        if entry in self.graph.factors and self.rank in boxes:
+            given = mx.sym.reshape(given, shape=shape_of(boxes[self.rank]))
         self._local[entry] = given if has_gradient else mx.sym.BlockGrad(given)
         if has_gradient:
             self._flowing.add(operator.number)
