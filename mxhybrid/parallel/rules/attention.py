@@ -61,7 +61,7 @@ class _Attention(Rule):
 @register('_contrib_interleaved_matmul_selfatt_qk')
 @register('_contrib_interleaved_matmul_encdec_qk', between=True)
 class Scores(_Attention):
-    """The product of queries and keys."""
+    """The product of queries and keys: samples, heads and times of queries can be split."""
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each score and each feature of a head."""
@@ -128,7 +128,7 @@ class Scores(_Attention):
 @register('_contrib_interleaved_matmul_selfatt_valatt')
 @register('_contrib_interleaved_matmul_encdec_valatt', between=True)
 class Weighted(_Attention):
-    """The product of attention and values."""
+    """The product of attention and values: times of queries, samples and heads can be split."""
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return a multiplication and an addition for each output and each time of the keys."""
