@@ -19,7 +19,7 @@ from ..parallel.ops.tracing import traced
 from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import as_plan
 from ..parallel.plans.store_plan import StorePlan
-from ..parallel.plans.strategies import Explicit, data_parallel, grid, one_weird_trick
+from ..parallel.plans.strategies import Explicit, Layers, data_parallel, grid, one_weird_trick
 from ..parallel.rules.batch_norm import with_own_statistics
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.sharding.split import OutputShard, Split
@@ -212,20 +212,26 @@ class Planner:
                         StorePlan({labels[name]: table for name, table in (tables or {}).items()}, dense))
 
     def starts(self) -> Dict[str, Plan]:
-        """Return the plans that a search begins with: data parallelism, the one weird trick, the best choices by the
-        formulas of :mod:`.analytic`, and all grids.
+        """Return the plans that a search begins with: data parallelism, on all ranks and on those of one host alone,
+        all operators on one rank, the one weird trick, the best choices by the formulas of :mod:`.analytic`, and all
+        grids.
         """
-        ranks = self.cluster.ranks
+        ranks, first_host = self.cluster.ranks, self.cluster.hosts[0].ranks
         plans: Dict[str, Plan] = {'data parallel': data_parallel(), 'one weird trick': one_weird_trick()}
         batch = max((self.graph.data[name][axis] for name, axis in self.network.axes.items() if axis is not None),
                     default=0)
         if batch and ranks > 1 and self.graph.parameters.keys() - self._frozen - self.graph.auxiliary:
-            layers = sizes_of(self.graph, batch, self._frozen)
-            plans['formula'] = split_plan(layers, best_choices(layers, batch, ranks, alpha_beta_of(self.cluster)))
+            sizes = sizes_of(self.graph, batch, self._frozen)
+            plans['formula'] = split_plan(sizes, best_choices(sizes, batch, ranks, alpha_beta_of(self.cluster)))
         for model in range(2, ranks + 1):
             if ranks % model == 0:
                 for plan in (grid(model=model, batch=ranks // model), grid(domain=(model,), batch=ranks // model)):
                     plans[plan.name] = plan
+        if ranks > 1:
+            # Where links are slow, it may be best to send samples, and no gradients or activations.
+            plans['one worker'] = Layers({'*': {'ranks': [0]}}, strict=False)
+        if 1 < first_host < ranks:
+            plans['one host'] = Layers({'*': {'samples': first_host, 'ranks': list(range(first_host))}}, strict=False)
         return plans
 
     def search(self, seconds: Optional[float] = SEARCH_SECONDS, proposals: Optional[int] = None, seed: int = 0,

@@ -34,6 +34,9 @@ class SmallPlan:
     def neighbours(self, operator):
         return [sum(edge) - operator for edge in self._edges if operator in edge]
 
+    def alike(self, operator):
+        return [operator]
+
     def begin(self, assignment):
         self._assignment = self._proposed = tuple(assignment)
         blocks = [self._block(key) for key in self._keys(range(self.operators))]

@@ -8,6 +8,9 @@ proposals are.
 
 The random number is drawn first: so most proposals are known to be rejected long before their time is known.
 
+Repeated blocks share choices: some proposals change the same operators of all blocks at once, so that a network of many
+layers is searched in as many proposals as one of a few layers.
+
 Chains from several starts share a budget; those that begin far behind the fastest get less of it.
 """
 import dataclasses
@@ -31,11 +34,16 @@ _WAVE, _MIN_WAVE = 4, 50
 #: The shares of proposals that change a single operator, and that copy the choice of a neighbour; the others change
 #: several neighbours.
 _SINGLE, _COPY = 0.3, 0.1
+#: Where blocks repeat: the share of proposals that change the operators of all blocks together; and the share of these
+#: that make all blocks as one of them is.
+_IN_ALL_BLOCKS, _AS_ONE_BLOCK = 0.6, 0.15
 #: A start is far behind if its step takes this many times as long as at the fastest start; its chain gets this share of
 #: the budget of other chains.
 _FAR, _FAR_SHARE = 1.5, 0.25
 #: The largest number of operators that a proposal changes: changes are what takes time to simulate.
 _MAX_RUN = 8
+#: The same for a proposal that changes the operators of all blocks: it changes at least one in each block.
+_MAX_IN_ALL_BLOCKS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +244,8 @@ class _ChainRunner:
         self._allowed = [frozenset(candidates) for candidates in self._candidates]
         #: The operators that have a choice.
         self._free = [operator for operator in operators if len(self._candidates[operator]) > 1]
+        #: The groups of operators that have a choice: a wave has some proposals for each.
+        self._groups = len({tuple(self._problem.alike(operator)) for operator in self._free})
         self._current: List[Hashable] = list(start)
         self.seconds = self._seconds = self._problem.begin(start)
         self._bytes = self._problem.memory()
@@ -247,7 +257,7 @@ class _ChainRunner:
 
     def run(self, end_s: float, most_proposals: float) -> Chain:
         """Run until some seconds of the search, or for some proposals."""
-        wave = max(_MIN_WAVE, _WAVE * len(self._free))
+        wave = max(_MIN_WAVE, _WAVE * self._groups)
         proposals = accepted = 0
         last_gain = 0
         ended = self._end(0, 0, end_s, most_proposals)
@@ -325,6 +335,9 @@ class _ChainRunner:
         changes: Dict[int, Hashable] = {}
         while not changes:
             operator = self._random.choice(self._free)
+            if self._groups < len(self._free) and self._random.random() < _IN_ALL_BLOCKS:
+                changes = self._draw_in_all_blocks(operator)
+                continue
             kind = self._random.random()
             neighbours = self._problem.neighbours(operator)
             if kind < _SINGLE:
@@ -334,6 +347,20 @@ class _ChainRunner:
             else:
                 changes = self._changes(self._run_from(operator), self._random.choice(self._candidates[operator]))
         return changes
+
+    def _draw_in_all_blocks(self, operator: int) -> Dict[int, Hashable]:
+        """Draw a proposal that changes an operator, and some connected to it, in all blocks in which they repeat."""
+        kind = self._random.random()
+        most = max(1, _MAX_IN_ALL_BLOCKS // len(self._problem.alike(operator)))
+        run = [operator] if kind < _SINGLE else self._run_from(operator)[:most]
+        if self._random.random() < _AS_ONE_BLOCK:
+            return {other: choice for member in run for other, choice in self._changes(
+                self._problem.alike(member), self._current[member]).items()}
+        neighbours = self._problem.neighbours(operator)
+        is_copy = _SINGLE <= kind < _SINGLE + _COPY and neighbours
+        choice = (self._current[self._random.choice(neighbours)] if is_copy
+                  else self._random.choice(self._candidates[operator]))
+        return self._changes([other for member in run for other in self._problem.alike(member)], choice)
 
     def _changes(self, operators: Sequence[int], choice: Hashable) -> Dict[int, Hashable]:
         return {operator: choice for operator in operators

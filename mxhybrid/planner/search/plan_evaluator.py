@@ -30,6 +30,7 @@ class PlanEvaluator:
         self._splits: Dict[int, Split] = {}
         self._tables: Dict[str, TablePlan] = {}
         self._first_table = len(space.deciding)
+        self._group_of = {operator: group for group in space.groups for operator in group}
         self._sums_index = self._first_table + len(space.tables)
         #: The splits and tables that the last proposal has changed, as they were before.
         self._before: Tuple[Dict[int, Split], Dict[str, TablePlan]] = {}, {}
@@ -53,6 +54,10 @@ class PlanEvaluator:
         kinds = (0, self._first_table), (self._first_table, self._sums_index)
         return [neighbour for neighbour in (operator - 1, operator + 1) for first, end in kinds
                 if first <= neighbour < end and first <= operator < end]
+
+    def alike(self, operator: int) -> Sequence[int]:
+        """Return the operators that are the same in repeated blocks, the operator itself included."""
+        return self._group_of.get(operator, (operator,))
 
     def decisions(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
                   dense: Optional[str] = None) -> Decisions:

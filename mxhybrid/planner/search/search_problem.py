@@ -25,6 +25,9 @@ class SearchProblem(Protocol):
     def neighbours(self, operator: int) -> Sequence[int]:
         """Return the operators that an operator reads, or that read it."""
 
+    def alike(self, operator: int) -> Sequence[int]:
+        """Return the operators that are the same in repeated blocks of the network, the operator itself included."""
+
     def begin(self, assignment: Assignment) -> float:
         """Begin at an assignment; return the seconds of a step."""
 

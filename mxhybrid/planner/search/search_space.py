@@ -5,14 +5,16 @@ follow the operators that they read, so that no data moves.
 """
 import collections
 import itertools
-from typing import Dict, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
 
 from ...base.settings import TablePlan
-from ...parallel.ops.graph import Operator
-from ...parallel.ops.registry import rule_of
+from ...parallel.ops.following import followed_split
+from ...parallel.ops.graph import Operator, geometry_of
+from ...parallel.ops.registry import indices, rule_of
 from ...parallel.plans.plan import Plan, spread
 from ...parallel.sharding.split import Split, whole_on
 from ..task_graph.dataflow import Dataflow
+from .repeated_blocks import repeated_groups
 
 #: The largest number of dimensions that are split at once; partial sums count as a dimension.
 _MAX_SPLIT_DIMENSIONS = 3
@@ -36,6 +38,8 @@ class SearchSpace:
     ----------
     deciding : list of int
         The numbers of the operators that decide.
+    groups : list of list of int
+        The positions in `deciding` of operators that are the same in repeated blocks; each position is in one group.
     followers : dict of int to list of int
         By operator: the operators that follow it, in the order in which they compute.
     tables : list of str
@@ -51,6 +55,8 @@ class SearchSpace:
                          if rule_of(self._graph.operators[number]).is_searched]
         if not self.deciding:
             self.deciding = list(dataflow.computing)
+        self.groups = repeated_groups([geometry_of(self._graph, self._graph.operators[number])
+                                       for number in self.deciding])
         deciding = set(self.deciding)
         self.followers: Dict[int, List[int]] = {}
         for number in dataflow.computing:
@@ -60,7 +66,9 @@ class SearchSpace:
                 if source not in self._graph.fixed:
                     self.followers.setdefault(source, []).append(number)
         self._candidates: Dict[int, List[Split]] = {}
-        self._propagated: Dict[Tuple[int, Split], Optional[Split]] = {}
+        self._propagated: Dict[Tuple[int, int, Split], Optional[Split]] = {}
+        self._followed: Dict[Any, Optional[Split]] = {}
+        self._geometries = {operator.number: geometry_of(self._graph, operator) for operator in self._graph.computing}
 
     def candidates(self, number: int) -> Sequence[Split]:
         """Return the splits that an operator may have."""
@@ -135,29 +143,46 @@ class SearchSpace:
         return sorted(reached)
 
     def _propagated_split(self, operator: Operator, splits: Mapping[int, Split]) -> Split:
-        for source, _ in operator.inputs:
-            if source in self._graph.fixed or self._graph.operators[source].op == 'null':
-                continue
-            key = operator.number, splits[source]
+        producers = [(position, splits[source]) for position, (source, _) in enumerate(operator.inputs)
+                     if source not in self._graph.fixed and self._graph.operators[source].op != 'null']
+        # The last one first: the sum at the end of a block is where the block is, not where the network begins.
+        producers.sort(key=lambda item: (item[0] == indices(operator), -operator.inputs[item[0]][0]))
+        for position, producer in producers:
+            key = operator.number, position, producer
             if key not in self._propagated:
-                self._propagated[key] = self._split_after(operator, splits[source])
+                self._propagated[key] = self._split_after(operator, position, producer)
             split = self._propagated[key]
             if split is not None:
                 return split
-        return Plan().default_split(self._graph, self._dataflow.dimensions, operator, self._ranks, {})[0]
+        return self._default_split(operator, producers[0][1].ranks if producers else range(self._ranks))
 
-    def _split_after(self, operator: Operator, producer: Split) -> Optional[Split]:
+    def _default_split(self, operator: Operator, ranks: Sequence[int]) -> Split:
+        """Return the split of an operator that cannot be split as what it reads: over samples, on the ranks that have
+        what it reads first if these are not all.
+        """
+        split = Plan().default_split(self._graph, self._dataflow.dimensions, operator, min(len(ranks), self._ranks),
+                                     {})[0]
+        if len(ranks) >= self._ranks or split.copies > 1 or self._graph.has_table(operator):
+            return Plan().default_split(self._graph, self._dataflow.dimensions, operator, self._ranks, {})[0]
+        return Split(split.degrees, [ranks[place] for place in split.ranks], split.addends)
+
+    def _split_after(self, operator: Operator, position: int, producer: Split) -> Optional[Split]:
         """Return the split with which an operator reads another one without a transfer; None where there is none."""
         graph, rule, shape = self._graph, rule_of(operator), self._graph.shape(operator)
         if producer.copies > 1 or producer.addends > 1:
             return None
-        followed = rule.propagate(graph, operator, producer.degrees) if len(producer.degrees) == len(shape) else None
+        keeps_dimensions = len(producer.degrees) == len(shape) and not rule.moves_dimensions
+        followed = rule.propagate(graph, operator, producer.degrees) if keeps_dimensions else None
         if followed is not None:
             return Split(followed[0], producer.ranks, followed[1])
         if rule.sums_last_dimension and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, operator):
             # Each rank picks the elements that are in its part, and no rank has all of them.
             return Split((1,) * len(shape), producer.ranks, producer.degrees[-1])
-        return None
+        source, output = operator.inputs[position]
+        key = self._geometries[operator.number], self._geometries[source], output, position, producer
+        if key not in self._followed:
+            self._followed[key] = followed_split(graph, operator, position, producer)
+        return self._followed[key]
 
 
 def _degrees(shards: int, limits: Sequence[int]) -> Iterator[Tuple[int, ...]]:

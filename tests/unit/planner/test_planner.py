@@ -16,7 +16,7 @@ from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.reports.prediction_table import prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
-from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
+from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, network, planner, transformer
 
 
 class Counted(Times):
@@ -154,6 +154,29 @@ def test_what_is_drawn_behind_a_search_does_not_depend_on_what_was_timed(tmp_pat
         search(net, (BATCH, 3), cluster(2), None, 5, profiles=tmp_path / 'profiles.json')
         drawn.append(mx.nd.random.uniform(shape=(3,)).asnumpy())
     np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.parametrize('layers', [2, 12])
+def test_layers_of_attention_are_found_to_be_repeated_and_stay_on_their_ranks(layers):
+    made = Planner(gpt(layers), [(8, 8), (8, 8)], cluster(4, rate=1e5), Times())
+    # Embedding and head alone, and each of the six dense layers of a block in all blocks.
+    assert [len(group) for group in made._space.groups] == [1] + [layers] * 6 + [1]
+    # Heads are split off and joined by reshapes and transposes: nothing leaves the rank that computes all.
+    splits = made.splits(made.starts()['one worker'])
+    decided = {number: splits[number] for number in made._space.deciding}
+    assert made._space.complete(decided) == splits and {split.ranks for split in splits.values()} == {(0,)}
+    splits = made.splits(data_parallel())
+    assert made._space.complete({number: splits[number] for number in made._space.deciding}) == splits
+    found = made.search(seconds=None, proposals=200, seed=1)
+    # The link is slow: no plan that sums gradients is as fast as one worker alone.
+    assert found.prediction.seconds < 0.2 * found.plain.seconds
+
+
+def test_a_host_of_several_workers_may_be_the_best_plan():
+    made = Planner(gpt(), [(8, 8), (8, 8)], cluster(2, 2, rate=1e5), Times())
+    splits = made.splits(made.starts()['one host'])
+    assert {split.ranks for split in splits.values()} == {(0, 1)}
+    assert 'one host' not in Planner(gpt(), [(8, 8), (8, 8)], cluster(4, 1), Times()).starts()
 
 
 def test_what_is_no_cluster_and_no_count_is_refused():

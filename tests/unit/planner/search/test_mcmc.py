@@ -30,6 +30,9 @@ class ListedPlans:
     def neighbours(self, operator):
         return [neighbour for neighbour in (operator - 1, operator + 1) if 0 <= neighbour < self.operators]
 
+    def alike(self, operator):
+        return [operator]
+
     def begin(self, assignment):
         self._current = self._proposed = tuple(assignment)
         return self._values[self._current][0]
@@ -53,6 +56,61 @@ class ListedPlans:
 
     def memory(self):
         return self._values[self._proposed][1]
+
+
+class Layers:
+    """Equal layers of three operators with three choices: a step is short only where all layers are as one, and takes
+    half as long with the right choices in it.
+    """
+
+    def __init__(self, layers, repeats=True):
+        self.operators, self._repeats = 3 * layers, repeats
+        self._current = self._proposed = ()
+
+    def candidates(self, operator):
+        return range(3)
+
+    def neighbours(self, operator):
+        return [neighbour for neighbour in (operator - 1, operator + 1) if 0 <= neighbour < self.operators]
+
+    def alike(self, operator):
+        return range(operator % 3, self.operators, 3) if self._repeats else [operator]
+
+    def seconds(self, plan):
+        return 1.0 + sum(plan[place] != plan[place % 3] for place in range(self.operators)) + sum(
+            choice != place for place, choice in enumerate(plan[:3])) / 3
+
+    def begin(self, assignment):
+        self._current = self._proposed = tuple(assignment)
+        return self.seconds(assignment)
+
+    def propose(self, changes, limit=None):
+        self._proposed = tuple(changes.get(operator, choice) for operator, choice in enumerate(self._current))
+        return self.seconds(self._proposed)
+
+    def accept(self):
+        self._current = self._proposed
+
+    def reject(self):
+        self._proposed = self._current
+
+    def memory(self):
+        return 1.0
+
+
+@pytest.mark.parametrize('layers', [2, 24])
+@pytest.mark.parametrize('seed', range(4))
+def test_many_repeated_blocks_need_no_more_proposals_than_two(layers, seed):
+    start = {'start': (0, 0, 0) * layers}
+    result = run_chains(Layers(layers), start, SearchLimits(proposals=100), seed)
+    assert result.seconds == 1.0 and result.assignment == (0, 1, 2) * layers
+    alone = run_chains(Layers(24, repeats=False), {'start': (0, 0, 0) * 24}, SearchLimits(proposals=100), seed)
+    assert alone.seconds > 1.5
+
+
+def test_all_blocks_become_as_one_of_them():
+    result = run_chains(Layers(24), {'start': (0, 1, 2) + (2, 0, 1) * 23}, SearchLimits(proposals=100), 3)
+    assert result.seconds == 1.0
 
 
 @st.composite
