@@ -242,7 +242,7 @@ class _Planning:
         console.write('\n'.join(prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()),
                                                    baseline)))
         if found.plain is not baseline:
-            console.write('\nwithout a plan, each worker with its own statistics: %s a step' % seconds_text(
+            console.write('\nwithout a plan, each worker alone with its own samples: %s a step' % seconds_text(
                 found.plain.seconds))
         speedup = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
         proposals = sum(chain.proposals for chain in found.discovery.chains)

@@ -27,6 +27,7 @@ from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
 from .analytic.layer_sizes import sizes_of
 from .cluster.cluster_spec import Cluster, load as load_cluster
 from .cluster.machine_model import Machine
+from .plain_network import differs_from_data_parallelism, plain_network
 from .profiling.core_benchmark import KernelTimes
 from .profiling.operator_profiler import OperatorProfiler
 from .profiling.profile_key import ProfileKeys
@@ -76,7 +77,7 @@ class FoundPlan(NamedTuple):
     others : dict of str to Prediction
         The fastest starts of the search, always with ``'data parallel'``.
     plain : Prediction
-        The network without a plan: data parallelism, each rank with its own statistics.
+        The network without a plan: each rank computes all of it for its own samples, and gradients are summed.
     front : list of Point
         The Pareto front of the plans that were evaluated: none is better in both time and memory.
     discovery : SearchResult
@@ -126,9 +127,9 @@ class Planner:
         dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
-        core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
+        self._core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
             profiles.kernel_times())
-        machine = Machine(cluster, core_speed)
+        machine = Machine(cluster, self._core_speed)
         keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), states,
                                                     alike=keys.operator_key)
@@ -148,17 +149,23 @@ class Planner:
         return shard_time
 
     def plain(self, measure: bool = True) -> Prediction:
-        """Predict a step of the network without a plan: data parallelism, each rank with its own statistics."""
-        graph = with_own_statistics(self.graph)
+        """Predict a step of the network without a plan: each rank computes all of it for its own samples, and
+        gradients are summed.
+        """
+        try:
+            graph, dataflow, splits = plain_network(self.network, self._shares, self.cluster.ranks, self._frozen)
+        except InputError:  # the network has the number of samples of the joint batch in it
+            graph, splits = with_own_statistics(self.graph), self._base
+            dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
         keys = ProfileKeys(graph, collectives(), frozen=self._frozen)
 
         def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
                        ) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
                                                 operator_shard=operator_shard)
-        dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
-        model = OperatorTasks(dataflow, Machine(self.cluster), shard_time, self._states, alike=keys.operator_key)
-        prediction = Prediction(model, self._base, {}, self._sums)
+        machine = Machine(self.cluster, self._core_speed)
+        model = OperatorTasks(dataflow, machine, shard_time, self._states, alike=keys.operator_key)
+        prediction = Prediction(model, splits, {}, self._sums)
         self._profiles.save()
         return prediction
 
@@ -312,8 +319,9 @@ class Planner:
                    if limits.memory is None or prediction.largest_memory() <= limits.memory]
         self._profiles.save()
         best = min(fitting, key=lambda name: predictions[name].seconds)
-        has_statistics = any(rule_of(operator).has_statistics for operator in self.graph.computing)
-        plain = self.plain(model is self.model) if has_statistics else predictions['data parallel']
+        plain = predictions['data parallel']
+        if differs_from_data_parallelism(self.network, self._base, self.cluster.ranks):
+            plain = self.plain(model is self.model)
         if plain.seconds <= predictions[best].seconds and 'data parallel' in fitting:
             best = 'data parallel'  # which changes least in a training
         splits = plans[best][0]

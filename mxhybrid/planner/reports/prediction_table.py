@@ -5,18 +5,22 @@ from ...base.text import aligned, seconds_text, size_text
 from ...parallel.ops.graph import Graph
 from ...parallel.ops.tracing import TracedNetwork
 from ...parallel.plans.plan import Plan
-from ...parallel.runtime.layout_table import layout_words, note_lines, rank_words
+from ...parallel.runtime.joint_work import joint_operators, whole_outputs
+from ...parallel.runtime.layout_table import layout_words, rank_words
 from ...parallel.sharding.split import Split
 from ..cluster.cluster_spec import Cluster
 from ..task_graph.prediction import Prediction
 from .bottleneck_summary import bottleneck_summary
 
+#: The number of operators that are computed for the joint batch of which the report gives the reason.
+_SHOWN = 10
+
 
 def plan_report(network: TracedNetwork, cluster: Cluster, plan: Plan, splits: Mapping[int, Split],
                 prediction: Prediction) -> str:
     """Return the whole report of a plan: the table of operators, notes on it, and the summary of the predicted step."""
-    notes = store_notes(network.graph, cluster, plan) + note_lines(network.graph, network.dimensions, splits,
-                                                                   cluster.ranks, {})
+    notes = store_notes(network.graph, cluster, plan) + joint_notes(
+        network, cluster, splits, prediction) + whole_outputs(network.graph, network.dimensions)
     by_hand = ['the cluster file was written by hand, not measured'] * (cluster.measured is None)
     return '\n'.join([prediction_table(network, splits, prediction)] + notes + [''] + prediction_summary(
         network.graph, cluster, splits, prediction) + by_hand)
@@ -39,6 +43,24 @@ def prediction_table(network: TracedNetwork, splits: Mapping[int, Split], predic
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
     return aligned(lines[0], lines[1:])
+
+
+def joint_notes(network: TracedNetwork, cluster: Cluster, splits: Mapping[int, Split], prediction: Prediction
+                ) -> List[str]:
+    """Return lines about operators that some ranks, or all, compute for the joint batch, and what that costs: those
+    that take longest with the reason, then the number of the others.
+    """
+    graph, seconds = network.graph, prediction.seconds_of()
+    joint = {graph.label(graph.operators[number]): note for number, note in joint_operators(
+        graph, network.dimensions, splits, cluster.ranks).items()}
+    longest_first = sorted(joint, key=lambda label: -seconds.get(label, (0.0, 0.0))[0])
+    lines = ['%s: %s a step %s' % (label, seconds_text(seconds.get(label, (0.0, 0.0))[0]), joint[label])
+             for label in longest_first[:_SHOWN]]
+    others = longest_first[_SHOWN:]
+    if others:
+        others_s = sum(seconds.get(label, (0.0, 0.0))[0] for label in others)
+        lines.append('%d other operators: %s a step for the joint batch' % (len(others), seconds_text(others_s)))
+    return lines
 
 
 def store_notes(graph: Graph, cluster: Cluster, plan: Plan) -> List[str]:

@@ -55,12 +55,15 @@ class Dataflow:
         Trained parameters that an operator reads, and others that do not change: frozen ones and constants.
     tables : set of str
         Parameters with row_sparse gradients.
+    own_outputs : bool
+        Whether each rank computes all outputs for itself, as without a plan, so that equal outputs are not one output.
     keys : dict of (str, object) to int
         By kind and object of a block of tasks: its number within a step.
     """
 
-    def __init__(self, graph: Graph, dimensions: Dimensions, shares: InputShards, frozen: Iterable[str] = ()):
-        self.graph, self.dimensions, self.shares = graph, dimensions, shares
+    def __init__(self, graph: Graph, dimensions: Dimensions, shares: InputShards, frozen: Iterable[str] = (),
+                 own_outputs: bool = False):
+        self.graph, self.dimensions, self.shares, self.own_outputs = graph, dimensions, shares, own_outputs
         self.parameters = graph.parameters
         self.computing = [operator.number for operator in graph.computing]
         self.consumers: Dict[Entry, List[Tuple[int, int]]] = {}

@@ -192,6 +192,7 @@ class OperatorTasks:
         """
         if partial:
             return False
+        is_head = is_head and not self.dataflow.own_outputs
         coverage = self.memo.once(('coverage', held.id, needed.id), self._transfer_tasks.coverage, held, needed)
         return coverage == 2 and len(set(needed.by_rank.values())) == len(needed.ranks) if is_head else coverage > 0
 

@@ -13,7 +13,8 @@ from mxhybrid.planner.planner import Planner, search
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
-from mxhybrid.planner.reports.prediction_table import prediction_summary, prediction_table
+from mxhybrid.planner.reports import prediction_table as prediction_table_module
+from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
 from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, network, planner, transformer
@@ -223,3 +224,55 @@ def test_a_plan_is_compared_with_the_network_without_one():
     net.initialize()
     found = Planner(net, (BATCH, 32), on, Times()).search(seconds=None, proposals=50, seed=1)
     assert found.plain is found.others.get('data parallel', found.prediction)
+
+
+class Reversed(mx.gluon.HybridBlock):
+    """A dense layer behind a computation that mixes all samples of a batch."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.dense = nn.Dense(640, in_units=64)
+
+    def hybrid_forward(self, F, data):
+        return self.dense(F.reverse(data, axis=0))
+
+
+def test_the_network_without_a_plan_is_not_its_split_form():
+    """Each worker computes for its own samples alone what data parallelism computes for the joint batch."""
+    on = cluster(4, rate=1e9)
+    made = planner(on, gpt(), [(8, 8), (8, 8)])
+    assert made.plain().seconds == pytest.approx(made.predict(data_parallel()).seconds, rel=1e-6)
+    net = Reversed()
+    net.initialize()
+    made = planner(on, net, (BATCH, 64))
+    plain, parallel = made.plain(), made.predict(data_parallel())
+    dense_s = 1e-6 * 3 * BATCH * 640
+    assert plain.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s / 4)
+    assert parallel.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s)
+    assert plain.seconds < parallel.seconds - dense_s / 2
+    found = made.search(seconds=None, proposals=0)
+    assert found.plain.seconds == plain.seconds
+
+
+def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it():
+    class Fixed(Reversed):
+        def hybrid_forward(self, F, data):
+            return self.dense(F.reshape(F.reverse(data, axis=0), shape=(BATCH, 64)))
+    net = Fixed()
+    net.initialize()
+    made = planner(cluster(4, rate=1e9), net, (BATCH, 64))
+    assert made.plain().seconds == made.predict(data_parallel()).seconds
+
+
+def test_what_is_computed_for_the_joint_batch_is_reported_with_its_cost(monkeypatch):
+    net = Reversed()
+    net.initialize()
+    made = planner(cluster(4), net, (BATCH, 64))
+    splits, prediction = made.splits(data_parallel()), made.predict(data_parallel())
+    report = plan_report(made.network, made.cluster, data_parallel(), splits, prediction).split('\n')
+    assert any(line.startswith('dense0_fwd: 15.4 ms a step whole on every worker, 4 times the work of a shard each')
+               for line in report)
+    monkeypatch.setattr(prediction_table_module, '_SHOWN', 1)
+    report = plan_report(made.network, made.cluster, data_parallel(), splits, prediction).split('\n')
+    assert '1 other operators: 0.000512 ms a step for the joint batch' in report
