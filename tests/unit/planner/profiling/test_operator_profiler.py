@@ -476,10 +476,11 @@ def test_work_of_attention_is_counted():
     scores, across = 12 * 5 * 5, 12 * 7 * 5
     # 3 samples of 4 heads with 6 features; 5 times of self-attention, 7 times of queries between sequences.
     assert work('_contrib_interleaved_matmul_selfatt_qk') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_selfatt_qk', d0=(4, 8)) == (2 * 100 * 6, 100 + 2 * 5 * 24)
+    assert work('_contrib_interleaved_matmul_selfatt_qk', d0=(1, 2)) == (2 * 100 * 6, 100 + 2 * 5 * 24)
+    assert work('_contrib_interleaved_matmul_selfatt_qk', d1=(1, 3)) == (scores * 6, scores / 2 + 5 * 3 * 24)
     assert work('_contrib_interleaved_matmul_selfatt_valatt') == (2 * scores * 6, scores + 2 * 5 * 3 * 24)
     assert work('_contrib_interleaved_matmul_encdec_qk') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
-    assert work('_contrib_interleaved_matmul_encdec_qk', d1=(0, 3)) == (2 * 180 * 6, 180 + 3 * 3 * 24 + 5 * 3 * 24)
+    assert work('_contrib_interleaved_matmul_encdec_qk', d2=(0, 3)) == (2 * 180 * 6, 180 + 3 * 3 * 24 + 5 * 3 * 24)
     assert work('_contrib_interleaved_matmul_encdec_valatt') == (2 * across * 6, across + 7 * 3 * 24 + 5 * 3 * 24)
     assert work('batch_dot')[0] == 2 * 12 * 8 * 8 * 6
     assert work('batch_dot', d0=(0, 3), d2=(0, 4))[0] == 2 * 3 * 8 * 4 * 6
