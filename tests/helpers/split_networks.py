@@ -217,9 +217,10 @@ class Layers:
 
 
 def weights_of(symbol, data, seed):
-    """Values of all parameters."""
+    """Values of all parameters, of float32 if any data is."""
     rng = np.random.RandomState(seed)
+    dtype = 'float32' if any(array.dtype == np.float32 for array in data.values()) else 'float64'
     shapes, _, auxiliary = symbol.infer_shape(**{name: array.shape for name, array in data.items()})
     named = list(zip(symbol.list_arguments(), shapes)) + list(zip(symbol.list_auxiliary_states(), auxiliary))
-    return {name: np.ones(shape) if name.endswith('var') else rng.uniform(-1, 1, shape)
+    return {name: np.ones(shape, dtype) if name.endswith('var') else rng.uniform(-1, 1, shape).astype(dtype)
             for name, shape in named if name not in data}

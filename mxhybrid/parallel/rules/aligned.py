@@ -70,3 +70,14 @@ class AxisNormalization(WholeAlong):
         """Return the dimensions, see :meth:`WholeAlong.whole`."""
         count = len(graph.inputs(operator)[0])
         return {'channel': [1], 'spatial': range(2, count)}.get(operator.get('mode', 'instance'), range(1, count))
+
+
+@register('BilinearSampler')
+class BilinearSampler(Aligned):
+    """BilinearSampler: every dimension can be split; a shard reads whole images, and the part of the grid that says
+    where its elements are.
+    """
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        return [[0, 1, None, None], [0, None, 2, 3]]

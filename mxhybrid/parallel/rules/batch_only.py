@@ -8,9 +8,8 @@ from ..sharding.box import full
 from ..sharding.split import OutputShard
 
 
-@register('BilinearSampler', 'SpatialTransformer', 'Correlation')
-@register('LRN', 'InstanceNorm', 'GroupNorm', 'Pad', 'Crop', 'im2col', 'col2im', 'depth_to_space', 'space_to_depth',
-          'GridGenerator', '_contrib_AdaptiveAvgPooling2D', '_contrib_BilinearResize2D', inputs_with_samples=1)
+@register('SpatialTransformer', 'Correlation')
+@register('GridGenerator', inputs_with_samples=1)
 class BatchOnly(Rule):
     """An operator of which dimension 0 can be split, that of the samples; inputs without samples, as weights, are read
     whole.
@@ -35,11 +34,3 @@ class BatchOnly(Rule):
                               for at, shape in enumerate(graph.inputs(operator))],
                              [(samples,) + full(graph.shape(operator, output)[1:])
                               for output in range(operator.outputs)])
-
-
-@register('UpSampling')
-class UpSampling(BatchOnly):
-    """UpSampling: all inputs are images, but with bilinear interpolation, where the second one is a weight."""
-
-    def _with_samples(self, operator: Operator) -> int:
-        return 1 if operator.get('sample_type') == 'bilinear' else len(operator.inputs)

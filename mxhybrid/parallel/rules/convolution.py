@@ -1,4 +1,4 @@
-"""The rules of convolutions and transposed convolutions."""
+"""The rule of convolutions."""
 import math
 from typing import List
 
@@ -7,7 +7,6 @@ from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
 from ..sharding.box import Box, full, shape_of
 from ..sharding.split import OutputShard
-from .batch_only import BatchOnly
 from .dense import with_bias
 from .windows import is_channels_first, window
 
@@ -78,14 +77,3 @@ class Convolution(Rule):
                  'pad': tuple(pad for _, pad in windows)}
         image: Box = (out[0], read) + tuple(rows for rows, _ in windows)
         return with_bias(operator, [image, weights], channels, output_shard, attrs)
-
-
-@register('Deconvolution', inputs_with_samples=1)
-class Deconvolution(BatchOnly):
-    """A transposed convolution: samples can be split."""
-
-    is_searched = splits_weight = adds_weight_gradients = makes_images = True
-
-    def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return a multiplication and an addition for each input and each element of a filter."""
-        return 2.0 * elements_of(shard.inputs[:1]) * _filter_size(shard)

@@ -10,7 +10,7 @@ from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.registry import collective_of, indices, is_elementwise, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..redistribution.redistribution import Redistribution
-from ..sharding.box import Box, full, shape_of, size_of, slices_in
+from ..sharding.box import Box, full, overlap, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
 from .gradient_readers import Readers, most_addends
 from .network_shards import NetworkShards
@@ -284,8 +284,22 @@ class Program:
         operator = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
         given = self._sources.give(self._local[entry]) if entry in self._local else None
-        return [self.redistribute(given, have, wanted, self.graph.dtypes[entry], operator, fill, differentiable,
-                                  plain=self.is_plain(entry) or not differentiable)]
+        number = self._number
+        received = self.redistribute(given, have, wanted, self.graph.dtypes[entry], operator, fill, differentiable,
+                                     plain=self.is_plain(entry) or not differentiable)
+        if have.partial and fill and received is not None:
+            received = self._filled(operator, entry, number, wanted[self.rank], fill, received)
+        return [received]
+
+    def _filled(self, operator: Operator, entry: Entry, number: int, box: Box, fill: float, received: Any) -> Any:
+        """Return what this rank receives of a sum of addends, with `fill` beyond the tensor, where a sum has zeros."""
+        inside = overlap(box, full(self.graph.shapes[entry]))
+        if inside == box:
+            return received
+        beyond = np.full(shape_of(box), fill, self.graph.dtypes[entry])
+        if inside is not None:
+            beyond[slices_in(inside, box)] = 0
+        return received + self.constant(operator, 'fill_%d' % number, beyond)
 
     def is_plain(self, entry: Entry) -> bool:
         """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place

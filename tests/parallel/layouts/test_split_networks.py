@@ -258,6 +258,72 @@ OPERATORS = {
                            [(REALS, (4, 2, 3, 3))]),
     'images bent': (lambda x, theta: mx.sym.BilinearSampler(mx.sym.tanh(x), mx.sym.GridGenerator(
         theta, transform_type='affine', target_shape=(3, 3))), [(SINGLE, (4, 2, 4, 4)), (SINGLE, (4, 6))]),
+    'transposed convolutions': (lambda x: mx.sym.Deconvolution(mx.sym.Deconvolution(
+        mx.sym.tanh(x), num_filter=4, kernel=(4, 3), stride=(2, 1), pad=(1, 1), no_bias=False, name='up'), num_filter=2,
+        num_group=2, kernel=(3, 3), stride=(2, 2), pad=(1, 0), adj=(1, 0), dilate=(1, 2), name='groups'),
+        [(REALS, (3, 2, 4, 3))]),
+    'transposed convolutions with gaps': (lambda x: mx.sym.Deconvolution(
+        mx.sym.tanh(x), num_filter=2, kernel=(1, 2), stride=(3, 3), adj=(2, 2), no_bias=False, name='gaps'),
+        [(REALS, (2, 2, 4, 3))]),
+    'transposed convolutions of a size': (lambda x: mx.sym.Deconvolution(
+        mx.sym.tanh(x), num_filter=3, kernel=(5, 5), stride=(2, 3), target_shape=(9, 10), name='sized'),
+        [(REALS, (2, 2, 4, 3))]),
+    'transposed convolutions in one dimension': (lambda x: mx.sym.Deconvolution(
+        mx.sym.tanh(x), num_filter=3, kernel=(3,), stride=(2,), pad=(1,), adj=(1,), name='up'), [(REALS, (2, 2, 7))]),
+    'transposed convolutions in three dimensions': (lambda x: mx.sym.Deconvolution(
+        mx.sym.tanh(x), num_filter=2, kernel=(2, 3, 2), stride=(2, 1, 2), pad=(0, 1, 0), name='up'),
+        [(SINGLE, (2, 2, 3, 3, 2))]),
+    'larger images': (lambda x: mx.sym.UpSampling(mx.sym.tanh(x), scale=3, sample_type='nearest') * 2,
+                      [(REALS, (2, 3, 3, 4))]),
+    'sums of larger images': (lambda x, y: mx.sym.UpSampling(
+        mx.sym.tanh(x), y, scale=2, sample_type='nearest', num_args=2, multi_input_mode='sum'),
+        [(REALS, (2, 3, 4, 4)), (REALS, (2, 3, 2, 2))]),
+    'larger images by an odd factor': (lambda x: mx.sym.UpSampling(
+        mx.sym.tanh(x), mx.sym.var('w', shape=(2, 1, 5, 5)), scale=3, num_filter=2, sample_type='bilinear', num_args=2),
+        [(REALS, (2, 2, 4, 3))]),
+    'images between others': (lambda x: mx.sym.Group([mx.sym.contrib.BilinearResize2D(
+        mx.sym.tanh(x), height=height, width=width, align_corners=aligned) * 2
+        for height, width, aligned in ((7, 9, True), (7, 9, False), (2, 3, True), (1, 8, False))]),
+        [(REALS, (2, 3, 4, 5))]),
+    'images as large as others': (lambda x, y: mx.sym.contrib.BilinearResize2D(
+        mx.sym.tanh(x), mx.sym.Pooling(y, kernel=(2, 2), pool_type='avg'), mode='like') * 2,
+        [(REALS, (2, 3, 3, 4)), (REALS, (2, 1, 6, 8))]),
+    'averages of parts of images': (lambda x: mx.sym.Group([mx.sym.contrib.AdaptiveAvgPooling2D(
+        mx.sym.tanh(x), output_size=size) * 2 for size in ((3, 4), (7, 2), (1, 1), (2, 2))]), [(REALS, (2, 3, 5, 6))]),
+    'constant borders': (lambda x: mx.sym.Pad(mx.sym.Convolution(
+        x, num_filter=3, kernel=(1, 1), name='conv'), mode='constant', constant_value=0.7,
+        pad_width=(0, 0, 0, 0, 3, 1, 0, 2)) * 2, [(REALS, (2, 2, 3, 4))]),
+    'borders of edges': (lambda x: mx.sym.Pad(mx.sym.tanh(x), mode='edge', pad_width=(0, 0, 0, 0, 3, 1, 0, 4)) * 2,
+                         [(REALS, (2, 2, 3, 4))]),
+    'reflected borders': (lambda x: mx.sym.Pad(mx.sym.tanh(x), mode='reflect', pad_width=(0, 0, 0, 0, 2, 2, 3, 1)) * 2,
+                          [(REALS, (2, 2, 3, 4))]),
+    'reflected borders in three dimensions': (lambda x: mx.sym.Pad(
+        mx.sym.tanh(x), mode='reflect', pad_width=(0, 0, 0, 0, 1, 0, 2, 2, 1, 1)) * 2, [(REALS, (2, 2, 3, 3, 2))]),
+    'largest of addends': (lambda x: mx.sym.Pooling(mx.sym.Convolution(
+        -mx.sym.square(x) - 1, mx.sym.square(mx.sym.var('w', shape=(3, 4, 1, 1))), num_filter=3, kernel=(1, 1),
+        no_bias=True), kernel=(3, 3), pad=(1, 1), pool_type='max') * 2, [(REALS, (2, 4, 3, 4))]),
+    'cut images': (lambda x, y: mx.sym.Group([
+        mx.sym.Crop(mx.sym.tanh(x), y, num_args=2, offset=(1, 2)) * 2, mx.sym.Crop(x, h_w=(3, 2), center_crop=True),
+        mx.sym.Crop(x, y, num_args=2, center_crop=True) + y]), [(SINGLE, (2, 2, 6, 5)), (SINGLE, (2, 2, 4, 3))]),
+    'neighbouring channels': (lambda x: mx.sym.LRN(mx.sym.tanh(x), nsize=3, alpha=0.5, beta=0.7, knorm=1.5) * 2,
+                              [(SINGLE, (2, 6, 3, 2))]),
+    'blocks of images': (lambda x: mx.sym.space_to_depth(mx.sym.depth_to_space(mx.sym.tanh(x), 2) * 2, 3),
+                         [(REALS, (2, 4, 6, 3))]),
+    'windows of images': (lambda x: mx.sym.col2im(mx.sym.im2col(
+        mx.sym.tanh(x), kernel=(3, 2), stride=(1, 2), pad=(1, 1), dilate=(1, 2)) * 2, output_size=(5, 6), kernel=(3, 2),
+        stride=(1, 2), pad=(1, 1), dilate=(1, 2)), [(REALS, (2, 3, 5, 6))]),
+    'windows of images alone': (lambda x: mx.sym.im2col(mx.sym.tanh(x), kernel=(2, 3), stride=(2, 1), pad=(1, 0)) * 2,
+                                [(REALS, (2, 3, 7, 5))]),
+    'statistics of images': (lambda x: mx.sym.InstanceNorm(mx.sym.tanh(x), name='norm', eps=0.01),
+                             [(SINGLE, (3, 4, 5, 3))]),
+    'statistics of sequences': (lambda x: mx.sym.InstanceNorm(mx.sym.tanh(x), name='norm'), [(SINGLE, (3, 2, 7))]),
+    'statistics of groups': (lambda x: mx.sym.GroupNorm(mx.sym.Convolution(
+        x, num_filter=6, kernel=(2, 2), name='conv'), num_groups=3, name='norm', eps=0.01), [(REALS, (2, 2, 5, 4))]),
+    'statistics of groups that are outputs': (lambda x: mx.sym.Group([one if at == 0 else mx.sym.BlockGrad(
+        one) for at, one in enumerate(mx.sym.GroupNorm(mx.sym.tanh(x), num_groups=2, name='norm',
+                                                       output_mean_var=True))]), [(REALS, (3, 4, 3, 2))]),
+    'elements between others': (lambda x, y: mx.sym.BilinearSampler(mx.sym.tanh(x), mx.sym.tanh(y)),
+                                [(REALS, (2, 3, 4, 5)), (REALS, (2, 2, 3, 6))]),
     'images of other sizes': (lambda x: mx.sym.depth_to_space(mx.sym.contrib.AdaptiveAvgPooling2D(mx.sym.tanh(
         x), output_size=2), 2) * 2, [(REALS, (4, 4, 4, 4))]),
     'softmin': (lambda x: mx.sym.softmin(mx.sym.tanh(x), axis=1) * 2, [(REALS, (4, 4, 3))]),

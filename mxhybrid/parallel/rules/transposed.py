@@ -1,0 +1,193 @@
+"""The rules of transposed convolutions, and of images that are made larger by a factor."""
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
+from ..sharding.box import Box, Range, full, shape_of
+from ..sharding.split import OutputShard
+from .dense import with_bias
+from .windows import is_channels_first, transposed_window
+
+
+class _Filters(NamedTuple):
+    """The sizes of a transposed convolution's filters, a number for each dimension of images."""
+
+    kernel: Tuple[int, ...]
+    strides: Tuple[int, ...]
+    pads: Tuple[int, ...]
+    dilates: Tuple[int, ...]
+    adjusts: Tuple[int, ...]
+
+
+def _transposed(graph: Graph, operator: Operator, output_shard: OutputShard, filters: _Filters
+                ) -> Tuple[List[Range], Dict[str, Any], Optional[Tuple[Any, Any]]]:
+    """Return the ranges of inputs that a box reads, attributes of the shard, and begin and end of its outputs among
+    those that it computes; None if these are the same.
+    """
+    data, shape, out = graph.inputs(operator)[0], graph.shape(operator), output_shard.box
+    rows, pads, adjusts = [], [], []
+    begins: List[Optional[int]] = [None, None]
+    ends: List[Optional[int]] = [None, None]
+    for at, (side, count, whole) in enumerate(zip(out[2:], data[2:], shape[2:])):
+        if side == (0, whole):
+            rows.append((0, count))
+            pads.append(filters.pads[at])
+            adjusts.append(filters.adjusts[at])
+            begins.append(None)
+            ends.append(None)
+            continue
+        read, first = transposed_window(side, count, filters.kernel[at], filters.strides[at], filters.pads[at],
+                                        filters.dilates[at])
+        rows.append(read)
+        pads.append(0)
+        adjusts.append(0)
+        begins.append(first)
+        ends.append(first + side[1] - side[0])
+    attrs = {'kernel': filters.kernel, 'stride': filters.strides, 'dilate': filters.dilates, 'pad': tuple(pads),
+             'adj': tuple(adjusts), 'target_shape': ()}
+    is_cut = any(begin is not None for begin in begins)
+    return rows, attrs, (tuple(begins), tuple(ends)) if is_cut else None
+
+
+def _cut(symbol: Any, ends: Optional[Tuple[Any, Any]], name: str) -> Any:
+    return symbol if ends is None else mx.sym.slice(symbol, begin=ends[0], end=ends[1], name=name)
+
+
+@register('Deconvolution')
+class Deconvolution(Rule):
+    """A transposed convolution: samples, output channels (whole groups) and every dimension of images can be split;
+    addends are ranges of input channels.  With channels last, samples alone.
+    """
+
+    is_searched = splits_weight = adds_weight_gradients = makes_images = True
+
+    def flop(self, operator: Operator, shard: OperatorShard) -> float:
+        """Return a multiplication and an addition for each input and each element of a filter."""
+        weight = shard.inputs[1]
+        assert weight is not None
+        return 2.0 * elements_of(shard.inputs[:1]) * math.prod(shape_of(weight)[1:])
+
+    @staticmethod
+    def _groups(operator: Operator) -> int:
+        return int(operator.get('num_group', 1))
+
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
+        """Return the channels of a group for the channels: a shard needs whole groups of input channels."""
+        shape, groups = graph.shape(operator), self._groups(operator)
+        return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for every dimension where channels come first, else for the samples alone."""
+        return [True] + [is_channels_first(operator)] * (len(graph.shape(operator)) - 1)
+
+    def addends(self, graph: Graph, operator: Operator) -> int:
+        """Return the number of input channels; 1 where there are groups."""
+        return graph.inputs(operator)[0][1] if is_channels_first(operator) and self._groups(operator) == 1 else 1
+
+    @staticmethod
+    def _filters(graph: Graph, operator: Operator) -> _Filters:
+        """Return the sizes; MXNet derives pads and adjustments from a target (InferPad of deconvolution-inl.h)."""
+        data, shape = graph.inputs(operator)[0], graph.shape(operator)
+        count = len(data) - 2
+        kernel, strides, dilates = (as_tuple(operator.get(key), count, 1) for key in ('kernel', 'stride', 'dilate'))
+        pads, adjusts = (as_tuple(operator.get(key), count, 0) for key in ('pad', 'adj'))
+        if any(as_tuple(operator.get('target_shape'), count, 0)):
+            surplus = [(length - 1) * stride + dilate * (side - 1) + 1 - target for length, stride, dilate, side, target
+                       in zip(data[2:], strides, dilates, kernel, shape[2:])]
+            pads, adjusts = tuple((more + 1) // 2 for more in surplus), tuple(more % 2 for more in surplus)
+        return _Filters(kernel, strides, pads, dilates, adjusts)
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        out, shape = output_shard.box, graph.shape(operator)
+        data, weight = graph.inputs(operator)[:2]
+        if not is_channels_first(operator):
+            return OperatorShard([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(operator)[1:]],
+                                 [out])
+        groups, channels = self._groups(operator), out[1]
+        if groups == 1:
+            read, own, group_count = summed(data[1], output_shard), channels, 1
+        else:
+            per_group = shape[1] // groups
+            first, last = channels[0] // per_group, channels[1] // per_group
+            read, own, group_count = (first * data[1] // groups, last * data[1] // groups), (0, per_group), last - first
+        rows, attrs, ends = _transposed(graph, operator, output_shard, self._filters(graph, operator))
+        attrs.update(num_filter=channels[1] - channels[0], num_group=group_count)
+        image: Box = (out[0], read) + tuple(rows)
+        shard = with_bias(operator, [image, (read, own) + full(weight[2:])], channels, output_shard, attrs)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            return _cut(mx.sym.Deconvolution(*inputs, name=name, **attributes), ends, name + '_cut')
+        shard.build = build if ends else None
+        return shard
+
+
+@register('UpSampling')
+class UpSampling(Rule):
+    """UpSampling: samples and every dimension of images can be split, and the channels of a single input or of a sum of
+    inputs.
+    """
+
+    makes_images = True
+
+    @staticmethod
+    def _is_bilinear(operator: Operator) -> bool:
+        return operator.get('sample_type') == 'bilinear'
+
+    def _scales(self, graph: Graph, operator: Operator) -> List[int]:
+        """Return how much larger than each image the output is."""
+        images = graph.inputs(operator)[:1] if self._is_bilinear(operator) else graph.inputs(operator)
+        return [graph.shape(operator)[2] // image[2] for image in images]
+
+    def grains(self, graph: Graph, operator: Operator) -> List[int]:
+        """Return a number that all scales divide for the dimensions of images, so that shards read whole elements."""
+        scale = 1 if self._is_bilinear(operator) else _common_multiple(self._scales(graph, operator))
+        return [1, 1] + [scale] * (len(graph.shape(operator)) - 2)
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for every dimension, but for the channels of several inputs behind each other."""
+        joins = len(self._scales(graph, operator)) > 1 and operator.get('multi_input_mode', 'concat') == 'concat'
+        return [True, not joins] + [self._has_exact_scales(graph, operator)] * (len(graph.shape(operator)) - 2)
+
+    def _has_exact_scales(self, graph: Graph, operator: Operator) -> bool:
+        return all(count == image[at] * scale for image, scale in
+                   zip(graph.inputs(operator), self._scales(graph, operator))
+                   for at, count in enumerate(graph.shape(operator)) if at > 1)
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        out = output_shard.box
+        if self._is_bilinear(operator):
+            return self._bilinear(graph, operator, output_shard)
+        joins = not self.splittable(graph, operator)[1]
+        boxes: List[Box] = [(out[0], (0, image[1]) if joins else out[1]) + (
+            tuple((low // scale, high // scale) for low, high in out[2:])
+            if self._has_exact_scales(graph, operator) else full(image[2:]))
+            for image, scale in zip(graph.inputs(operator), self._scales(graph, operator))]
+        return OperatorShard(boxes, [out])
+
+    def _bilinear(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard: a transposed convolution of each channel (upsampling-inl.h)."""
+        out, scale = output_shard.box, int(operator.get('scale'))
+        kernel, pad = 2 * scale - scale % 2, -(-(scale - 1) // 2)
+        filters = _Filters(*[(number,) * 2 for number in (kernel, scale, pad, 1, 0)])
+        rows, attrs, ends = _transposed(graph, operator, output_shard, filters)
+        channel_count = out[1][1] - out[1][0]
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            made = mx.sym.Deconvolution(*inputs, num_filter=channel_count, num_group=channel_count, no_bias=True,
+                                        name=name, **attrs)
+            return _cut(made, ends, name + '_cut')
+        return OperatorShard([(out[0], out[1]) + tuple(rows), (out[1],) + full(graph.inputs(operator)[1][1:])], [out],
+                             build=build)
+
+
+def _common_multiple(numbers: Sequence[int]) -> int:
+    multiple = 1
+    for number in numbers:
+        multiple = multiple * number // math.gcd(multiple, number)
+    return multiple
