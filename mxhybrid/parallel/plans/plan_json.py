@@ -8,6 +8,7 @@ from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..sharding.split import Split
+from .megatron import megatron
 from .plan import Plan
 from .store_plan import store_plan_from_json
 from .strategies import Explicit, Layers, OneWeirdTrick, grid
@@ -17,7 +18,7 @@ _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 
 
 #: Keys of a plan by its kind, of an operator, and of all plans.
-_KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'},
+_KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'}, 'megatron': {'model', 'batch', 'sequence'},
          'explicit': {'model', 'workers', 'cluster', 'operators'}}
 _OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
 _COMMON = {'format', 'plan', 'tables', 'dense'}
@@ -42,12 +43,16 @@ def _from_json(value: Mapping[str, Any]) -> Plan:
         return OneWeirdTrick()
     if kind == 'grid':
         return grid(value.get('model', 1), value.get('batch', 1), value.get('domain', ()))
+    if kind == 'megatron':
+        if 'model' not in value:
+            raise InputError("plan: 'megatron' has no model: give the number of workers of a group")
+        return megatron(value['model'], value.get('batch', 1), value.get('sequence', False))
     if kind == 'layers' and isinstance(value.get('layers'), Mapping):
         return Layers(value['layers'])
     if kind == 'explicit':
         return _explicit(value)
-    raise InputError("plan: %r is not a plan: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid' or 'layers'"
-                     % (value,))
+    raise InputError("plan: %r is not a plan: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid', 'megatron' or "
+                     "'layers'" % (value,))
 
 
 def _explicit(value: Mapping[str, Any]) -> Plan:

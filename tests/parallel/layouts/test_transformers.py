@@ -1,0 +1,38 @@
+"""Transformers whose layers are split over heads, channels, words and times: equal to one process."""
+import numpy as np
+import pytest
+
+from mxhybrid.parallel.plans.megatron import megatron
+
+from ...helpers.split_networks import Ranks, run_whole
+from ...helpers.transformers import NAMES, network
+
+#: model, batch and sequence, by the number of ranks.
+PLANS = {2: [(2, 1, False), (2, 1, True)], 4: [(4, 1, False), (2, 2, False), (2, 2, True), (4, 1, True)]}
+
+
+@pytest.fixture(scope='module')
+def rank_groups():
+    groups = {count: Ranks(count) for count in PLANS}
+    yield groups
+    for ranks in groups.values():
+        ranks.close()
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_transformer_is_that_of_one_process(rank_groups, name):
+    given = network(name)
+    whole, whole_gradients = run_whole(given.symbol, given.data, given.weights)
+    tolerance = 1e-10 if given.weights[min(given.weights)].dtype == np.float64 else 1e-4
+    for count, choices in PLANS.items():
+        for choice in choices:
+            graph, dimensions = given.graph()
+            splits = megatron(*choice).resolve(graph, dimensions, count).splits
+            outputs, gradients, _ = rank_groups[count].run(given.symbol, given.data, given.weights, splits,
+                                                           axes=given.axes)
+            for output, expected in zip(outputs, whole):
+                np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=tolerance, atol=tolerance,
+                                           err_msg=str(choice))
+            for weight, expected in whole_gradients.items():
+                np.testing.assert_allclose(gradients[weight], expected, rtol=10 * tolerance, atol=10 * tolerance,
+                                           err_msg='%s %s' % (weight, choice))
