@@ -15,7 +15,7 @@ from ..ops.graph import Graph, Operator
 from ..ops.registry import has_rule, rule_of
 from ..sharding.split import Split, whole_on
 from .plan import ON_ALL, Plan, ResolvedPlan, spread
-from .transformer_layers import TransformerLayers, heads_in, is_dense, reads_heads
+from .transformer_layers import TransformerLayers, divisors, heads_in, is_dense, reads_heads
 
 _NOT_DIVIDED = 'whole on all workers of a group, since it cannot be split into %d'
 
@@ -65,7 +65,7 @@ class Megatron(Plan):
             if split is not None and cut is not None:
                 cuts[operator.number] = cut
             else:
-                if cut is not None:
+                if cut is not None and operator.number in learned:
                     notes[operator.number] = _NOT_DIVIDED % self.model
                 split, note = self._between(graph, dimensions, operator, operator.number in learned, splits)
                 if note:
@@ -200,11 +200,6 @@ def _has_parameters(graph: Graph, number: int) -> bool:
     """Tell whether an operator on parameters and constants alone reads a parameter."""
     return graph.is_parameter(number) or any(_has_parameters(graph, source)
                                              for source, _ in graph.operators[number].inputs)
-
-
-def divisors(count: int) -> List[int]:
-    """Return the divisors of a number."""
-    return [degree for degree in range(1, count + 1) if count % degree == 0]
 
 
 def megatron(model: int, batch: int = 1, sequence: bool = False) -> Plan:

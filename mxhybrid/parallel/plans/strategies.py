@@ -10,6 +10,7 @@ from ..ops.registry import rule_of
 from ..sharding.split import Split
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
 from .store_plan import StorePlan
+from .transformer_layers import divisors, heads_in, reads_heads
 
 #: The number of names in a message.
 _SHOWN = 10
@@ -103,15 +104,28 @@ class Layers(Plan):
                         raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, count))
                 elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
                     raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, count))
+            conflicting = sorted({'addends', 'channels'} & set(value)) if 'heads' in value else []
+            if conflicting:
+                raise InputError('plan: %r has heads and %s: give heads alone, which are channels of some operators '
+                                 'and addends of others' % (pattern, conflicting[0]))
 
     def follows_producer(self, operator: Operator) -> bool:
         """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """Return the splits, see :meth:`Plan.resolve`; InputError for a pattern that matches no operator."""
-        for pattern in self._by_pattern:
-            if not any(_matches(graph, operator, pattern) for operator in graph.computing):
+        """Return the splits, see :meth:`Plan.resolve`; InputError for a pattern that matches no operator, or none with
+        heads if it splits these.
+        """
+        for pattern, value in self._by_pattern.items():
+            matched = [operator for operator in graph.computing if _matches(graph, operator, pattern)]
+            if matched and 'heads' in value and not any(
+                    heads_in(graph, (operator.number, 0)) or reads_heads(graph, operator) for operator in matched):
+                raise InputError('plan: %r has heads=%d, but none of the operators that it matches has heads of '
+                                 'attention: it matches %s%s' % (
+                                     pattern, value['heads'], ', '.join(map(graph.label, matched[:_SHOWN])),
+                                     ', ...' * (len(matched) > _SHOWN)))
+            if not matched:
                 labels = [graph.label(operator) for operator in graph.computing]
                 raise InputError('plan: %r matches no operator: give the name or a pattern of one; there are %s%s' % (
                     pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
@@ -121,9 +135,34 @@ class Layers(Plan):
         """Return the request, see :meth:`Plan.request`."""
         for pattern, value in self._by_pattern.items():
             if _matches(graph, operator, pattern):
+                if 'heads' in value:
+                    return self._heads_request(graph, dimensions, operator, value)
                 degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
                 return SplitRequest(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
+
+    def _heads_request(self, graph: Graph, dimensions: Dimensions, operator: Operator, value: Mapping[str, Any]
+                       ) -> Optional[SplitRequest]:
+        """Return the request of an operator whose heads are split: heads are a dimension, channels, or the channels that
+        a dense layer sums over; None if it has no heads, or cannot be split over them.
+        """
+        degree, rule = value['heads'], rule_of(operator)
+        made = heads_in(graph, (operator.number, 0))
+        heads = made or reads_heads(graph, operator)
+        if heads is None:
+            return None
+        if heads.count % degree:
+            raise InputError('plan: %s has %d heads, which heads=%d does not divide: give one of %s'
+                             % (graph.label(operator), heads.count, degree,
+                                ', '.join(map(str, divisors(heads.count)))))
+        degrees = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}
+        limit = rule.addends(graph, operator) if made is None else rule.limits(graph, operator)[made.axis]
+        if limit < degree:
+            return None
+        if made is None:
+            return SplitRequest(degrees, degree, value.get('ranks'), self._strict)
+        degrees[dimensions.names(operator)[made.axis]] = degree
+        return SplitRequest(degrees, 1, value.get('ranks'), self._strict)
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'layers', 'layers': self._by_pattern}
@@ -251,8 +290,10 @@ def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
     by_pattern : dict of str to dict
         For names that match the pattern (shell wildcards; the first match counts): degrees by name of the dimension
         (``samples``, ``channels``, ``height``, ``width``, ``length``), ``addends`` (the number of ranges of the
-        dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a list.  Operators that
-        match no pattern are split as what they read.
+        dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a list.  ``heads`` are
+        those of attention: a dimension of scores, the outputs of the projections that make queries, keys and values,
+        and the inputs of the projection behind attention.  Operators that match no pattern, or have no heads where
+        heads are split, are split as what they read.
 
     Raises
     ------

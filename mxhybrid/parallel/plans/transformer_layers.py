@@ -44,6 +44,11 @@ def _summed_dimension(graph: Graph, operator: Operator) -> Optional[int]:
     return last if last <= 1 or not operator.get('flatten', True) else None
 
 
+def divisors(count: int) -> List[int]:
+    """Return the divisors of a number."""
+    return [degree for degree in range(1, count + 1) if count % degree == 0]
+
+
 class TransformerLayers:
     """The layers of a network that a plan splits in a way of their own.
 
