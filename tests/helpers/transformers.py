@@ -1,5 +1,5 @@
 """Small Transformers, as symbols, in the ways in which people write them."""
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional
 
 import mxnet as mx
 import numpy as np
