@@ -7,7 +7,7 @@ Transformer Models", 2022.
 import functools
 import itertools
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions

@@ -143,8 +143,8 @@ class Layers(Plan):
 
     def _heads_request(self, graph: Graph, dimensions: Dimensions, operator: Operator, value: Mapping[str, Any]
                        ) -> Optional[SplitRequest]:
-        """Return the request of an operator whose heads are split: they are a dimension, channels, or the channels that a
-        dense layer sums over; None if it has no heads, or cannot be split over them.
+        """Return the request of an operator whose heads are split: a dimension, channels, or the channels that a dense
+        layer sums over; None if it has no heads, or cannot be split over them.
         """
         degree, rule = value['heads'], rule_of(operator)
         made = heads_in(graph, (operator.number, 0))
