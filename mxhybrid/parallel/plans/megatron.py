@@ -79,10 +79,10 @@ class Megatron(Plan):
         heads_of = [(operator, heads) for operator in sorted(graph.computing, key=lambda one: not is_dense(one))
                     for heads in [heads_in(graph, (operator.number, 0))] if heads is not None]
         for operator, heads in heads_of:
-            if heads.count % self.model:
-                common = functools.reduce(math.gcd, [heads.count for _, heads in heads_of])
+            if heads.total % self.model:
+                common = functools.reduce(math.gcd, [heads.total for _, heads in heads_of])
                 raise InputError('plan: %s cannot split the %d heads of %s: model=%d does not divide them: give model '
-                                 'as one of %s' % (self.name, heads.count, graph.label(operator), self.model,
+                                 'as one of %s' % (self.name, heads.total, graph.label(operator), self.model,
                                                    ', '.join(map(str, divisors(common)))))
         if not heads_of and not layers.second:
             raise InputError('plan: %s splits attention, and pairs of dense layers with elementwise operators between '

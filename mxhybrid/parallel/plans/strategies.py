@@ -151,10 +151,10 @@ class Layers(Plan):
         heads = made or reads_heads(graph, operator)
         if heads is None:
             return None
-        if heads.count % degree:
+        if heads.total % degree:
             raise InputError('plan: %s has %d heads, which heads=%d does not divide: give one of %s'
-                             % (graph.label(operator), heads.count, degree,
-                                ', '.join(map(str, divisors(heads.count)))))
+                             % (graph.label(operator), heads.total, degree,
+                                ', '.join(map(str, divisors(heads.total)))))
         degrees = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}
         limit = rule.addends(graph, operator) if made is None else rule.limits(graph, operator)[made.axis]
         if limit < degree:

@@ -12,7 +12,8 @@ class Heads(NamedTuple):
     """The heads in a dimension of an array."""
 
     axis: int
-    count: int
+    #: The number of heads.
+    total: int
     #: Features of a head; 1 if the dimension is heads and nothing else.
     features: int
 
