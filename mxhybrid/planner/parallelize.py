@@ -239,6 +239,6 @@ class _Copy(gluon.SymbolBlock):
         self._prefix = net.prefix
         own = net.collect_params()
         for name, param in self.collect_params().items():
-            param.shape, param.grad_req = graph.parameters[name], own[name].grad_req
+            param.shape, param.grad_req = graph.parameter_arrays[name], own[name].grad_req
             param.cast(types[name])
         self.initialize(mx.init.Zero(), ctx=mx.cpu())

@@ -83,9 +83,11 @@ class Ranks:
                     if box in boxes:  # all who have a sample have the same of it
                         np.testing.assert_allclose(values, boxes[box], rtol=1e-13, atol=1e-13)
                     boxes[box] = values
-            for name, (box, values) in mine.items():
-                whole = gradients.setdefault(name, np.zeros({**data, **weights}[name].shape))
+            for name, (box, values, shape) in mine.items():
+                # The shape of a weight with the factors of its dimensions.
+                whole = gradients.setdefault(name, np.zeros(shape or data[name].shape))
                 whole[slices_in(box, full(whole.shape))] += values
+        gradients = {name: whole.reshape({**data, **weights}[name].shape) for name, whole in gradients.items()}
         return [_joined(boxes) for boxes in outputs], gradients, answers[0][2]
 
     def _answers(self, symbol, data, weights, splits, training, axes):

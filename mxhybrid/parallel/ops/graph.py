@@ -212,8 +212,14 @@ class Graph:
 
     @property
     def parameters(self) -> Dict[str, Tuple[int, ...]]:
-        """The whole shapes of parameters and auxiliary states, by name."""
+        """The whole shapes of parameters and auxiliary states, with the factors of dimensions, by name."""
         return {operator.name: self.shape(operator)
+                for operator in self.operators if self.is_parameter(operator.number)}
+
+    @property
+    def parameter_arrays(self) -> Dict[str, Tuple[int, ...]]:
+        """The shapes of the arrays of parameters and auxiliary states, without factors, by name."""
+        return {operator.name: self.array_shapes[operator.number, 0]
                 for operator in self.operators if self.is_parameter(operator.number)}
 
     @property

@@ -71,8 +71,9 @@ class _Finder:
         self.alignments: Dict[int, List[Optional[Alignment]]] = {}
         #: Neighbouring dimensions with the same elements, of the input and of the output of a reshape.
         self._groups: List[Tuple[List[Dimension], List[Dimension]]] = []
-        for operator in graph.computing:
-            self._align(operator)
+        for operator in graph.operators:
+            if operator.op != 'null':
+                self._align(operator)
 
     # -- classes of dimensions -------------------------------------------------------------------------------------
 
@@ -88,9 +89,11 @@ class _Finder:
         return [(dimension, self._root(dimension)) for dimension in list(self._parents)]
 
     def classes_of_inputs(self) -> Set[Dimension]:
-        """Return the classes with dimensions of parameters, constants or data, whose arrays keep their shapes."""
-        return {root for (entry, _), root in self.members()
-                if entry[0] in self._graph.fixed or self._graph.operators[entry[0]].op == 'null'}
+        """Return the classes with dimensions of data, auxiliary states or tables, whose arrays keep their shapes."""
+        graph = self._graph
+        return {root for ((number, _), _), root in self.members() if graph.operators[number].op == 'null' and (
+            not graph.is_parameter(number) or graph.operators[number].name in graph.auxiliary
+            or number in graph.tables)}
 
     def _align(self, operator: Operator) -> None:
         """Note which dimensions of an operator's inputs and outputs are the same."""

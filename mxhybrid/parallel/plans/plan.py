@@ -132,6 +132,16 @@ def spread(count: int, ranks: int) -> List[int]:
     return [-(-at * ranks // count) for at in range(count)]
 
 
+def _of_heads(layer_kind: str, names: Tuple[str, ...], request: SplitRequest) -> SplitRequest:
+    """Return a request for channels of a dense layer as one for heads, where the layer has these among its channels:
+    else each range would have a part of each head.
+    """
+    if layer_kind != 'dense' or 'heads' not in names or 'heads' in request.degrees:
+        return request
+    return request._replace(degrees={'heads' if name == 'channels' else name: degree
+                                     for name, degree in request.degrees.items()})
+
+
 def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: SplitRequest, ranks: int) -> Tuple[Split,
                                                                                                                str]:
     """Return the split that is nearest to a request, and a note on the difference, or ''; InputError if the request is
@@ -139,6 +149,7 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
     """
     names, rule = dimensions.names(operator), rule_of(operator)
     limits, problems = rule.limits(graph, operator), []
+    request = _of_heads(rule.layer_kind, names, request)
     for name in request.degrees:
         if name not in names:
             problems.append('%s has no dimension %s: it has %s' % (graph.label(operator), name, ', '.join(names)))

@@ -51,7 +51,7 @@ def _split(network: SplitNetwork, operator: Operator) -> Dict[str, Any]:
 
 def _parameter(graph: Graph, param: Any) -> Dict[str, Any]:
     grad_req, shape = agreed(param)
-    return {'shape': _plain(graph.parameters.get(param.name, shape)), 'dtype': str(np.dtype(param.dtype)),
+    return {'shape': _plain(graph.parameter_arrays.get(param.name, shape)), 'dtype': str(np.dtype(param.dtype)),
             'grad_req': grad_req, 'row_sparse': bool(trainers.is_row_sparse(param))}
 
 

@@ -1,6 +1,7 @@
 """The shards of all operators of a network, and the boxes of weights that they read."""
 from typing import Dict, Tuple
 
+from ..ops.fixed_shards import shard_of_fixed
 from ..ops.graph import Graph, Operator
 from ..ops.registry import is_elementwise, rule_of
 from ..ops.rule import OperatorShard
@@ -34,15 +35,17 @@ class NetworkShards:
                     self._require(source, rank, full(graph.shapes[source, 0]))
 
     def _require(self, number: int, rank: int, box: Box) -> None:
-        """Note that a rank reads a box of a weight, or of an operator on weights alone.
-
-        Such operators are computed whole wherever they are read, unless they are elementwise.
-        """
+        """Note that a rank reads a box of a weight, or of an operator on weights alone."""
         operator = self.graph.operators[number]
         if operator.op == 'null':
             self.weights.require(operator.name, rank, box)
-        for source, _ in operator.inputs:
-            self._require(source, rank, box if is_elementwise(operator) else full(self.graph.shapes[source, 0]))
+            return
+        shard = None if is_elementwise(operator) else shard_of_fixed(self.graph, operator, box)
+        for position, entry in enumerate(operator.inputs):
+            read = box if is_elementwise(operator) else full(self.graph.shapes[entry]) if shard is None else (
+                shard.inputs[position])
+            if read is not None:
+                self._require(entry[0], rank, read)
 
     def shard(self, operator: Operator, rank: int) -> OperatorShard:
         """Return the shard of an operator that a rank computes."""

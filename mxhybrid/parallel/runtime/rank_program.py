@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ...native.symbols import CONSTANTS, symbol_function
+from ..ops.fixed_shards import shard_of_fixed
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.registry import collective_of, indices, is_elementwise, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
@@ -89,7 +90,8 @@ class Program:
         self.uses_token = False
         self._layouts: Dict[Entry, Layout] = {}
         self._local: Dict[Entry, Any] = {}
-        self._fixed: Dict[int, Any] = {}
+        #: Symbols of weights, and of whole operators on weights alone, with None; of their shards, with the box.
+        self._fixed: Dict[Tuple[int, Optional[Box]], Any] = {}
         self._fetched: Dict[Any, Any] = {}
         self._sources = Readers()
         #: Entries read by operators that cannot add their gradients to those of others, see :class:`Readers`.
@@ -367,9 +369,13 @@ class Program:
 
     def _parameter(self, operator: Operator) -> Any:
         """Return the input of the graph that is a weight or a running average."""
-        if operator.number not in self._fixed:
-            self._fixed[operator.number] = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
-        return self._fixed[operator.number]
+        key = operator.number, None
+        if key not in self._fixed:
+            given = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
+            if (operator.number, 0) in self.graph.factors:
+                given = mx.sym.reshape(given, shape=shape_of(self.shards.weights.boxes(operator.name)[self.rank]))
+            self._fixed[key] = given
+        return self._fixed[key]
 
     def _constant(self, entry: Entry, box: Box) -> Any:
         """Return a box of a weight, or of an operator on weights alone, for one more reader."""
@@ -388,13 +394,34 @@ class Program:
         if is_elementwise(operator):
             attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
             return symbol_function(operator.op)(self._constant(operator.inputs[0], box), **attrs)
-        if entry[0] not in self._fixed:
-            given = [self._constant(source, full(self.graph.shapes[source])) for source in operator.inputs]
-            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
-            self._fixed[entry[0]] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
-        symbol = self._fixed[entry[0]]
+        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        shard = shard_of_fixed(self.graph, operator, box)
+        if shard is not None:
+            if (entry[0], box) not in self._fixed:
+                self._fixed[entry[0], box] = self._shard_of_weights(operator, shard, attrs)
+            return self._fixed[entry[0], box]
+        if (entry[0], None) not in self._fixed:
+            given = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
+                     for source in operator.inputs]
+            self._fixed[entry[0], None] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
+        symbol = self._fixed[entry[0], None]
         symbol = symbol[entry[1]] if len(symbol.list_outputs()) > 1 else symbol
+        if entry in self.graph.factors:
+            symbol = mx.sym.reshape(symbol, shape=self.graph.shapes[entry])
         return self._box_of(entry, symbol, box, full(self.graph.shapes[entry]))
+
+    def _shard_of_weights(self, operator: Operator, shard: OperatorShard, attrs: Dict[str, Any]) -> Any:
+        """Return the symbol of a shard of an operator on weights alone."""
+        given = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
+                 if read is not None]
+        attrs = {**attrs, **{key: str(value) for key, value in shard.attrs.items()}}
+        if shard.build is not None:
+            return shard.build([mx.sym.identity(symbol) for symbol in given], operator.name, attrs)
+        return symbol_function(operator.op)(*given, name=operator.name, **attrs)
+
+    def _as_array(self, entry: Entry, symbol: Any) -> Any:
+        """Return the symbol of a whole array without factors of its dimensions."""
+        return mx.sym.reshape(symbol, shape=self.graph.array_shapes[entry]) if entry in self.graph.factors else symbol
 
     def _box_of(self, entry: Entry, symbol: Any, box: Box, held_box: Box) -> Any:
         if box == held_box:

@@ -1,4 +1,5 @@
 """The parameters of a split network: the box of each that this worker holds."""
+import itertools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
@@ -9,6 +10,7 @@ from ...base.errors import InputError
 from ...kvstore.weight_shards import set_emptied, set_shard
 from ...native import trainers
 from ...native.arrays import host_view
+from ..ops.graph import Factors, merged_shape
 from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.worker_group import WorkerGroup
 from ..sharding.box import Box, full, overlap, shape_of, slices_in, split_range
@@ -27,9 +29,12 @@ class ShardedWeight:
     numbers each time.
     """
 
-    def __init__(self, workers: WorkerGroup, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int):
+    def __init__(self, workers: WorkerGroup, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int,
+                 factors: Optional[Factors] = None):
         self._workers, self.whole_shape, self.grad_req = workers, whole_shape, grad_req
         self._boxes, self._number = boxes, number
+        #: The factors of each dimension, of which boxes have a range each.
+        self._factors: Factors = factors or tuple((count,) for count in whole_shape)
         self.box: Optional[Box] = boxes.get(workers.rank)
         self.holds = self.box is not None
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
@@ -37,6 +42,12 @@ class ShardedWeight:
         self.is_owner = self.group[:1] == [workers.rank]
         self._transport = workers.transport  # all workers make it here
         self._sum: Optional[_GroupSum] = None
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """The shape of the array that this worker holds; it has to hold a box."""
+        assert self.box is not None
+        return merged_shape(shape_of(self.box), self._factors)
 
     def allreduce_(self, array: Any, priority: int) -> None:
         """Sum a gradient over the workers that hold the same box, in place; return before the sum is ready.
@@ -54,54 +65,76 @@ class ShardedWeight:
         """Return the whole shape, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.whole_of`; this worker has to
         hold a box.
         """
-        assert self.box is not None
-        lengths = list(zip(shape, shape_of(self.box), self.whole_shape))
+        lengths = list(zip(shape, self.shape, self.whole_shape))
         whole_shape = tuple(shape)
-        if len(shape) == len(self.box) and all(count == length or count == 1 and length == whole
-                                               for count, length, whole in lengths):
+        if len(shape) == len(self.whole_shape) and all(count == length or count == 1 and length == whole
+                                                       for count, length, whole in lengths):
             whole_shape = tuple(whole if count == length else 1 for count, length, whole in lengths)
+        factors = self._factors_of(whole_shape)
         box = self._boxes_of(whole_shape)[self._workers.rank]
-        if shape_of(box) != tuple(shape):
+        if merged_shape(shape_of(box), factors) != tuple(shape):
             raise InputError('cannot infer the whole shape of optimizer state %s that belongs to shard %s of a weight '
-                             'of shape %s' % (tuple(shape), shape_of(self.box), self.whole_shape))
+                             'of shape %s' % (tuple(shape), self.shape, self.whole_shape))
         return whole_shape, box
 
-    def _boxes_of(self, shape: Tuple[int, ...]) -> Dict[int, Box]:
-        """Return the box of each worker of an array whose whole shape :meth:`whole_of` has returned."""
+    def _is_aligned(self, shape: Tuple[int, ...]) -> bool:
+        """Tell whether an array whose whole shape :meth:`whole_of` has returned is cut as the weight."""
         whole = self.whole_shape
-        if len(shape) != len(whole) or any(count not in (1, length) for count, length in zip(shape, whole)):
+        return len(shape) == len(whole) and all(count in (1, length) for count, length in zip(shape, whole))
+
+    def _factors_of(self, shape: Tuple[int, ...]) -> Factors:
+        """Return the factors of the dimensions of such an array."""
+        if not self._is_aligned(shape):
+            return tuple((count,) for count in shape)
+        return tuple(part if count == length else (1,) * len(part)
+                     for part, count, length in zip(self._factors, shape, self.whole_shape))
+
+    def _boxes_of(self, shape: Tuple[int, ...]) -> Dict[int, Box]:
+        """Return the box of such an array that each worker holds."""
+        if not self._is_aligned(shape):
             return dict.fromkeys(self._boxes, full(shape))
-        return {rank: tuple(side if count == length else (0, 1) for side, count, length in zip(box, shape, whole))
+        counts = [count for part in self._factors_of(shape) for count in part]
+        lengths = [length for part in self._factors for length in part]
+        return {rank: tuple(side if count == length else (0, 1) for side, count, length in zip(box, counts, lengths))
                 for rank, box in self._boxes.items()}
 
     def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
         """Yield the rows on worker 0, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.gather`."""
-        have = Layout(shape, self._boxes_of(shape))
-        local = None if array is None else host_view(array)
-        for slab in _slabs(shape, dtype):
+        boxes, factors = self._boxes_of(shape), self._factors_of(shape)
+        have = Layout(tuple(count for part in factors for count in part), boxes)
+        local = self._local(array, boxes)
+        for _, slab in _slabs(shape, factors, dtype):
             self._workers.barrier()  # so that worker 0 has memory for all that is sent
             redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank, have, {0: slab},
                                             np.dtype(dtype))
             gathered = np.empty(shape_of(slab), dtype) if self._workers.rank == 0 else None
             self._transfer(redistribution.forward, local, gathered, array)
             if gathered is not None:
-                yield gathered
+                yield gathered.reshape((-1,) + tuple(shape[1:]))
 
     def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
         """Overwrite the shards, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.scatter`."""
-        boxes = self._boxes_of(shape)
-        local = None if array is None else host_view(array)
-        for slab in _slabs(shape, dtype):
+        boxes, factors = self._boxes_of(shape), self._factors_of(shape)
+        local = self._local(array, boxes)
+        for (first, last), slab in _slabs(shape, factors, dtype):
             self._workers.barrier()
             wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)]
                       if common is not None}
             redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank,
-                                            Layout(shape, {0: slab}), wanted,
-                                            np.dtype(dtype))
-            source = np.ascontiguousarray(rows(*slab[0]), dtype) if self._workers.rank == 0 else None
+                                            Layout(tuple(count for part in factors for count in part), {0: slab}),
+                                            wanted, np.dtype(dtype))
+            source = np.ascontiguousarray(rows(first, last), dtype).reshape(
+                shape_of(slab)) if self._workers.rank == 0 else None
             target = None if redistribution.target is None or local is None else local[
                 slices_in(redistribution.target, boxes[self._workers.rank])]
             self._transfer(redistribution.forward, source, target, array)
+
+    def _local(self, array: Any, boxes: Dict[int, Box]) -> Optional[np.ndarray]:
+        """Return the memory of this worker's array, with a dimension for each factor."""
+        if array is None:
+            return None
+        view: np.ndarray = host_view(array).reshape(shape_of(boxes[self._workers.rank]))
+        return view
 
     def _transfer(self, transfer: Transfer, source: Any, target: Any, array: Any) -> None:
         """Make a transfer between NumPy arrays, and wait for it; one of them may be the memory of `array`."""
@@ -112,12 +145,22 @@ class ShardedWeight:
             self._transport.forget([transfer])
 
 
-def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:
-    """Yield ranges of rows of a tensor; such a box is contiguous in any array that contains it."""
-    rest = full(shape[1:])
-    step = max(1, SLAB_BYTES // (int(np.prod(shape[1:])) * np.dtype(dtype).itemsize))
-    for first in range(0, shape[0], step):
-        yield ((first, min(first + step, shape[0])),) + rest
+def _slabs(shape: Tuple[int, ...], factors: Factors, dtype: Any) -> Iterator[Tuple[Tuple[int, int], Box]]:
+    """Yield ranges of rows of an array, and their boxes; such a box is contiguous in any array that contains it."""
+    row_bytes = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
+    rest: Box = tuple((0, count) for part in factors[1:] for count in part)
+    outer, inner = factors[0], 1
+    # Several coordinates of a factor are a slab if all factors behind it are whole.
+    while len(outer) > 1 and inner * outer[-1] * row_bytes <= SLAB_BYTES:
+        inner, outer = inner * outer[-1], outer[:-1]
+    whole: Box = tuple((0, count) for count in factors[0][len(outer):])
+    step, row = max(1, SLAB_BYTES // (inner * row_bytes)), 0
+    for position in itertools.product(*map(range, outer[:-1])):
+        for first in range(0, outer[-1], step):
+            last = min(first + step, outer[-1])
+            box: Box = tuple((at, at + 1) for at in position) + ((first, last),)
+            yield (row, row + (last - first) * inner), box + whole + rest
+            row += (last - first) * inner
 
 
 class _GroupSum:
@@ -161,13 +204,15 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
     whose initialization was deferred is whole only for a moment, on worker 0.
     """
     workers, weights = network.workers, network.shards.weights
-    shapes = weights.shapes
+    shapes, graph = weights.shapes, network.graph
+    array_shapes = graph.parameter_arrays
+    factors = {operator.name: graph.factors.get((operator.number, 0)) for operator in graph.operators}
     params: Dict[str, Any] = {}
     sharded: Dict[str, ShardedWeight] = {}
     random_state = np.random.get_state()
     for number, (name, param) in enumerate(net.collect_params().items()):
         if name in shapes and trainers.awaits_shape(param):
-            param.shape = shapes[name]
+            param.shape = array_shapes[name]
         if name not in shapes or not weights.boxes(name) or weights.is_whole_everywhere(name, workers.size):
             if name in shapes:
                 trainers.initialise_now(param)
@@ -181,8 +226,8 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        shard = sharded[name] = ShardedWeight(workers, shapes[name], param.grad_req, weights.boxes(name),
-                                              first + 2 * number)
+        shard = sharded[name] = ShardedWeight(workers, array_shapes[name], param.grad_req, weights.boxes(name),
+                                              first + 2 * number, factors[name])
         params[name] = _shard_parameter(name, param, shard, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(random_state)
@@ -203,7 +248,7 @@ def _shard_parameter(name: str, param: Any, shard: ShardedWeight, has_values: bo
         shard_param = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
                                       wd_mult=param.wd_mult, init='zeros')
     else:
-        shard_param = gluon.Parameter(name, grad_req=param.grad_req, shape=shape_of(shard.box), dtype=param.dtype,
+        shard_param = gluon.Parameter(name, grad_req=param.grad_req, shape=shard.shape, dtype=param.dtype,
                                       lr_mult=param.lr_mult, wd_mult=param.wd_mult, init='zeros',
                                       differentiable=param.grad_req != 'null')
     shard_param.initialize(ctx=mx.cpu())

@@ -65,10 +65,10 @@ def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
         Shapes that the network does not take, or for which weights would have other shapes or be on other workers.
     """
     retraced = reshaped(network.traced, data)
-    for name, shape in retraced.graph.parameters.items():
-        if shape != network.graph.parameters[name]:
+    for name, shape in retraced.graph.parameter_arrays.items():
+        if shape != network.graph.parameter_arrays[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
-                             % (retraced.graph.data, name, shape, network.graph.parameters[name]))
+                             % (retraced.graph.data, name, shape, network.graph.parameter_arrays[name]))
     split = apply_plan(network.workers, retraced, network.plan.for_graph(network.graph, retraced.graph),
                        bool(network.input_shards.gradient_inputs), 'joint' if network.joint_statistics else 'local')
     lacking = split.shards.weights.adopt(network.shards.weights)

@@ -63,6 +63,8 @@ class _SingleOperator:
     def __init__(self, graph: Graph, operator: Operator):
         self._from = graph
         self._symbols: Dict[Entry, Any] = {}
+        #: Operators on weights alone that it reads, by name.
+        self._fixed: Dict[str, Operator] = {}
         self._data: Dict[str, Tuple[int, ...]] = {}
         self._dtypes: Dict[str, Any] = {}
         #: The entry of the original graph that each input stands for, by name.
@@ -78,12 +80,20 @@ class _SingleOperator:
 
     def _factor(self, operator: Operator) -> None:
         """Give the graph the factors of the original one."""
-        alone, original = self.graph.computing[0], self._from
-        outputs = {(operator.number, output): (alone.number, output) for output in range(operator.outputs)}
-        entries = {**dict(zip(operator.inputs, alone.inputs)), **outputs}
-        factors = {entry: original.factors[source] for source, entry in entries.items() if source in original.factors}
-        if factors:
-            self.graph.factor(factors, {alone.number: original.alignments[operator.number]})
+        original = self._from
+        if not original.factors:
+            return
+        sources = {made.number: operator if made.number == self.graph.computing[0].number else self._fixed[made.name]
+                   for made in self.graph.operators if made.op != 'null'}
+        factors, alignments = {}, {}
+        for number, source in sources.items():
+            made = self.graph.operators[number]
+            pairs = list(zip(source.inputs, made.inputs))
+            pairs += [((source.number, output), (number, output)) for output in range(made.outputs)]
+            factors.update({entry: original.factors[known] for known, entry in pairs if known in original.factors})
+            if source.number in original.alignments:
+                alignments[number] = original.alignments[source.number]
+        self.graph.factor(factors, alignments)
 
     def _of(self, operator: Operator) -> Any:
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
@@ -95,6 +105,7 @@ class _SingleOperator:
             source = self._from.operators[entry[0]]
             if source.op != 'null' and source.number in self._from.fixed:
                 symbol = self._of(source)
+                self._fixed[source.name] = source
                 self._symbols.update({(source.number, output): symbol[output] if source.outputs > 1 else symbol
                                       for output in range(source.outputs)})
             else:

@@ -74,7 +74,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
             continue
         else:
             whole, box = (data[name], input_shards.box(name)) if name in data else (
-                weights[name], shards.weights.boxes(name)[RANK])
+                weights[name].reshape(shards.weights.shapes[name]), shards.weights.boxes(name)[RANK])
             values = np.ascontiguousarray(whole[slices_in(box, full(whole.shape))])
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
         if name not in graph.auxiliary and (name in input_shards.gradient_inputs or name not in data):
@@ -90,7 +90,7 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in input_shards.outputs[head]])
                for head, one in zip(graph.heads, found)]
     gradients = {name: (input_shards.box(name) if name in data else shards.weights.boxes(name)[RANK],
-                        array.grad.asnumpy())
+                        array.grad.asnumpy(), None if name in data else shards.weights.shapes[name])
                  for name, array in arrays.items()
                  if name != TOKEN and name not in program.averages and array.grad is not None}
     program.forget()

@@ -76,6 +76,36 @@ def test_values_pass_through_in_slabs(monkeypatch):
     np.testing.assert_array_equal(np.concatenate(pieces), values)
 
 
+@pytest.mark.parametrize('slab_bytes', [20, 50, 100, 1000])
+def test_values_of_heads_pass_through_in_slabs_of_rows(slab_bytes, monkeypatch):
+    """The rows of a weight are (3, 2 heads, 2 features); this worker has the second head."""
+    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', slab_bytes)
+    box = ((0, 3), (1, 2), (0, 2), (0, 5))
+    weight = ShardedWeight(Alone(), (12, 5), 'write', {0: box}, 0, ((3, 2, 2), (5,)))
+    assert weight.shape == (6, 5)
+    assert weight.whole_of((6, 5)) == ((12, 5), box)
+    assert weight.whole_of((6, 1)) == ((12, 1), box[:3] + ((0, 1),))
+    values, asked = np.arange(60, dtype=np.float32).reshape(12, 5), []
+
+    def rows(first, last):
+        asked.append((first, last))
+        return values[first:last]
+    array = mx.nd.zeros((6, 5))
+    weight.scatter(rows, array, (12, 5), np.float32)
+    assert [first for first, _ in asked] + [12] == [0] + [last for _, last in asked]
+    assert all(0 < (last - first) * 20 <= max(20, slab_bytes) for first, last in asked)
+    np.testing.assert_array_equal(array.asnumpy(), values.reshape(3, 2, 2, 5)[:, 1].reshape(6, 5))
+
+
+def test_heads_of_a_whole_weight_come_back_as_its_rows(monkeypatch):
+    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 100)
+    weight = ShardedWeight(Alone(), (12, 5), 'write', {0: ((0, 3), (0, 2), (0, 2), (0, 5))}, 0, ((3, 2, 2), (5,)))
+    values = np.arange(60, dtype=np.float32).reshape(12, 5)
+    pieces = list(weight.gather(mx.nd.array(values), (12, 5), np.float32))
+    assert len(pieces) == 3
+    np.testing.assert_array_equal(np.concatenate(pieces), values)
+
+
 def test_gluon_by_itself_refuses_parts(tmp_path):
     """Gluon would take a shard for the whole weight."""
     param = mx.gluon.Parameter('weight', shape=(2, 6))

@@ -1,0 +1,24 @@
+"""Shards of operators that read parameters and constants alone, as the concatenation of a layer's weights."""
+from typing import Optional
+
+from ..sharding.box import Box
+from ..sharding.split import OutputShard
+from .graph import Graph, Operator
+from .registry import rule_of
+from .rule import OperatorShard
+
+
+def shard_of_fixed(graph: Graph, operator: Operator, box: Box) -> Optional[OperatorShard]:
+    """Return the shard that computes a box of an operator's only output; None if the operator has to be computed whole.
+    """
+    rule, shape = rule_of(operator), graph.shape(operator)
+    if operator.outputs > 1 or rule.collective is not None or rule.not_replicable or not operator.inputs:
+        return None
+    cuts = [(low, high) != (0, count) for (low, high), count in zip(box, shape)]
+    if not any(cuts):
+        return None
+    limits = zip(cuts, box, shape, rule.splittable(graph, operator), rule.grains(graph, operator))
+    if any(is_cut and not (can_split and low % grain == 0 and (high % grain == 0 or high == count))
+           for is_cut, (low, high), count, can_split, grain in limits):
+        return None
+    return rule.shard(graph, operator, OutputShard(box))
