@@ -67,8 +67,20 @@ class SearchSpace:
                     self.followers.setdefault(source, []).append(number)
         self._candidates: Dict[int, List[Split]] = {}
         self._propagated: Dict[Tuple[int, int, Split], Optional[Split]] = {}
+        self._default_splits: Dict[Tuple[int, Tuple[int, ...]], Split] = {}
         self._followed: Dict[Any, Optional[Split]] = {}
+        self._producers = {operator.number: self._producers_of(operator) for operator in self._graph.computing}
         self._geometries = {operator.number: geometry_of(self._graph, operator) for operator in self._graph.computing}
+
+    def _producers_of(self, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the inputs that an operator may follow, and the operators that compute them.
+
+        The last one comes first: the sum at the end of a block is where the block is, not where the network begins.
+        """
+        index_input = indices(operator)
+        producers = [(position, source) for position, (source, _) in enumerate(operator.inputs)
+                     if source not in self._graph.fixed and self._graph.operators[source].op != 'null']
+        return sorted(producers, key=lambda producer: (producer[0] == index_input, -producer[1]))
 
     def candidates(self, number: int) -> Sequence[Split]:
         """Return the splits that an operator may have."""
@@ -143,18 +155,19 @@ class SearchSpace:
         return sorted(reached)
 
     def _propagated_split(self, operator: Operator, splits: Mapping[int, Split]) -> Split:
-        producers = [(position, splits[source]) for position, (source, _) in enumerate(operator.inputs)
-                     if source not in self._graph.fixed and self._graph.operators[source].op != 'null']
-        # The last one first: the sum at the end of a block is where the block is, not where the network begins.
-        producers.sort(key=lambda item: (item[0] == indices(operator), -operator.inputs[item[0]][0]))
-        for position, producer in producers:
+        producers = self._producers[operator.number]
+        for position, source in producers:
+            producer = splits[source]
             key = operator.number, position, producer
             if key not in self._propagated:
                 self._propagated[key] = self._split_after(operator, position, producer)
             split = self._propagated[key]
             if split is not None:
                 return split
-        return self._default_split(operator, producers[0][1].ranks if producers else range(self._ranks))
+        default_key = operator.number, splits[producers[0][1]].ranks if producers else ()
+        if default_key not in self._default_splits:
+            self._default_splits[default_key] = self._default_split(operator, default_key[1] or range(self._ranks))
+        return self._default_splits[default_key]
 
     def _default_split(self, operator: Operator, ranks: Sequence[int]) -> Split:
         """Return the split of an operator that cannot be split as what it reads: over samples, on the ranks that have

@@ -101,6 +101,9 @@ class StepTasks:
         self._compute_load, self._load = ResourceLoad(model.machine), ResourceLoad(model.machine)
         self._saved: Optional[_Saved] = None
         operators = model.graph.operators
+        self._block_of_kind: Dict[str, Callable[[Any, int], BlockSpec]] = {
+            'step': self._step_block, 'exchange': self._exchange_block, 'forward': self._forward_block,
+            'exchange_back': self._exchange_back_block, 'backward': self._backward_block, 'weight': self._weight_block}
         self._heads = [(entry, (SCRIPT, index)) for index, entry in enumerate(model.graph.heads)
                        if entry in self._dataflow.consumers]
         self._inputs = {number: [(entry, (number, index)) for index, entry in enumerate(operators[number].inputs)
@@ -249,10 +252,11 @@ class StepTasks:
 
     def _changes(self, names: Iterable[BlockName], step: int) -> Iterable[BlockChange]:
         """Find the blocks that differ from the current ones, among those of some names."""
-        for kind, which in names:
-            spec: BlockSpec = getattr(self, '_%s_block' % kind)(which, step)
-            key = self.key(kind, which, step)
-            before = self._built.get(key)
+        built, keys, block_of_kind, first_key = self._built, self.keys, self._block_of_kind, step * len(self.keys)
+        for name in names:
+            spec = block_of_kind[name[0]](name[1], step)
+            key = keys[name] + first_key
+            before = built.get(key)
             if spec.subgraph is None or not spec.subgraph.content.size:
                 if before is not None:
                     yield BlockChange(key, before, None)
@@ -335,7 +339,7 @@ class StepTasks:
             return self.key('step', None, step)
         return self.key('forward', entry[0], step)
 
-    # A method for each kind of blocks, which `_changes` calls by its name.
+    # A method for each kind of blocks, which `_changes` calls.
 
     def _step_block(self, which: None, step: int) -> BlockSpec:
         subgraph = self._model.script(self._dense)
