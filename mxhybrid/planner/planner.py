@@ -16,6 +16,7 @@ from ..parallel.ops.graph import Operator
 from ..parallel.ops.registry import collectives, rule_of
 from ..parallel.ops.rule import OperatorShard
 from ..parallel.ops.tracing import traced
+from ..parallel.plans.megatron import megatron
 from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import as_plan
 from ..parallel.plans.store_plan import StorePlan
@@ -220,8 +221,8 @@ class Planner:
 
     def starts(self) -> Dict[str, Plan]:
         """Return the plans that a search begins with: data parallelism, on all ranks and on those of one host alone,
-        all operators on one rank, the one weird trick, the best choices by the formulas of :mod:`.analytic`, and all
-        grids.
+        all operators on one rank, the one weird trick, the best choices by the formulas of :mod:`.analytic`, all grids,
+        and for networks with attention or feed-forward layers tensor parallelism as in Megatron-LM.
         """
         ranks, first_host = self.cluster.ranks, self.cluster.hosts[0].ranks
         plans: Dict[str, Plan] = {'data parallel': data_parallel(), 'one weird trick': one_weird_trick()}
@@ -234,6 +235,10 @@ class Planner:
             if ranks % model == 0:
                 for plan in (grid(model=model, batch=ranks // model), grid(domain=(model,), batch=ranks // model)):
                     plans[plan.name] = plan
+                tensor_parallel = megatron(model, ranks // model)
+                with contextlib.suppress(InputError):  # without such layers, or with heads that cannot be divided
+                    self.splits(tensor_parallel)
+                    plans[tensor_parallel.name] = tensor_parallel
         if ranks > 1:
             # Where links are slow, it may be best to send samples, and no gradients or activations.
             plans['one worker'] = Layers({'*': {'ranks': [0]}}, strict=False)

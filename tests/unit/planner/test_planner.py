@@ -173,6 +173,14 @@ def test_layers_of_attention_are_found_to_be_repeated_and_stay_on_their_ranks(la
     assert found.prediction.seconds < 0.2 * found.plain.seconds
 
 
+def test_searches_begin_with_tensor_parallelism_where_heads_can_be_divided():
+    starts = Planner(gpt(heads=2), [(8, 8), (8, 8)], cluster(4), Times()).starts()
+    assert [name for name in starts if name.startswith('megatron')] == ['megatron of model 2 x batch 2']
+    net = nn.Dense(8, in_units=8)
+    net.initialize()
+    assert not any(name.startswith('megatron') for name in Planner(net, (8, 8), cluster(4), Times()).starts())
+
+
 def test_a_host_of_several_workers_may_be_the_best_plan():
     made = Planner(gpt(), [(8, 8), (8, 8)], cluster(2, 2, rate=1e5), Times())
     splits = made.splits(made.starts()['one host'])
