@@ -1,5 +1,5 @@
 """A worker's part in the training of a network whose layers are split by a plan."""
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -9,6 +9,8 @@ from mxnet.gluon.model_zoo import vision
 
 import mxhybrid
 from mxhybrid import parallel
+
+from .transformers import Bert
 
 WORDS, WIDTH = 30000, 512
 
@@ -57,6 +59,18 @@ def network(workload: str) -> Any:
     return _WithLoss(vision.resnet18_v1(classes=100)), (3, side, side), 100
 
 
+def batch_of(workload: str, batch: int) -> Tuple[Any, List[Any]]:
+    """Return the network of a case, and arrays of the joint batch for its inputs."""
+    draw = np.random.RandomState(0)
+    if workload == 'layers_bert':
+        words, times = 1000, 64
+        return Bert(words=words, times=times), [
+            draw.randint(0, words, (batch, times)), draw.randint(0, 2, (batch, times)),
+            draw.randint(times // 2, times + 1, batch), draw.randint(0, 2, batch)]
+    net, sample, classes = network(workload)
+    return net, [draw.uniform(-1, 1, (batch,) + sample), draw.randint(0, classes, batch)]
+
+
 def plan_of(name: str, size: int) -> Any:
     """Return the plan of a name, for a number of workers."""
     return {'data': parallel.data_parallel, 'trick': parallel.one_weird_trick,
@@ -77,12 +91,9 @@ class Trained:
         """Join the others, and split the network."""
         self._store = mxhybrid.create()
         batch = self._spec['batch']
-        net, sample, classes = network(self._spec['workload'])
+        net, arrays = batch_of(self._spec['workload'], batch)
         mx.random.seed(1)
         net.initialize(mx.init.Xavier())
-        draw = np.random.RandomState(0)
-        shapes = (batch,) + sample, (batch,)
-        data, labels = draw.uniform(-1, 1, shapes[0]).astype('float32'), draw.randint(0, classes, batch)
         contender = self._spec['contender']
         if contender in ('plain', 'alone'):
             net.hybridize(static_alloc=True, static_shape=True)
@@ -91,10 +102,10 @@ class Trained:
         else:
             # Statistics as without a plan, if training without a plan is in the comparison.
             batch_norm = 'local' if self._spec['workload'] == 'layers_plain' else 'joint'
-            net = mxhybrid.parallelize(net, plan_of(contender, self._size), list(shapes),
-                                       batch_norm=batch_norm)
+            net = mxhybrid.parallelize(net, plan_of(contender, self._size),
+                                       [array.shape for array in arrays], batch_norm=batch_norm)
             mine = net.samples
-        self._net, self._given = net, [mx.nd.array(one[mine], dtype='float32') for one in (data, labels)]
+        self._net, self._given = net, [mx.nd.array(one[mine], dtype='float32') for one in arrays]
         self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01},
                                       kvstore=None if contender == 'alone' else self._store)
 

@@ -9,6 +9,8 @@ from mxhybrid import parallel
 from mxhybrid.base.settings import TablePlan
 from mxhybrid.parallel.plans.store_plan import StorePlan
 
+from .transformers import Gpt
+
 
 class PlanCase(NamedTuple):
     """A network, shapes of a sample of each input and their types, and plans by name for a number of ranks."""
@@ -111,6 +113,18 @@ def _recurrent(ranks: int) -> Dict[str, Any]:
     return found
 
 
+def _attention(ranks: int) -> Dict[str, Any]:
+    """Return some plans of a Transformer, of which one has all on one rank."""
+    found = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick(),
+             'megatron': parallel.megatron(ranks),
+             'alone': parallel.layers({'*': {'ranks': [0], 'samples': 1}}),
+             'vocabulary': parallel.layers({'dense0_fwd': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
+                                            '*pick*': {'addends': ranks}, 'embedding0_fwd': {'addends': ranks}})}
+    if ranks % 2 == 0:
+        found['megatron 2'] = parallel.megatron(2, ranks // 2)
+    return found
+
+
 def _dense(ranks: int) -> Dict[str, Any]:
     found = _common(ranks)
     found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
@@ -126,6 +140,7 @@ PLAN_CASES: Dict[str, PlanCase] = {
     'language': PlanCase(_LanguageModel, 4, ((20,), (20,)), ('float32', 'float32'), _recurrent),
     'convolutions': PlanCase(lambda: _convolutions(False), 8, ((3, 48, 48),), ('float32',), _placed),
     'normalized': PlanCase(lambda: _convolutions(True), 8, ((3, 48, 48),), ('float32',), _placed),
+    'gpt': PlanCase(Gpt, 4, ((128,), (128,)), ('float32', 'float32'), _attention),
     'recommender': PlanCase(_Recommender, 64, ((2,),), ('float32',), _dense),
 }
 

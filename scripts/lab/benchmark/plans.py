@@ -21,7 +21,7 @@ from .places import Loopback
 
 NAME = 'plans'
 #: Networks, by their names in `plan_cases`.
-CASES = ('alexnet', 'resnet18', 'convolutions', 'normalized', 'language', 'recommender')
+CASES = ('alexnet', 'resnet18', 'convolutions', 'normalized', 'language', 'gpt', 'recommender')
 
 #: First and last in each round, a short step, which shows best whether the machine changes.
 _ANCHOR, _AGAIN = 'trick', 'trick again'
