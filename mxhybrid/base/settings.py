@@ -263,6 +263,9 @@ class Settings:
     own_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that no other operator '
         'reads, and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
+    shard_updates: bool = _declared(
+        False, _switch, '1: each worker updates a part of the dense weights and keeps the optimizer state of that part '
+        'only, and the workers gather the updated weights; 0: every worker updates all of its weights', ALL)
     replace_local_stores: bool = _declared(
         False, _switch, "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
         'or nothing uses hybrid, for libraries that make the Trainer themselves; 0: such a Trainer trains on its own',

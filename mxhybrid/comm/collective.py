@@ -11,7 +11,7 @@ import functools
 import json
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -49,8 +49,15 @@ class DenseSums(Protocol):
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
         """Sum a dense array over all workers in place; returns before the sum is complete."""
 
-    def buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Return a buffer for a sum of arrays that are handed over together (on all workers)."""
+    @property
+    def workers_by_host(self) -> List[int]:
+        """The ranks of all workers in the order of their ranges of an array."""
+
+    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> Any:
+        """Return a buffer for a sum of arrays that are handed over together (on all workers).
+
+        `ends` has the ends of the ranges of workers, if each of them owns a range.
+        """
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
         """Free the memory of sums whose names begin with a prefix (on all workers, with nothing under way)."""
@@ -139,15 +146,37 @@ class Collective:
         """True if several arrays on CPUs can be summed in a bucket; Horovod itself combines arrays."""
         return self.reduction is not None
 
-    def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`."""
+    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> Any:
+        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`.
+
+        `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
+        """
         assert self.reduction is not None
-        return self.reduction.buffer(name, count, dtype)
+        return self.reduction.buffer(name, count, dtype, ends)
+
+    @property
+    def workers_by_host(self) -> List[int]:
+        """The ranks of all workers in the order of their ranges, where :attr:`sums_together`."""
+        assert self.reduction is not None
+        return self.reduction.workers_by_host
 
     def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
         """Sum a bucket, whose values will be in `values`; returns before the sum is complete."""
         ends = self._begins('allreduce', values, name, priority)
         bucket.start(priority)
+        ends()
+
+    def scatter_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
+        """Do as :meth:`allreduce_bucket`, but each worker gets the sums of its range only."""
+        ends = self._begins('reduce-scatter', values, name, priority)
+        bucket.start(priority, scatter=True)
+        ends()
+
+    def gather_ranges(self, buffer: Any, name: str, priority: int) -> None:
+        """Give all workers each worker's range of ``buffer.input``, in ``buffer.output``; returns before they arrive.
+        """
+        ends = self._begins('allgather', buffer.input, name, priority)
+        buffer.gather(priority)
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
@@ -233,6 +262,15 @@ class Collective:
         array = mx.nd.from_numpy(values)
         self.allreduce_(array, name)
         return host_view(array)
+
+    def add_bytes(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Return the sum of arrays of one shape and type, each byte of which is zero on all workers but one (blocks).
+        """
+        padded = np.zeros(_round_up(-(-values.nbytes // 4)), np.int32)
+        padded.view(np.uint8)[:values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        with self.waiting(name):
+            summed = self._sum(padded, name).copy()
+        return summed.view(np.uint8)[:values.nbytes].view(values.dtype).reshape(values.shape)
 
     def allgather_json(self, value: Any, name: str) -> List[Any]:
         """Return the JSON `value` of all workers, in rank order, on every worker (blocks)."""

@@ -14,10 +14,12 @@ from ..job.job import Job
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
-from ..routes.dense_buckets import DenseBuckets
+from ..routes.dense_allreduce import DenseAllreduce
+from ..routes.dense_buckets import DenseBuckets, divide
 from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
+from ..routes.sharded_buckets import ShardedBucket
 from ..servers.row_wise_check import check_row_wise
 from . import states_file
 from .counted_names import without_counters
@@ -50,6 +52,8 @@ class Distributed:
         groups = job.topology.groups(job.servers.on_lane)
         self._chooser = Chooser(self._context, job.topology.hosts, groups, job.measured)
         self._buckets = DenseBuckets(job.collective, self._prefix)
+        # Number of calls of sharded_buckets.
+        self._sharded = 0
         self._settings_checked: List[Any] = []
         self._keeps_dense = True
         self._agreed: Dict[Any, tuple] = {}
@@ -193,6 +197,10 @@ class Distributed:
         for index, (route, arrays, outs) in enumerate(self._buckets.pushpull(work, self.updater, priority)):
             route.pushpull(arrays, outs, self.updater, priority - index)
 
+    def before_sums(self, route: Any) -> None:
+        """Note that gradients are about to be summed by :meth:`sharded_buckets`, first that of `route`."""
+        self._before_push(route)
+
     def pull(self, route: Any, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
         """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
         route.pull(outs, self.updater, priority, ignore_sparse)
@@ -254,6 +262,34 @@ class Distributed:
     def stop_serving(self, key: Any) -> None:
         """End :meth:`serve` without the values of the servers."""
         self._put(self.routes[key].give_up())
+
+    # -- sharded updates -------------------------------------------------------------------------------------------
+
+    @property
+    def shards_updates(self) -> bool:
+        """True if workers update shards of dense weights, the setting ``shard_updates``."""
+        return self._settings.shard_updates
+
+    @property
+    def unshardable_reason(self) -> str:
+        """The reason why updates cannot be sharded in this job, '' if they can."""
+        if not self._collective.sums_together:
+            return 'Horovod carries the dense sums (%s)' % self._job.wires
+        return 'values travel as float16 (wire_dtype)' if self._settings.halves else ''
+
+    def sharded_buckets(self, keys: List[Any]) -> List[ShardedBucket]:
+        """Return new buckets for the dense weights among `keys` (on all workers)."""
+        routes = sorted((self.routes[key] for key in keys if type(self.routes[key]) is DenseAllreduce
+                         and self.routes[key].rows * self.routes[key].width and self.routes[key].dtype.kind == 'f'),
+                        key=lambda route: route.dtype.name)
+        self._sharded += 1
+        return [ShardedBucket(self._collective, '%s.shards%d.%d' % (self._prefix, self._sharded, index), bucket_routes)
+                for index, bucket_routes in enumerate(divide(routes))]
+
+    def add_bytes(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of arrays of all workers, each byte of which is zero on all workers but one (blocks)."""
+        self._lifeline.count_call('states of sharded updates')
+        return self._collective.add_bytes(values, self._prefix + '.states')
 
     # -- optimizer -------------------------------------------------------------------------------------------------
 

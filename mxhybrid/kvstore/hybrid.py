@@ -83,6 +83,8 @@ class Hybrid(KVStore):
         self._arguments = CallArguments(self._backend)
         #: Lines of the report about weights that are sharded.
         self._shards = ''
+        #: A reference to the method that returns a line of the report about optimizer state.
+        self._state_line: Optional['weakref.WeakMethod[Callable[[], str]]'] = None
         #: The Trainer whose parameters have the keys of this store, and their names.
         self._trainer: Optional[Tuple[Any, str]] = None
 
@@ -141,7 +143,8 @@ class Hybrid(KVStore):
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
         table = route_table(self._job, routes, network, steps_so_far(routes) - steps)
-        return '\n\n'.join([table] + [self._shards] * bool(self._shards))
+        line = None if self._state_line is None else self._state_line()
+        return '\n\n'.join([table] + [text for text in (self._shards, '' if line is None else line()) if text])
 
     # -- initial values ------------------------------------------------------------------------------------------
 
@@ -348,6 +351,18 @@ class Hybrid(KVStore):
         route = self._arguments.route('pull', key)
         with self._meter.call('row_sparse_pull', route):
             return route.pull_on_demand(ids, priority)
+
+    @_unrecorded
+    def sum_sharded(self, keys: Sequence[Any], start_sums: Callable[[], None]) -> None:
+        """Call ``start_sums()``, which starts the sums of sharded gradients of these keys (collective)."""
+        with self._meter.call('pushpull', parameter='%d parameters' % len(keys)):
+            self._backend.before_sums(self._arguments.route('pushpull', keys[0]))  # type: ignore[union-attr]
+            start_sums()
+        self._maybe_report()
+
+    def describe_state(self, line: Callable[[], str]) -> None:
+        """Show, in the report, the line of text that the method `line` returns about optimizer state."""
+        self._state_line = weakref.WeakMethod(line)
 
     def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised anew.

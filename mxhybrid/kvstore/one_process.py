@@ -39,6 +39,8 @@ class OneProcess:
 
     #: There are no servers.
     serves_dense_weights = False
+    #: There is nobody to share updates with.
+    shards_updates = False
     #: Values do not travel, so they cannot overflow in float16.
     largest_gradient = float('inf')
 

@@ -7,7 +7,8 @@ MXNet defines the file as a pickle, and a pickle can run any code when it is rea
 Worker 0 reads the file and sends it to all workers.
 """
 import pickle
-from typing import Any, Dict, List, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -51,10 +52,14 @@ def _read(route: Any) -> Any:
     return replace_arrays(template, fetched)
 
 
-def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> None:
-    """Write the state of `updater` and of the tables `routes` (worker 0 only)."""
+def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool, sharded_states: Mapping[Any, Any]
+         = MappingProxyType({})) -> None:
+    """Write the state of `updater` and of the tables `routes` (worker 0 only).
+
+    `sharded_states` has the whole states of keys of which `updater` has shards.
+    """
     optimizer = updater.optimizer
-    states: Dict[Any, Any] = dict(updater.states)
+    states: Dict[Any, Any] = {**updater.states, **sharded_states}
     for route in routes:
         # New values for the weights drop the state, but not the count.
         if was_updated(optimizer, route.key) and route.has_state:

@@ -48,6 +48,7 @@ from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
 from .on_demand_copy import uncounted_reads
 from .on_demand_switch import OnDemandSwitch, switch_for
+from .sharded_updates import ShardedUpdates, sharding_for
 from .step_consistency import StepConsistency, any_overflows
 from .table_hints import table_hints
 from .weight_shards import agreed, check_optimizer, refuse_shards, shard_of, shards_line, trained_elsewhere, unsharded
@@ -77,6 +78,8 @@ class TrainerHooks:
         self._has_shards = False
         # Whether the worker's arrays still have the memory of whole tables.
         self._holds_tables = False
+        #: The sharded updates, if the store asks for them.
+        self.sharding: Optional[ShardedUpdates] = None
         # The former store, from which the next one takes over, and names of parameters that got new values since.
         self._former: Optional[Hybrid] = None
         self._new_values: Set[str] = set()
@@ -137,6 +140,9 @@ class TrainerHooks:
         sharded = [(key, param, shard) for key, param in trained for shard in [shard_of(param)] if shard is not None]
         trained = [(key, param) for key, param in trained if shard_of(param) is None]
         dense = [(key, param) for key, param in trained if param._grad_stype == 'default']
+        if self.sharding is not None and dense:
+            summed = self.sharding.sum(dense, self._call is None or loss_scaler_of(self._trainer) is not None)
+            dense = [(key, param) for key, param in dense if key not in summed]
         if dense:
             store.pushpull([key for key, _ in dense], [param.list_grad() for _, param in dense],
                            [param.list_data() for _, param in dense] if on_store else None, -dense[0][0])
@@ -177,6 +183,7 @@ class TrainerHooks:
             overflow, self._overflow = self._overflow, False
             if not exchanged and trainer._kvstore.distributed and not trainer._update_on_kvstore:
                 self._note_local_update()
+            updater = None if trainer._update_on_kvstore else trainer._updaters[0]
             if exchanged:
                 self.consistency.before_update(ignore_stale_grad)
             elif switch is not None and not trainer._update_on_kvstore:
@@ -185,7 +192,10 @@ class TrainerHooks:
                 # Workers have different gradients, but must come to the same decision.
                 overflow, = trainer._kvstore.backend.any_of([any_overflows(trainer._params, float('inf'))],
                                                            'the loss scaler')
-                _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
+                with contextlib.ExitStack() as around:
+                    if self.sharding is not None:
+                        around.enter_context(self.sharding.updating(updater))
+                    _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
             elif trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
                 _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
             else:
@@ -194,6 +204,8 @@ class TrainerHooks:
                         around.enter_context(switch.updating())
                     if self._has_shards and not trainer._update_on_kvstore:
                         around.enter_context(updating_eagerly(trainer))
+                    if self.sharding is not None:
+                        around.enter_context(self.sharding.updating(updater))
                     original(ignore_stale_grad)
             if exchanged and not overflow:
                 self.consistency.after_update()
@@ -205,6 +217,9 @@ class TrainerHooks:
 
     def _note_local_update(self) -> None:
         """Warn, once, that workers update with their own gradients; InputError if a sharded weight needs a sum."""
+        if self.sharding is not None:
+            raise InputError('update() was called without allreduce_grads(): with shard_updates=1 each worker updates '
+                             'a part of the weights for all workers. %s' % _EXCHANGE_FIRST)
         for param in self._trainer._params:
             shard = shard_of(param)
             if shard is not None and len(shard.group) > 1 and shard.grad_req != 'null':
@@ -245,6 +260,9 @@ class TrainerHooks:
                      bool(trainer._update_on_kvstore), shards_line(trainer._params),
                      table_hints(trainer._params))
         self._holds_tables = store.distributed
+        self.sharding = sharding_for(trainer)
+        if self.sharding is not None:
+            store.describe_state(self.sharding.report_line)
         self.switch = switch_for(trainer)
 
     def reset_kvstore(self) -> None:
@@ -306,9 +324,11 @@ class TrainerHooks:
         self.consistency.check_last_step()
         if not self._keeps_state():
             original(fname)
-        elif trainer._kvstore.rank == 0:
+            return
+        sharded_states = {} if self.sharding is None else self.sharding.whole_states()
+        if trainer._kvstore.rank == 0:
             states_file.save(fname, trainer._updaters[0], trainer._kvstore.backend.on_demand_routes(),
-                             dump_optimizer=True)
+                             dump_optimizer=True, sharded_states=sharded_states)
 
     def load_states(self, original: Callable[[str], None], fname: str) -> None:
         """Surround ``Trainer.load_states``: every worker gets the contents of worker 0's file (collective)."""
@@ -322,6 +342,8 @@ class TrainerHooks:
             copy.write(self._trainer._kvstore.backend.read_for_all(fname))
             copy.flush()
             original(copy.name)
+        if self.sharding is not None:
+            self.sharding.note_whole_states()
 
 
 def is_hybrid(kvstore: Any) -> bool:

@@ -59,13 +59,16 @@ class WeightShard(Protocol):
 _NOT_BY_ELEMENT = ('LARS', 'LAMB', 'LANS', 'LBSGD', 'SGLD', 'Nadam', 'GroupAdaGrad')
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Refuse an optimizer that would update shards otherwise than the whole weight."""
-    name = type(optimizer).__name__
-    if name in _NOT_BY_ELEMENT:
+def check_optimizer(optimizer: Any, remedy: str = 'a plan that splits no weights') -> None:
+    """Refuse an optimizer, or a class derived from it, that would update shards otherwise than the whole weight.
+
+    `remedy` is what the user may have instead of another optimizer.
+    """
+    name = next((kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__ in _NOT_BY_ELEMENT), None)
+    if name is not None:
         raise InputError('optimizer %s updates elements by norms of whole weights, or by other weights, of which '
                          'workers hold shards only: use an optimizer that updates element by element, such as sgd or '
-                         'adam, or a plan that splits no weights' % name)
+                         'adam, or %s' % (name, remedy))
 
 
 def set_shard(param: Any, shard: WeightShard) -> None:

@@ -7,7 +7,8 @@ Workers send these messages, each with the descriptor of memory that they share:
 
 * ``worker`` (local number of the worker), answered by ``doorbell`` and ``block``, each with a descriptor;
 * ``table`` (number of the table, local number), answered by ``table`` with a descriptor;
-* ``allreduce`` (number, local number, dtype, number of elements), answered by ``allreduce`` with a descriptor;
+* ``allreduce`` (number, local number, dtype, number of elements, ends of the ranges of workers, if they own ranges),
+  answered by ``allreduce`` with a descriptor;
 * ``channel`` (local number, whether the channel leads to another host, ranks of writer and reader, number of the other
   host), answered by ``channel``.
 
@@ -213,8 +214,11 @@ class Agent:
                 connection.tell(['doorbell'], self._library.agent_doorbell(self._handle))
                 connection.tell(['block'], self._library.agent_block(self._handle))
             elif kind == 'allreduce':
+                *shape, ends = arguments
                 output = self._library.checked(
-                    self._library.agent_open_allreduce(self._handle, number, *arguments, descriptor))
+                    self._library.agent_open_ranges(self._handle, number, *shape, len(ends), library.counts(ends),
+                                                    descriptor) if ends else
+                    self._library.agent_open_allreduce(self._handle, number, *shape, descriptor))
                 try:
                     connection.tell(['allreduce', number], output)
                 finally:

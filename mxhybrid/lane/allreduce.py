@@ -6,7 +6,7 @@ there.  Both is compiled, ``src/worker_allreduce.h``.
 """
 import ctypes
 import hashlib
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -23,14 +23,15 @@ _NO_ARRAYS = handles_of([])
 class AllreduceBuffer:
     """The buffers of an allreduce that runs again and again: this worker's `input`, and the `output`, the sum over all.
 
-    Both are flat arrays of MXNet, which are valid until the allreduce is dropped.
+    Both are flat arrays of MXNet, which are valid until the allreduce is dropped.  If `ends` has the end of the range
+    of each worker, as for :meth:`Lane.open_allreduce`, a run may also be a reduce-scatter or an allgather of ranges.
     """
 
-    def __init__(self, lane: Lane, number: int, count: int, dtype: np.dtype):
+    def __init__(self, lane: Lane, number: int, count: int, dtype: np.dtype, ends: Sequence[int] = ()):
         self._library = library.load()
         self.number, self.dtype = number, dtype
         #: The compiled buffer, for compiled functions.
-        self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count)
+        self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count, *([ends] if ends else []))
         self.input = _array(self._library.allreduce_input(self.pointer), count, dtype)
         self.output = _array(self._library.allreduce_output(self.pointer), count, dtype)
         #: Handles of both arrays, for the engine.
@@ -54,6 +55,16 @@ class AllreduceBuffer:
         push_native(self._library.allreduce_start, self.pointer, _NO_ARRAYS, self.handles, priority,
                     b'mxhybrid_allreduce')
 
+    def gather(self, priority: int) -> None:
+        """Push an allgather to the engine: `output` gets the range of each worker from that worker's `input`.
+
+        It follows a sum or a reduce-scatter, without another allgather between: an agent that owns no range could
+        otherwise get results of the second one before the first.
+        """
+        self.set_priority(priority)
+        push_native(self._library.allreduce_gather, self.pointer, _NO_ARRAYS, self.handles, priority,
+                    b'mxhybrid_allgather')
+
     def set_priority(self, priority: int) -> None:
         """Set the priority: of allreduces that are ready together, the highest starts first."""
         self._library.allreduce_set_priority(self.pointer, priority)
@@ -76,14 +87,23 @@ class LaneAllreduce:
         """Return whether the lane sums an array; the result is equal on all workers."""
         return (self._serves_gpus or array.context.device_type == 'cpu') and np.dtype(array.dtype).name in _DTYPES
 
-    def buffer(self, name: str, count: int, dtype: Any) -> AllreduceBuffer:
-        """Return the buffer of a sum.  The first call creates it on all workers and waits for an agent of this host."""
+    @property
+    def workers_by_host(self) -> List[int]:
+        """The ranks of all workers, in the order of hosts and then of ranks: the order of ranges."""
+        return self._lane.membership.workers_by_host
+
+    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> AllreduceBuffer:
+        """Return the buffer of a sum.  The first call creates it on all workers and waits for an agent of this host.
+
+        `ends` has the ends of the ranges of workers, in the order of :attr:`workers_by_host`, if they own ranges.
+        """
         dtype = np.dtype(dtype)
         key = '%s %s %d' % (name, dtype.name, count)
         buffer = self._buffers.get(key)
         if buffer is None:
             digest = hashlib.blake2b(('%d %s' % (self._generation, key)).encode(), digest_size=8).digest()
-            buffer = self._buffers[key] = AllreduceBuffer(self._lane, int.from_bytes(digest, 'little'), count, dtype)
+            buffer = self._buffers[key] = AllreduceBuffer(self._lane, int.from_bytes(digest, 'little'), count, dtype,
+                                                          ends)
         return buffer
 
     def allreduce_(self, array: Any, name: str, priority: int) -> None:

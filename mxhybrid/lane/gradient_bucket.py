@@ -2,7 +2,7 @@
 import ctypes
 import operator
 import weakref
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet.base import check_call
@@ -17,28 +17,33 @@ from .allreduce import AllreduceBuffer
 class GradientBucket:
     """Gradients that are summed together: arrays of `dtype` on the CPU, which `buffer` holds one after the other.
 
-    Operations that are under way need neither this object nor the arrays.
+    None in place of a gradient leaves its part of the buffer as it is; `sizes` then has the elements of all gradients.
+    Such a bucket makes no updates.  Operations that are under way need neither this object nor the arrays.
     """
 
-    def __init__(self, buffer: AllreduceBuffer, gradients: Sequence[Any], dtype: np.dtype):
+    def __init__(self, buffer: AllreduceBuffer, gradients: Sequence[Any], dtype: np.dtype,
+                 sizes: Optional[Sequence[int]] = None):
         self._library = library.load()
         self.buffer, self.gradients = buffer, list(gradients)
         count = len(self.gradients)
-        self._gradients = handles_of(self.gradients)
+        self._gradients = handles_of([array for array in self.gradients if array is not None])
         self._output = handles_of([buffer.output])
         self._handle = self._library.checked(self._library.bucket_new(
             buffer.pointer, self._library.dtypes[dtype.name], int(dtype != buffer.dtype),
             function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), count,
-            (ctypes.c_void_p * count)(*[own_handle(array) for array in self.gradients]),
-            (ctypes.c_uint64 * count)(*[array.size for array in self.gradients])))
+            (ctypes.c_void_p * count)(*[None if array is None else own_handle(array) for array in self.gradients]),
+            (ctypes.c_uint64 * count)(*(sizes or [array.size for array in self.gradients]))))
         weakref.finalize(self, self._library.bucket_close, self._handle).atexit = False
 
-    def start(self, priority: int) -> None:
-        """Push the allreduce to the engine; it starts once the gradients are computed, and does not change them."""
+    def start(self, priority: int, scatter: bool = False) -> None:
+        """Push the allreduce to the engine; it starts once the gradients are computed, and does not change them.
+
+        With `scatter` it is a reduce-scatter: this worker gets the sums of its own range, see :class:`AllreduceBuffer`.
+        """
         self.buffer.set_priority(priority)
         share = self._library.checked(self._library.bucket_share(self._handle))
-        push_native(self._library.bucket_start, share, self._gradients, self.buffer.handles, priority,
-                    b'mxhybrid_bucket', self._library.bucket_close)
+        push_native(self._library.bucket_scatter if scatter else self._library.bucket_start, share, self._gradients,
+                    self.buffer.handles, priority, b'mxhybrid_bucket', self._library.bucket_close)
 
     def update(self, rule: str, settings: Mapping[str, float], targets: 'UpdateTargets',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:

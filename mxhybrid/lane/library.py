@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 11
+_VERSION = 12
 
 #: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -42,6 +42,7 @@ _FUNCTIONS = {
     'agent_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
     'agent_drop_table': (_INT, [_POINTER, _U32]),
     'agent_open_allreduce': (_INT, [_POINTER, _U64, _U32, _U32, _U64, _INT]),
+    'agent_open_ranges': (_INT, [_POINTER, _U64, _U32, _U32, _U64, _U32, _COUNTS, _INT]),
     'agent_drop_allreduce': (_INT, [_POINTER, _U64]),
     'agent_shard': (_POINTER, [_POINTER, _U32, _U32]),
     'agent_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, _DOUBLES]),
@@ -74,6 +75,8 @@ _FUNCTIONS = {
     'allreduce_output': (_POINTER, [_POINTER]),
     'allreduce_set_priority': (None, [_POINTER, ctypes.c_int32]),
     'allreduce_start': (None, [_POINTER, _POINTER, _POINTER]),
+    'allreduce_scatter': (None, [_POINTER, _POINTER, _POINTER]),
+    'allreduce_gather': (None, [_POINTER, _POINTER, _POINTER]),
     'agent_open_channel': (_INT, [_POINTER, _U32, _INT, _U32, _U32, _U32, _INT]),
     'worker_open_incoming': (_INT, [_POINTER, _U32, _U64]),
     'worker_open_outgoing': (_INT, [_POINTER, _U32, _U64]),
@@ -102,6 +105,7 @@ _FUNCTIONS = {
     'bucket_share': (_POINTER, [_POINTER]),
     'bucket_close': (None, [_POINTER]),
     'bucket_start': (None, [_POINTER, _POINTER, _POINTER]),
+    'bucket_scatter': (None, [_POINTER, _POINTER, _POINTER]),
     'bucket_update': (None, [_POINTER, _POINTER]),
     'update_new': (_POINTER, [_POINTER, _U32, _DOUBLES, _U32, _POINTERS, _POINTERS, _DOUBLES, _DOUBLES]),
     'update_close': (None, [_POINTER]),

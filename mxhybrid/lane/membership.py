@@ -47,6 +47,11 @@ class Membership:
         """The number of workers of each host."""
         return [list(self.memory_domains).count(host) for host in self.hosts]
 
+    @property
+    def workers_by_host(self) -> List[int]:
+        """The ranks of all workers, in the order of hosts and then of ranks."""
+        return [rank for host in self.hosts for rank, domain in enumerate(self.memory_domains) if domain == host]
+
     def local_rank(self, rank: int) -> int:
         """Return the number of a worker among those of its host."""
         return list(self.memory_domains[:rank]).count(self.memory_domains[rank])

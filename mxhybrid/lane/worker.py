@@ -3,7 +3,7 @@ import ctypes
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 import numpy as np
 from mxnet.base import check_call
@@ -93,12 +93,15 @@ class Lane:
                 os.close(agent_memory)
         self._numbers[table.index] = number
 
-    def open_allreduce(self, number: int, dtype: int, count: int) -> int:
-        """Open an allreduce and return its compiled buffer, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`."""
+    def open_allreduce(self, number: int, dtype: int, count: int, ends: Sequence[int] = ()) -> int:
+        """Open an allreduce and return its compiled buffer, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`.
+
+        `ends` has the end of the range of each worker, in the order of :meth:`Membership.workers_by_host`.
+        """
         own_memory = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
         agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
         with self._request_lock:
-            self._agents[agent].send(['allreduce', number, self._local, dtype, count], own_memory)
+            self._agents[agent].send(['allreduce', number, self._local, dtype, count, list(ends)], own_memory)
             agent_memory = self._descriptor(agent)
         try:
             return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, agent_memory))

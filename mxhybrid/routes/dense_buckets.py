@@ -73,12 +73,12 @@ class DenseBuckets:
             number = len(self._buckets)
             buckets = self._buckets[keys] = [
                 RouteBucket(self._collective, '%s.bucket%d.%d' % (self._prefix, number, index), bucket_routes)
-                for index, bucket_routes in enumerate(_divide(routes))]
+                for index, bucket_routes in enumerate(divide(routes))]
         self._bucket_work = [(bucket, [selected[route.key][1:] for route in bucket.routes]) for bucket in buckets]
         self._rest = [(route, arrays, outs) for route, arrays, outs in work if route.key not in selected]
 
 
-def _divide(routes: List[Any]) -> List[List[Any]]:
+def divide(routes: List[Any]) -> List[List[Any]]:
     """Return the routes of each bucket: neighbours of one type."""
     buckets: List[List[Any]] = []
     room_bytes = 0

@@ -26,11 +26,25 @@ class Sums(Protocol):
     def sums_together(self) -> bool:
         """True if several arrays on CPUs can be summed together, by the next two methods."""
 
-    def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`."""
+    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> Any:
+        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`.
+
+        `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
+        """
+
+    @property
+    def workers_by_host(self) -> List[int]:
+        """The ranks of all workers in the order of their ranges, where :attr:`sums_together`."""
 
     def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
         """Sum a bucket, whose values will be in `values`; returns before the sum is complete."""
+
+    def scatter_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
+        """Do as :meth:`allreduce_bucket`, but each worker gets the sums of its range only."""
+
+    def gather_ranges(self, buffer: Any, name: str, priority: int) -> None:
+        """Give all workers each worker's range of ``buffer.input``, in ``buffer.output``; returns before they arrive.
+        """
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array by worker 0's in place; returns before it arrives."""

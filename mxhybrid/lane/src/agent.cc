@@ -133,9 +133,10 @@ void Agent::drop_table(uint32_t number) {
   tables_.erase(number);
 }
 
-int Agent::open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+int Agent::open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
+                          const std::vector<uint64_t>& ends) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return allreduce_.open(number, worker, dtype, count, descriptor);
+  return allreduce_.open(number, worker, dtype, count, descriptor, ends);
 }
 
 void Agent::drop_allreduce(uint64_t number) {

@@ -62,7 +62,8 @@ class Agent {
   void drop_table(uint32_t number);
 
   /// See AgentAllreduce.
-  int open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
+  int open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
+                     const std::vector<uint64_t>& ends = {});
   void drop_allreduce(uint64_t number);
   /// See ChannelRelay.
   void open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);

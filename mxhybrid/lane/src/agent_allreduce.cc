@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fcntl.h>
 #include <stdexcept>
 #include <string>
@@ -41,8 +42,13 @@ struct AgentAllreduce::Operation {
   bool known = false;
   Dtype dtype = Dtype::kFloat32;
   uint64_t count = 0;
-  uint64_t chunk = 1;  // elements of a chunk
+  std::vector<uint64_t> first;   // by chunk: its first element; the last entry is `count`
+  std::vector<uint32_t> owners;  // by chunk: the host that owns it
   uint32_t chunks = 0;
+  uint32_t first_chunk = 0;  // the chunk that is sent first
+  /// The ends of the ranges of all workers, and the range of each worker of this host; empty without ranges.
+  std::vector<uint64_t> ends;
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
   std::shared_ptr<Memory> memory;
   AllreduceOutput* shared = nullptr;
   std::vector<std::shared_ptr<Memory>> inputs;  // by local number of the worker
@@ -54,8 +60,10 @@ struct AgentAllreduce::Operation {
 
   uint32_t round = kFirst, waiting = 0;
   bool under_way = false;
-  std::map<uint32_t, OwnedChunk> owned;  // by chunk
-  std::vector<uint8_t> expected;    // by chunk: whether its result is expected from another host
+  AllreduceKind kind = AllreduceKind::kSum;  // of the current round
+  std::map<uint32_t, OwnedChunk> owned;      // by chunk
+  std::vector<uint8_t> expected;             // by chunk: whether its result is expected from another host
+  std::map<uint32_t, Buffer> early_results;  // by chunk: results of an allgather that has not begun here
 
   AllreduceInput& input(uint32_t worker) const { return *inputs[worker]->at<AllreduceInput>(0); }
   int32_t priority() const { return input(0).priority.load(std::memory_order_relaxed); }
@@ -65,8 +73,8 @@ struct AgentAllreduce::Operation {
     }
     return true;
   }
-  size_t offset(uint32_t number) const { return kAllreduceData + number * chunk * size_of(dtype); }
-  uint64_t size(uint32_t number) const { return std::min(chunk, count - number * chunk); }
+  size_t offset(uint32_t number) const { return kAllreduceData + first[number] * size_of(dtype); }
+  uint64_t size(uint32_t number) const { return first[number + 1] - first[number]; }
 };
 
 AgentAllreduce::AgentAllreduce(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
@@ -79,24 +87,55 @@ AgentAllreduce::AgentAllreduce(uint32_t agent, const Membership& membership, std
 
 AgentAllreduce::~AgentAllreduce() = default;
 
-uint32_t AgentAllreduce::owner(const Operation& operation, uint32_t chunk) const {
-  return hosts_[(operation.number + chunk) % hosts_.size()];
+void AgentAllreduce::set_ranges(Operation& operation, const std::vector<uint64_t>& ends) {
+  operation.ends = ends;
+  if (ends.empty()) return;
+  size_t workers = 0;
+  for (uint32_t host : hosts_) workers += membership_.worker_counts[host];
+  if (ends.size() != workers || ends.back() != operation.count || !std::is_sorted(ends.begin(), ends.end())) {
+    throw std::runtime_error("the ranges of an allreduce do not cover its array");
+  }
+  size_t worker = 0;
+  for (uint32_t host : hosts_) {
+    for (uint32_t local = 0; local < membership_.worker_counts[host]; ++local, ++worker) {
+      if (host == host_) operation.ranges.emplace_back(worker == 0 ? 0 : ends[worker - 1], ends[worker]);
+    }
+  }
 }
 
 void AgentAllreduce::set_chunks(Operation& operation) {
   const size_t bytes = operation.count * size_of(operation.dtype), hosts = hosts_.size();
-  size_t chunk = bytes;
+  size_t chunk_bytes = bytes;
   if (hosts > 1) {
     const size_t chunks_per_host = std::max<size_t>(1, (bytes + hosts * kMaxChunkBytes - 1) / (hosts * kMaxChunkBytes));
-    chunk = std::max((bytes + hosts * chunks_per_host - 1) / (hosts * chunks_per_host), kMinChunkBytes);
-    chunk = (chunk + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
+    chunk_bytes = std::max((bytes + hosts * chunks_per_host - 1) / (hosts * chunks_per_host), kMinChunkBytes);
+    chunk_bytes = (chunk_bytes + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
   }
-  operation.chunk = std::max<uint64_t>(1, chunk / size_of(operation.dtype));
-  operation.chunks = static_cast<uint32_t>((operation.count + operation.chunk - 1) / operation.chunk);
+  const uint64_t chunk = std::max<uint64_t>(1, chunk_bytes / size_of(operation.dtype));
+  if (operation.ends.empty()) {
+    for (uint64_t first = 0; first < operation.count; first += chunk) {
+      operation.owners.push_back(hosts_[(operation.number + operation.owners.size()) % hosts]);
+      operation.first.push_back(first);
+    }
+  } else {
+    uint64_t first = 0;
+    size_t worker = 0;
+    for (uint32_t host : hosts_) {
+      if (host == host_) operation.first_chunk = static_cast<uint32_t>(operation.owners.size());
+      worker += membership_.worker_counts[host];
+      for (const uint64_t end = operation.ends[worker - 1]; first < end; first = std::min(first + chunk, end)) {
+        operation.owners.push_back(host);
+        operation.first.push_back(first);
+      }
+    }
+  }
+  operation.first.push_back(operation.count);
+  operation.chunks = static_cast<uint32_t>(operation.owners.size());
   operation.expected.assign(operation.chunks, 0);
 }
 
-int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
+                         const std::vector<uint64_t>& ends) {
   auto& entry = operations_[number];
   if (!entry) entry = std::make_unique<Operation>();
   Operation& operation = *entry;
@@ -107,6 +146,7 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
     operation.number = number;
     operation.dtype = dtype;
     operation.count = count;
+    set_ranges(operation, ends);
     operation.known = true;
     operation.shared = operation.memory->at<AllreduceOutput>(0);
     operation.inputs.resize(seen_.size());
@@ -115,14 +155,14 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
       for (const Buffer& contribution : owned.contributions) {
         if (contribution.size() == 0) continue;
         early_bytes_ -= contribution.size() + kEarlyCost;
-        if (chunk >= operation.chunks || owner(operation, chunk) != host_ ||
+        if (chunk >= operation.chunks || operation.owners[chunk] != host_ ||
             contribution.size() != operation.size(chunk) * size_of(dtype)) {
           throw std::runtime_error("hosts sum arrays of different sizes or types under one name");
         }
       }
     }
   }
-  if (operation.dtype != dtype || operation.count != count || operation.inputs.at(worker)) {
+  if (operation.dtype != dtype || operation.count != count || operation.ends != ends || operation.inputs.at(worker)) {
     throw std::runtime_error("workers of this host sum arrays of different sizes or types under one name");
   }
   operation.inputs[worker] = std::make_shared<Memory>(descriptor, size);
@@ -177,14 +217,25 @@ void AgentAllreduce::start(Operation& operation) {
   operation.under_way = true;
   ++operation.round;
   operation.waiting = operation.chunks;
+  operation.kind = static_cast<AllreduceKind>(operation.input(0).kind.load(std::memory_order_relaxed));
+  if (operation.kind == AllreduceKind::kGather && !operation.ends.empty()) {
+    gather(operation);
+  } else {
+    sum(operation);
+  }
+  if (operation.waiting == 0 && operation.under_way) finish(operation);
+}
+
+void AgentAllreduce::sum(Operation& operation) {
   std::vector<const char*> sources(operation.inputs.size());
-  for (uint32_t chunk = 0; chunk < operation.chunks; ++chunk) {
+  for (uint32_t i = 0; i < operation.chunks; ++i) {
+    const uint32_t chunk = (operation.first_chunk + i) % operation.chunks;
     const size_t offset = operation.offset(chunk);
     for (uint32_t worker = 0; worker < sources.size(); ++worker) {
       sources[worker] = operation.inputs[worker]->at<char>(offset);
     }
     char* result = operation.memory->at<char>(offset);
-    const uint32_t owner = this->owner(operation, chunk);
+    const uint32_t owner = operation.owners[chunk];
     // The input of a single worker stays unchanged until the output is there, so it is sent from where it is.
     const bool copied = sources.size() > 1 || hosts_.size() == 1;
     if (copied) add_arrays(operation.dtype, sources, operation.size(chunk), result);
@@ -194,12 +245,37 @@ void AgentAllreduce::start(Operation& operation) {
       operation.owned[chunk].has_own = true;
       finish_chunk(operation, chunk);
     } else {
-      operation.expected[chunk] = 1;
+      operation.expected[chunk] = operation.kind != AllreduceKind::kScatter;
       send(operation, chunk, Message::kContribution, copied ? result : sources[0],
            copied ? operation.memory : operation.inputs[0], owner);
     }
   }
-  if (operation.waiting == 0 && operation.under_way) finish(operation);
+}
+
+void AgentAllreduce::gather(Operation& operation) {
+  const size_t size = size_of(operation.dtype);
+  for (uint32_t worker = 0; worker < operation.inputs.size(); ++worker) {
+    const auto [first, end] = operation.ranges[worker];
+    const size_t offset = kAllreduceData + first * size;
+    std::memcpy(operation.memory->at<char>(offset), operation.inputs[worker]->at<char>(offset), (end - first) * size);
+  }
+  for (uint32_t chunk = 0; chunk < operation.chunks; ++chunk) {
+    auto early = operation.early_results.find(chunk);
+    if (operation.owners[chunk] == host_) {
+      for (uint32_t host : hosts_) {
+        if (host == host_) continue;
+        send(operation, chunk, Message::kResult, operation.memory->at<char>(operation.offset(chunk)),
+             operation.memory, host);
+      }
+      --operation.waiting;
+    } else if (early != operation.early_results.end()) {
+      std::memcpy(operation.memory->at<char>(operation.offset(chunk)), early->second.data(), early->second.size());
+      operation.early_results.erase(early);
+      --operation.waiting;
+    } else {
+      operation.expected[chunk] = 1;
+    }
+  }
 }
 
 void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
@@ -218,7 +294,7 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
   add_arrays(operation.dtype, sources, operation.size(chunk), result);
   operation.owned.erase(chunk);
   for (uint32_t host : hosts_) {
-    if (host != host_) send(operation, chunk, Message::kResult, result, operation.memory, host);
+    if (host != host_ && operation.kind != AllreduceKind::kScatter) send(operation, chunk, Message::kResult, result, operation.memory, host);
   }
   --operation.waiting;
 }
@@ -238,10 +314,15 @@ void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, co
   message->header.count = static_cast<uint32_t>(operation.size(chunk));
   message->header.number = operation.number;
   message->segments[0] = {const_cast<char*>(data), operation.size(chunk) * size_of(operation.dtype)};
+  // A reduce-scatter ends, and workers write their inputs anew, when all contributions are sent.
+  Operation* const scatter = operation.kind == AllreduceKind::kScatter ? &operation : nullptr;
   if (kind == Message::kResult) ++*operation.unsent;
-  message->sent = [this, kind, owner,
+  message->sent = [this, kind, scatter, owner,
                    unsent = operation.unsent] {  // keeps the memory until the message is sent
     if (kind == Message::kResult && --*unsent == 0) {
+      retry_ = true;
+    } else if (scatter != nullptr && --scatter->waiting == 0) {
+      finish(*scatter);
       retry_ = true;
     }
   };
@@ -263,8 +344,9 @@ AgentAllreduce::Operation& AgentAllreduce::checked_operation(const Header& heade
   if (operation.known) {
     if (header.part >= operation.chunks || static_cast<Dtype>(header.flags) != operation.dtype ||
         header.count != operation.size(header.part) ||
-        owner(operation, header.part) != (is_contribution ? host_ : host) ||
-        (!is_contribution && !operation.expected[header.part])) {
+        operation.owners[header.part] != (is_contribution ? host_ : host) ||
+        (!is_contribution && !operation.expected[header.part] &&
+         (operation.ends.empty() || operation.early_results.count(header.part) > 0))) {
       throw std::runtime_error("a chunk of an allreduce that has another size or type here");
     }
   } else {
@@ -280,11 +362,12 @@ AgentAllreduce::Operation& AgentAllreduce::checked_operation(const Header& heade
 void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments[2]) {
   Operation& operation = checked_operation(header, from);
   const size_t size = size_of_values(header);
-  if (header.kind == Message::kResult) {
+  Buffer& arriving = arriving_[from];
+  if (header.kind == Message::kResult && operation.expected[header.part]) {
+    arriving = Buffer();
     segments[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
     return;
   }
-  Buffer& arriving = arriving_[from];
   arriving = Buffer(size);
   segments[0] = {arriving.data(), size};
 }
@@ -292,6 +375,15 @@ void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments
 void AgentAllreduce::end(const Header& header, uint32_t from) {
   Operation& operation = checked_operation(header, from);  // it may have been opened or dropped since `begin`
   if (header.kind == Message::kResult) {
+    Buffer early = std::move(arriving_[from]);
+    if (!operation.expected[header.part]) {
+      if (early.size() == 0) throw std::runtime_error("a result of an allreduce that has been dropped");
+      operation.early_results[header.part] = std::move(early);
+      return;
+    }
+    if (early.size() > 0) {  // the allgather has begun while the result arrived
+      std::memcpy(operation.memory->at<char>(operation.offset(header.part)), early.data(), early.size());
+    }
     operation.expected[header.part] = 0;
     if (--operation.waiting == 0) finish(operation);
     return;

@@ -5,6 +5,9 @@
 // that owns the chunk (Message::kContribution).  The owner adds the sums in the order of hosts and sends the result to
 // all hosts (kResult).  So an array crosses the link of each of H hosts 2(H-1)/H times in each direction, as with a
 // ring allreduce, but in two hops.  Hosts need not agree on an order of allreduces: each one begins and ends by itself.
+//
+// If each worker owns a range of the array, the two hops may be rounds of their own: a reduce-scatter, in which hosts
+// exchange contributions, and an allgather, in which they exchange results.  Between them workers replace their ranges.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +30,10 @@ class AgentAllreduce {
   ~AgentAllreduce();
 
   /// Map the input of a worker of this host, by its local number: memory that begins with an AllreduceInput.  Returns
-  /// the descriptor of the output, memory that begins with an AllreduceOutput, which the caller closes.
-  int open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
+  /// the descriptor of the output, memory that begins with an AllreduceOutput, which the caller closes.  `ends` has the
+  /// end of the range of each worker, in the order of hosts and local numbers; it is empty if workers own no ranges.
+  int open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
+           const std::vector<uint64_t>& ends);
   /// Drop an allreduce for one worker of this host; it is not under way.
   void drop(uint64_t number);
 
@@ -45,9 +50,11 @@ class AgentAllreduce {
  private:
   struct Operation;
 
-  uint32_t owner(const Operation& operation, uint32_t chunk) const;
+  void set_ranges(Operation& operation, const std::vector<uint64_t>& ends);
   void set_chunks(Operation& operation);
   void start(Operation& operation);
+  void sum(Operation& operation);
+  void gather(Operation& operation);
   void finish_chunk(Operation& operation, uint32_t chunk);
   void finish(Operation& operation);
   void send(Operation& operation, uint32_t chunk, Message kind, const char* data, std::shared_ptr<Memory> owner,

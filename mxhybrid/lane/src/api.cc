@@ -106,7 +106,7 @@ Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* 
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 11; }
+int lane_version() { return 12; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -169,6 +169,16 @@ int lane_agent_open_allreduce(void* agent, uint64_t number, uint32_t worker, uin
       [&] {
         return static_cast<Agent*>(agent)->open_allreduce(number, worker, static_cast<lane::Dtype>(dtype), count,
                                                           descriptor);
+      },
+      -1);
+}
+/// Do the same for an allreduce of which each worker owns a range; `ends` has the end of the range of each worker.
+int lane_agent_open_ranges(void* agent, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count,
+                           uint32_t workers, const uint64_t* ends, int descriptor) {
+  return guarded(
+      [&] {
+        return static_cast<Agent*>(agent)->open_allreduce(number, worker, static_cast<lane::Dtype>(dtype), count,
+                                                          descriptor, std::vector<uint64_t>(ends, ends + workers));
       },
       -1);
 }
@@ -366,6 +376,16 @@ void lane_allreduce_start(void*, void* on_complete, void* buffer) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete));
 }
 
+/// EngineAsyncFunc of a reduce-scatter, and of an allgather.
+void lane_allreduce_scatter(void*, void* on_complete, void* buffer) {
+  static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete),
+                                                       lane::AllreduceKind::kScatter);
+}
+void lane_allreduce_gather(void*, void* on_complete, void* buffer) {
+  static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete),
+                                                       lane::AllreduceKind::kGather);
+}
+
 // -------------------------------------------------------------------------------------------------------- transfers
 
 /// Return the descriptor of the channel from another worker.
@@ -531,6 +551,11 @@ void lane_bucket_close(void* share) { delete static_cast<std::shared_ptr<Gradien
 /// EngineAsyncFunc.
 void lane_bucket_start(void*, void* on_complete, void* share) {
   (*static_cast<std::shared_ptr<GradientBucket>*>(share))->start(*static_cast<lane::OnComplete*>(on_complete));
+}
+/// EngineAsyncFunc; the sum is a reduce-scatter.
+void lane_bucket_scatter(void*, void* on_complete, void* share) {
+  (*static_cast<std::shared_ptr<GradientBucket>*>(share))
+      ->start(*static_cast<lane::OnComplete*>(on_complete), lane::AllreduceKind::kScatter);
 }
 /// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,

@@ -21,11 +21,11 @@ GradientBucket::~GradientBucket() {
 }
 
 void GradientBucket::add(void* gradient, size_t count) {
-  items_.push_back({gradient, count_, count});
+  if (gradient != nullptr) items_.push_back({gradient, count_, count});
   count_ += count;
 }
 
-void GradientBucket::start(const OnComplete& complete) {
+void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
   for (const Item& item : items_) {
     void* data = nullptr;
     if (functions_.get_data(item.gradient, &data) != 0) {
@@ -40,7 +40,7 @@ void GradientBucket::start(const OnComplete& complete) {
       std::memcpy(buffer_.input() + item.first * size, data, item.count * size);
     }
   }
-  buffer_.start(complete);
+  buffer_.start(complete, kind);
 }
 
 void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets) {

@@ -22,10 +22,11 @@ class GradientBucket {
   GradientBucket& operator=(const GradientBucket&) = delete;
 
   /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
+  /// A null gradient leaves its range of the buffer as it is; such a bucket makes no updates.
   void add(void* gradient, size_t count);
   /// Write the gradients, which are computed, into the buffer and start its allreduce.  Calls `complete` once the sums
   /// are there.
-  void start(const OnComplete& complete);
+  void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
 
   struct Target {
     char* weight;

@@ -218,6 +218,18 @@ struct WorkerTableLayout {
 struct AllreduceInput {
   alignas(64) Counter rounds;
   std::atomic<int32_t> priority;
+  /// The kind of the round, the same on all workers, an AllreduceKind; written before `rounds`.
+  std::atomic<uint32_t> kind;
+};
+
+/// Kinds of rounds of an allreduce.
+enum class AllreduceKind : uint32_t {
+  /// Every worker gets the sum of all inputs.
+  kSum,
+  /// A reduce-scatter: the workers of a host get the sums of the chunks that belong to their host.
+  kScatter,
+  /// An allgather: every worker gets the range of each worker from that worker's input.  It needs ranges.
+  kGather,
 };
 
 /// The head of a host's output of an allreduce.  The result follows it; it stays until all workers of the host have

@@ -37,11 +37,12 @@ WorkerAllreduce::Buffer& WorkerAllreduce::buffer(uint64_t number) {
   return *entry->second;
 }
 
-void WorkerAllreduce::Buffer::start(const OnComplete& complete) {
+void WorkerAllreduce::Buffer::start(const OnComplete& complete, AllreduceKind kind) {
   const uint32_t round = ++round_;
   AllreduceOutput* output = output_.at<AllreduceOutput>(0);
   owner_->completions_.add([output, round] { return reached(output->rounds.load(std::memory_order_acquire), round); },
                          complete);
+  input_.at<AllreduceInput>(0)->kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
   input_.at<AllreduceInput>(0)->rounds.store(round, std::memory_order_release);
   owner_->block_.allreduce_inputs.add();
   if (completes_round(output->arrived, owner_->workers_)) owner_->notify_agent_(agent_);

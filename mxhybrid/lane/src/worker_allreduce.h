@@ -51,7 +51,7 @@ class WorkerAllreduce::Buffer {
     input_.at<AllreduceInput>(0)->priority.store(priority, std::memory_order_relaxed);
   }
   /// Start a run; the input is complete.  Calls `complete` once the output is there.
-  void start(const OnComplete& complete);
+  void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
 
  private:
   friend class WorkerAllreduce;

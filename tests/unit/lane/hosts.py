@@ -65,16 +65,18 @@ class WorkerBuffer:
         self._completion = Completion()
         self.done = self._completion.done
 
-    def start(self, priority=0):
-        """Start a run; `input` is complete."""
+    def start(self, priority=0, kind='start'):
+        """Start a run; `input` is complete.  `kind` is 'start' for a sum, 'scatter' or 'gather'."""
         self.done.clear()
         lib.allreduce_set_priority(self.pointer, priority)
-        lib.allreduce_start(None, ctypes.addressof(self._completion.complete), self.pointer)
+        getattr(lib, 'allreduce_' + kind)(None, ctypes.addressof(self._completion.complete), self.pointer)
 
-    def run(self, values):
-        """Run with the input `values`; return the sum over all workers."""
-        self.input[:] = values
-        self.start()
+    def run(self, values, kind='start'):
+        """Run with the input `values`, None for those that are there; return the output, for a sum that of all workers.
+        """
+        if values is not None:
+            self.input[:] = values
+        self.start(kind=kind)
         assert self.done.wait(LIMIT_MS / 1000)
         return self.output.copy()
 
@@ -198,14 +200,18 @@ class Hosts:
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
         return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
-    def allreduce(self, number, dtype, count):
-        """Open an allreduce; return the buffer of each worker."""
+    def allreduce(self, number, dtype, count, ends=None):
+        """Open an allreduce; return the buffer of each worker.  `ends` has the ends of the ranges of all workers."""
         opened = []
         for _, local, worker in self.workers:
             shape = lib.dtypes[np.dtype(dtype).name], count
             worker_memory = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
             agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
-            agent_memory = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, worker_memory))
+            if ends is None:
+                agent_memory = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, worker_memory))
+            else:
+                agent_memory = lib.checked(lib.agent_open_ranges(agent, number, local, *shape, len(ends),
+                                                                 library.counts(ends), worker_memory))
             opened.append(lib.checked(lib.worker_attach_allreduce(worker, number, agent_memory)))
             os.close(agent_memory)
         return [WorkerBuffer(pointer, np.dtype(dtype), count) for pointer in opened]

@@ -136,3 +136,48 @@ def test_hosts_with_different_sizes_end_the_job():
             opened[0].done.wait(2)
             assert job.failures == []
     assert 'a chunk of an allreduce that has another size or type here' in job.failures[0]
+
+
+def ranges_of(draw, count, workers):
+    """Return the ends of the ranges of workers; some ranges are empty."""
+    return sorted(draw.randint(0, count + 1, workers - 1).tolist()) + [count]
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_rounds_of_sum_scatter_and_gather(shape, dtype):
+    counts = [1, 7, 40001, 400003]
+    with hosts(*SHAPES[shape]) as job:
+        workers = len(job.workers)
+        draw = np.random.RandomState(len(shape))
+        ends = [ranges_of(draw, count, workers) for count in counts]
+        buffers = [job.allreduce(number * 0x9e3779b97f4a7c15 % 2 ** 64, dtype, count, ends[number])
+                   for number, count in enumerate(counts)]
+
+        def run(worker):
+            for step in range(6):
+                for which in range(len(counts)):
+                    count, buffer = counts[which], buffers[which][worker]
+                    own = slice(([0] + ends[which])[worker], ends[which][worker])
+                    expected = sum(values_of(other, step, count, np.int64) for other in range(workers)).astype(dtype)
+                    values = values_of(worker, step, count, dtype)
+                    if step % 3:
+                        total = buffer.run(values)
+                        np.testing.assert_array_equal(total, expected)
+                    else:
+                        total = buffer.run(values, 'scatter')
+                        np.testing.assert_array_equal(total[own], expected[own])
+                    buffer.input[own] = total[own] * 2 + 1
+                    if step % 2:
+                        buffer.run(None, 'gather')
+                        np.testing.assert_array_equal(buffer.output, expected * 2 + 1)
+                    elif step % 3 == 0:
+                        np.testing.assert_array_equal(buffer.run(None, 'gather'), expected * 2 + 1)
+            return True
+        assert job.everywhere(run) == [True] * workers
+
+
+@pytest.mark.parametrize('ends', [[5, 4, 10], [3, 10], [3, 4, 9]], ids=str)
+def test_ranges_that_do_not_cover_the_array_are_refused(ends):
+    with hosts([3], [1]) as job, pytest.raises(JobError, match='the ranges of an allreduce do not cover its array'):
+        job.allreduce(1, 'float32', 10, ends)
