@@ -6,7 +6,7 @@ values                                    place                                 
 dense weights                             every worker, alike                     the worker
 row_sparse weights, and their state       servers, or every worker                MXNet's store
 dense weights that servers hold           servers (:mod:`mxhybrid.routes.on_demand_rows`)
-optimizer state of dense weights          every worker, alike                     the worker, or MXNet's store
+optimizer state of dense weights          every worker, alike, or shards on all   the worker, or MXNet's store
 split weights, and their state            shards on workers (:mod:`mxhybrid.checkpoint.split_weights`)
 counters, rates, schedule                 the Trainer's optimizer, on every worker
 ========================================  ======================================  ==============================
@@ -93,13 +93,18 @@ def row_width(shape: Tuple[int, ...]) -> int:
 def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Array]:
     """Yield all weights and all optimizer state (worker 0 only, while the other workers take part in `gathering`)."""
     for item in items:
+        if item.name not in gathering.weights:
+            for slot, whole in enumerate(gathering.states.get(item.name) or []):
+                yield Array('%s/state%d' % (item.name, slot), whole.shape, whole.dtype,
+                            _later(gathering.pieces, item.name, slot + 1))
+    for item in items:
         if item.name in gathering.weights:
             for slot, whole in enumerate([gathering.weights[item.name]] + (gathering.states[item.name] or [])):
                 yield Array('%s/%s' % (item.name, 'state%d' % (slot - 1) if slot else 'weight'), whole.shape,
                             whole.dtype, _later(gathering.pieces, item.name, slot))
             continue
         yield _weight(trainer, item)
-        for slot, array in enumerate(_state(trainer, item) or []):
+        for slot, array in enumerate([] if item.name in gathering.states else _state(trainer, item) or []):
             yield array._replace(name='%s/state%d' % (item.name, slot))
 
 
@@ -191,7 +196,8 @@ def describe(trainer: Any, items: List[Item], gathering: Gathering) -> Dict[str,
         if item.name in gathering.weights:
             count, state = gathering.counts[item.name], gathering.states[item.name]
         else:
-            count, state = counts.get(item.key), _state(trainer, item)
+            count = counts.get(item.key)
+            state = gathering.states[item.name] if item.name in gathering.states else _state(trainer, item)
         parameters[item.name] = {'count': count, 'state': None if state is None else len(state),
                                  'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
     left_out = sorted(name for name, value in vars(optimizer).items()

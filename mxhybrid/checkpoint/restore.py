@@ -141,6 +141,9 @@ def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict
     trainers.start(trainer)
     _put_scalars(trainer, items, described)
     split: List[Tuple[Item, Optional[List[WholeArray]]]] = []
+    sharding = None if trainer_hooks is None else trainer_hooks.sharding
+    if sharding is not None:
+        sharding.prepare([item.key for item in items if item.key is not None and item.param.grad_req != 'null'])
     for item in items:
         if item.key is not None:
             names = _state_names(item, described)
@@ -150,6 +153,8 @@ def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict
                     for name in names]))
             elif table_route(trainer, item) is None:
                 _put_state(trainer, item, names, stored, source, workers.broadcast)
+                if sharding is not None:
+                    sharding.note_whole_states([item.key])
             else:
                 _put_table(trainer, item, names, stored, source)
     put_states(trainer, split, lambda item, slot, whole: _adjacent(

@@ -1,7 +1,8 @@
 """Stores sharded weights and their optimizer state as whole arrays, as those of an unsplit network.
 
 Worker 0 has at most a piece of a whole array at a time.  All workers take part, see
-:class:`mxhybrid.kvstore.weight_shards.WeightShard`.
+:class:`mxhybrid.kvstore.weight_shards.WeightShard`.  The state of whole weights may be sharded, too, by
+:mod:`mxhybrid.kvstore.sharded_updates`.
 """
 import hashlib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -9,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError
+from ..kvstore.trainer_step import hooks_of
 from ..kvstore.weight_shards import shard_of
 from ..native import trainers
 from ..native.arrays import host_view
@@ -30,8 +32,8 @@ class WholeArray(NamedTuple):
 class Gathering:
     """Collects the shards of all sharded weights of `items` on worker 0 (collective).
 
-    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read :meth:`pieces`, in the order
-    of `items`, and weights before their state.
+    All workers make it, and call :meth:`finish` in the end.  Before that worker 0 may read :meth:`pieces`: first the
+    sharded states of whole weights, then sharded weights, both in the order of `items`, and weights before their state.
     """
 
     def __init__(self, trainer: Any, items: List[Any], exchange: Exchange):
@@ -44,6 +46,7 @@ class Gathering:
         self.weights: Dict[str, WholeArray] = {}
         self.states: Dict[str, Optional[List[WholeArray]]] = {}
         self._pieces: Dict[Any, Iterator[np.ndarray]] = {}
+        self._add_sharded_states(trainer, items)
         items = [item for item in items if shard_of(item.param) is not None]
         if not items:
             return
@@ -63,6 +66,20 @@ class Gathering:
             for slot, (shape, dtype) in enumerate(shapes)]
         for slot, array in enumerate([self.weights[item.name]] + (self.states[item.name] or [])):
             self._pieces[item.name, slot] = shard.gather(array.shard, array.shape, array.dtype)
+
+    def _add_sharded_states(self, trainer: Any, items: List[Any]) -> None:
+        trainer_hooks = hooks_of(trainer)
+        sharding = None if trainer_hooks is None else trainer_hooks.sharding
+        if sharding is None:
+            return
+        items = [item for item in items if item.key is not None and sharding.is_sharded(item.key)]
+        records = sharding.records([item.key for item in items])
+        for item in items:
+            record = records[item.key]
+            self.states[item.name] = None if record is None else [
+                WholeArray(tuple(shape), np.dtype(dtype), None) for shape, dtype in record['arrays']]
+            for slot, array in enumerate(self.states[item.name] or []):
+                self._pieces[item.name, slot + 1] = sharding.gather(item.key, slot, array.shape, array.dtype)
 
     def pieces(self, name: str, slot: int) -> Iterator[np.ndarray]:
         """Return the pieces of the weight, `slot` 0, or of an array of its state (worker 0 only)."""

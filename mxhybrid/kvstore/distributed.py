@@ -14,12 +14,11 @@ from ..job.job import Job
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
-from ..routes.dense_allreduce import DenseAllreduce
-from ..routes.dense_buckets import DenseBuckets, divide
+from ..routes.dense_buckets import DenseBuckets
 from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
-from ..routes.sharded_buckets import ShardedBucket
+from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
 from ..servers.row_wise_check import check_row_wise
 from . import states_file
 from .counted_names import without_counters
@@ -279,12 +278,9 @@ class Distributed:
 
     def sharded_buckets(self, keys: List[Any]) -> List[ShardedBucket]:
         """Return new buckets for the dense weights among `keys` (on all workers)."""
-        routes = sorted((self.routes[key] for key in keys if type(self.routes[key]) is DenseAllreduce
-                         and self.routes[key].rows * self.routes[key].width and self.routes[key].dtype.kind == 'f'),
-                        key=lambda route: route.dtype.name)
         self._sharded += 1
-        return [ShardedBucket(self._collective, '%s.shards%d.%d' % (self._prefix, self._sharded, index), bucket_routes)
-                for index, bucket_routes in enumerate(divide(routes))]
+        return sharded_buckets(self._collective, '%s.shards%d' % (self._prefix, self._sharded),
+                               [self.routes[key] for key in keys])
 
     def add_bytes(self, values: np.ndarray) -> np.ndarray:
         """Return the sum of arrays of all workers, each byte of which is zero on all workers but one (blocks)."""

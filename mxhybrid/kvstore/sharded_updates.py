@@ -37,8 +37,9 @@ def sharding_for(trainer: Any) -> Optional['ShardedUpdates']:
     reason = store.backend.unshardable_reason
     if trainers.updates_on_store(trainer):
         reason = 'the store updates the weights (update_on_kvstore=True)'
-    elif len(trainer._contexts) > 1 or trainer._contexts[0].device_type != 'cpu':
-        reason = 'the weights are on %s' % ', '.join(map(str, trainer._contexts))
+    elif trainers.device_kinds(trainer) != 'cpu' or len(trainers.device_numbers(trainer)) > 1:
+        reason = 'the Trainer has %d devices (%s), not one CPU' % (len(trainers.device_numbers(trainer)),
+                                                                  trainers.device_kinds(trainer))
     if reason:
         if store.rank == 0:
             logger.warning('shard_updates=1 has no effect: %s; every worker updates all of its weights', reason)
@@ -63,7 +64,7 @@ class ShardedUpdates:
 
     @property
     def _updater(self) -> Any:
-        return self._trainer._updaters[0]
+        return trainers.updaters_of(self._trainer)[0]
 
     def _weight(self, key: Any) -> Any:
         return trainers.arrays_of(trainers.params_of(self._trainer)[key])[0]
@@ -128,11 +129,14 @@ class ShardedUpdates:
 
     # -- state -------------------------------------------------------------------------------------------------
 
-    def note_whole_states(self) -> None:
-        """Shard the states of all keys, which were read from a file; of new keys once they are sharded."""
-        self._whole_states = set(self._updater.states)
-        for key in list(self._whole_states):
-            self._shard_state(key)
+    def note_whole_states(self, keys: Sequence[Any]) -> None:
+        """Shard the states of these keys, which were read from a file: at once, or when their weights are sharded."""
+        for key in keys:
+            if key in self._updater.states:
+                self._whole_states.add(key)
+                self._shard_state(key)
+            else:
+                self._whole_states.discard(key)
 
     def _shard_state(self, key: Any) -> None:
         """Replace a whole state by the rows of this worker's shard, or by none."""
@@ -149,7 +153,7 @@ class ShardedUpdates:
         put_state(self._updater, key, state, arrays)
 
     def is_sharded(self, key: Any) -> bool:
-        """Return whether the state of a key is sharded."""
+        """Return whether the updates of a key are sharded."""
         return key in self._bucket_of
 
     def state_record(self, key: Any) -> Any:
@@ -159,8 +163,8 @@ class ShardedUpdates:
         state = self._updater.states[key]
         arrays = state_arrays(state)
         if any(not isinstance(array, mx.nd.NDArray) for array in arrays):
-            return {'problem': 'optimizer %r keeps a value that is not an array for %s: it cannot be gathered, so leave '
-                    'shard_updates out' % (name_of(self._trainer.optimizer),
+            return {'problem': 'optimizer %r keeps a value that is not an array for %s: leave '
+                    'shard_updates out, or save no optimizer state' % (name_of(self._trainer.optimizer),
                                            trainers.params_of(self._trainer)[key].name)}
         shard = self._bucket_of[key].shards[key]
         shape = tuple(self._weight(key).shape)

@@ -343,7 +343,7 @@ class TrainerHooks:
             copy.flush()
             original(copy.name)
         if self.sharding is not None:
-            self.sharding.note_whole_states()
+            self.sharding.note_whole_states(range(len(self._trainer._params)))
 
 
 def is_hybrid(kvstore: Any) -> bool:

@@ -18,6 +18,8 @@ import numpy as np
 
 from ..lane.gradient_bucket import Copies, GradientBucket, is_same
 from .costs import ring_share
+from .dense_allreduce import DenseAllreduce
+from .dense_buckets import divide
 from .wire import Sums
 
 
@@ -46,6 +48,14 @@ def shard_ends(shapes: Sequence[Tuple[int, ...]], count: int) -> List[int]:
         width = int(np.prod(shapes[index][1:]))
         ends.append(starts[index] + int((ideal - starts[index]) / width + 0.5) * width)
     return ends + starts[-1:]
+
+
+def sharded_buckets(collective: Sums, name: str, routes: Sequence[Any]) -> List['ShardedBucket']:
+    """Return buckets of those of the routes that sum dense gradients, floating-point numbers (on all workers)."""
+    dense = [route for route in routes if type(route) is DenseAllreduce and route.rows * route.width
+             and route.dtype.kind == 'f']
+    return [ShardedBucket(collective, '%s.%d' % (name, index), bucket_routes) for index, bucket_routes
+            in enumerate(divide(sorted(dense, key=lambda route: route.dtype.name)))]
 
 
 class ShardedBucket:

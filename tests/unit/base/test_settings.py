@@ -45,8 +45,8 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
         'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
-        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_REPLACE_LOCAL_STORES',
-        'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
+        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SHARD_UPDATES',
+        'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -63,6 +63,7 @@ def test_variables_carry_the_projects_prefix():
     ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
     ('own_rows', '0', False, 'on', True),
     ('replace_local_stores', 'on', True, 0, False),
+    ('shard_updates', '1', True, 'off', False),
     ('partition_file', '/a/found.json', '/a/found.json', pathlib.Path('/b/found.json'), '/b/found.json'),
     ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
     ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),

@@ -1,0 +1,71 @@
+"""Sharded updates: each worker updates rows of the weights and keeps their optimizer state; one process is equal."""
+import re
+
+import numpy as np
+import pytest
+from lab.jobs import run_job
+
+from . import BODIES
+
+BODY = BODIES / 'sharded_updates.py'
+WORKERS = 3
+
+
+def assert_near(expected, found, case):
+    """Compare arrays, in dicts of dicts: float64 to 1e-10."""
+    if isinstance(expected, dict):
+        assert sorted(expected) == sorted(found), case
+        for name, values in expected.items():
+            assert_near(values, found[name], '%s: %s' % (case, name))
+        return
+    tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[found.dtype.name]
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=case)
+
+
+@pytest.fixture(scope='module')
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('states')
+    result = run_job(BODY, 'horovodrun', workers=WORKERS, args=[str(folder)], timeout=240).ok()
+    assert sorted(result.results) == list(range(WORKERS))
+    return result
+
+
+def test_every_case_equals_one_process(results):
+    for rank, values in results.results.items():
+        assert len(values['expected']) > 20
+        for case, expected in values['expected'].items():
+            assert_near(expected, values['found'][case], 'rank %d, %s' % (rank, case))
+
+
+def test_report_has_the_bytes_of_state(results):
+    held = 0
+    for values in results.results.values():
+        found = re.search(r'this worker updates (\d+) B of 1.3 kB of weights, with (.*) of optimizer state',
+                          values['table'])
+        assert found, values['table']
+        held += int(found.group(1))
+        assert 300 < int(found.group(1)) < 600
+    assert abs(held - 8 * (7 * 6 + 11 * 8 + 3 * 12)) < 3
+
+
+def test_optimizers_and_calls_that_cannot_be_sharded_are_refused_on_every_rank(results):
+    for values in results.results.values():
+        for name, said in values['said'].items():
+            words = (['without allreduce_grads()', 'shard_updates=1', 'trainer.step(batch_size)'] if name == 'update'
+                     else ['optimizer %s ' % name, 'sgd or adam', 'leave shard_updates out'])
+            assert all(word in said for word in words), (name, said)
+
+
+def test_updates_on_the_store_are_not_sharded_and_the_log_says_so(results):
+    assert results.output.count('shard_updates=1 has no effect: the store updates the weights '
+                                '(update_on_kvstore=True)') == 1
+    for values in results.results.values():
+        assert_near(values['expected']['momentum'], values['left'], 'update_on_kvstore')
+
+
+def test_split_networks(tmp_path):
+    result = run_job(BODY, 'launch.py', workers=2, args=['plan', str(tmp_path)], timeout=180).ok()
+    for rank, values in result.results.items():
+        assert len(values['expected']) == 3
+        for case, expected in values['expected'].items():
+            assert_near(expected, values['found'][case], 'rank %d, %s' % (rank, case))
