@@ -62,11 +62,18 @@ struct Job {
     }
   }
 
+  /// Return the ends of the workers' ranges of an array, which are nearly equal.
+  std::vector<uint64_t> ends(uint32_t size) const {
+    std::vector<uint64_t> ends;
+    for (uint64_t worker = 1; worker <= workers.size(); ++worker) ends.push_back(size * worker / workers.size());
+    return ends;
+  }
+
   void add_allreduce(uint32_t number, uint32_t size) {
     for (size_t i = 0; i < workers.size(); ++i) {
       const uint32_t agent = workers[i]->allreduce_agent(number);
       const int input = workers[i]->allreduce().open(number, workers[i]->position(agent), Dtype::kFloat32, size);
-      const int output = agents[agent]->open_allreduce(number, locals[i], Dtype::kFloat32, size, input);
+      const int output = agents[agent]->open_allreduce(number, locals[i], Dtype::kFloat32, size, input, ends(size));
       workers[i]->allreduce().attach(number, output);
       close(output);
     }

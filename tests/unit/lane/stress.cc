@@ -32,11 +32,13 @@ bool pushes(uint32_t worker, uint32_t step, uint64_t row) {
 /// Stands in for the engine's callback: set the flag of a complete operation.
 void set(void*, void* flag, const void*) { static_cast<std::atomic<bool>*>(flag)->store(true); }
 
-/// Run the allreduces of one worker: several are under way at the same time, the first ones more often.
+/// Run the allreduces of one worker: several are under way at the same time, the first ones more often.  In every third
+/// step they are reduce-scatters, and each worker doubles its range and gathers the ranges of all.
 void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   Worker& worker = *job.workers[me];
   std::vector<std::atomic<bool>> done(sizes.size());
   for (uint32_t step = 0; step < steps; ++step) {
+    const bool gathers = step % 3 == 2;
     const uint32_t count = step < steps / 4 ? static_cast<uint32_t>(sizes.size()) : kSmallAllreduces;
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t which = me % 2 ? i : count - 1 - i;
@@ -44,19 +46,33 @@ void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, u
       float* values = reinterpret_cast<float*>(buffer.input());
       for (uint32_t k = 0; k < sizes[which]; ++k) values[k] = static_cast<float>((me + k + step) % 7);
       done[which].store(false);
-      buffer.start({set, nullptr, &done[which]});
+      buffer.start({set, nullptr, &done[which]}, gathers ? AllreduceKind::kScatter : AllreduceKind::kSum);
     }
-    for (uint32_t which = 0; which < count; ++which) {
+    const auto wait = [&](uint32_t which) {
       for (int waited = 0; !done[which].load(); ++waited) {
         check(waited < 10 * kLimitMs, "a sum that does not end");
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
+    };
+    for (uint32_t which = 0; which < count && gathers; ++which) {
+      wait(which);
+      WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(which);
+      const float* sums = reinterpret_cast<const float*>(buffer.output());
+      float* values = reinterpret_cast<float*>(buffer.input());
+      const std::vector<uint64_t> ends = job.ends(sizes[which]);
+      for (uint64_t k = me == 0 ? 0 : ends[me - 1]; k < ends[me]; ++k) values[k] = 2 * sums[k];
+      done[which].store(false);
+      buffer.start({set, nullptr, &done[which]}, AllreduceKind::kGather);
+    }
+    for (uint32_t which = 0; which < count; ++which) {
+      wait(which);
       const float* sums = reinterpret_cast<const float*>(worker.allreduce().buffer(which).output());
       for (uint32_t k = 0; k < sizes[which]; k += 1 + sizes[which] / 100) {
         float expected = 0;
         for (uint32_t other = 0; other < job.workers.size(); ++other) {
           expected += static_cast<float>((other + k + step) % 7);
         }
+        if (gathers) expected *= 2;
         check(sums[k] == expected, "a wrong sum");
       }
     }
