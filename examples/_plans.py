@@ -1,18 +1,22 @@
 """Code that the examples of split networks share: flags, plans as text, and the same training in one process."""
+import functools
+
 from _cli import positive
 from mxnet import autograd, gluon
 
 import mxhybrid
 
 KINDS = {'data_parallel': mxhybrid.parallel.data_parallel, 'one_weird_trick': mxhybrid.parallel.one_weird_trick,
-         'grid': mxhybrid.parallel.grid}
+         'grid': mxhybrid.parallel.grid, 'megatron': mxhybrid.parallel.megatron,
+         'sequence': functools.partial(mxhybrid.parallel.megatron, sequence=True)}
 
 
-def add_plan_arguments(parser, plan, steps, batch_size, lr):
+def add_plan_arguments(parser, plan, steps, batch_size, lr, optimizer='sgd'):
     """Add the flags that every example of a split network has; `plan` describes the default plan."""
     parser.add_argument('--plan', default=None, metavar='PLAN',
-                        help='data_parallel, one_weird_trick, a grid as grid:model=2,batch=2 or grid:domain=2x2, a '
-                             'JSON file with a plan, or auto, which searches for one (default: %s)' % plan)
+                        help='data_parallel, one_weird_trick, a grid as grid:model=2,batch=2 or grid:domain=2x2, '
+                             'megatron:model=2,batch=2 or sequence:model=2,batch=2 for Transformers, a JSON file with '
+                             'a plan, or auto, which searches for one (default: %s)' % plan)
     parser.add_argument('--cluster', metavar='FILE', default=None,
                         help='what mxhybrid calibrate has written; for --plan auto')
     parser.add_argument('--search-seconds', type=float, default=5, metavar='S',
@@ -20,7 +24,7 @@ def add_plan_arguments(parser, plan, steps, batch_size, lr):
     parser.add_argument('--steps', type=positive, default=steps, help='default %(default)s')
     parser.add_argument('--batch-size', type=positive, default=batch_size,
                         help='of all workers together; may be below their number (default %(default)s)')
-    parser.add_argument('--lr', type=float, default=lr, help='learning rate of sgd (default %(default)s)')
+    parser.add_argument('--lr', type=float, default=lr, help='learning rate of %s (default %%(default)s)' % optimizer)
     parser.add_argument('--seed', type=int, default=1, help='the same in all workers (default %(default)s)')
     parser.add_argument('--save', metavar='FILE', default=None,
                         help='write the whole network there in the end, as save_parameters does in one process')
@@ -38,13 +42,15 @@ def plan_of(text):
             given[name] = found[0] if len(found) == 1 and name != 'domain' else found
         return KINDS[kind](**given)
     except (TypeError, ValueError) as error:  # InputError is a ValueError
-        raise SystemExit('--plan %s: %s; give grid:model=2,batch=2 or grid:domain=2x2, for example'
+        raise SystemExit('--plan %s: %s; give grid:model=2,batch=2 or megatron:model=2,batch=2, for example'
                          % (text, error)) from error
 
 
-def split(args, net, plan, shape):
-    """Split the network over all workers, by the plan of the flags or by `plan`; `shape` is that of the joint batch."""
-    chosen = plan if args.plan is None else plan_of(args.plan)
+def split(args, net, plan, shape, named=None):
+    """Split the network over all workers, by the plan of the flags or by `plan`; `shape` is that of the joint batch,
+    `named` has this example's plans by name.
+    """
+    chosen = plan if args.plan is None else (named or {}).get(args.plan) or plan_of(args.plan)
     if args.cluster is not None and chosen != 'auto':
         raise SystemExit('--cluster %s: it is for --plan auto: give that, too' % args.cluster)
     try:
@@ -65,9 +71,11 @@ class OneProcess:
     optimizer : str
     settings : dict
     store : mxhybrid.Hybrid
+    loss_of : callable, optional
+        Makes the loss from outputs and labels; by default the cross-entropy.
     """
 
-    def __init__(self, net, another, optimizer, settings, store):
+    def __init__(self, net, another, optimizer, settings, store, loss_of=None):
         self._here = store.rank == 0
         if not self._here:
             return
@@ -75,7 +83,7 @@ class OneProcess:
         for own, other in zip(another.collect_params().values(), net.collect_params().values()):
             own.shape = other.shape
             own.set_data(other.data().copy())
-        self._net, self._loss_of = another, gluon.loss.SoftmaxCrossEntropyLoss()
+        self._net, self._loss_of = another, loss_of or gluon.loss.SoftmaxCrossEntropyLoss()
         self._trainer = gluon.Trainer(another.collect_params(), optimizer, dict(settings), kvstore=None)
 
     def step(self, images, labels):
