@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping
 from ...base.text import size_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
-from ..ops.registry import has_rule
+from ..ops.registry import has_rule, rule_of
 from ..sharding.box import full, size_of
 from ..sharding.split import Split
 
@@ -65,7 +65,9 @@ def _why(dimensions: Dimensions, operator: Operator) -> str:
         return 'there is no rule for %s' % operator.op
     loser = dimensions.loser((operator.number, 0))
     if loser is None:
-        return 'its samples cannot be split'
+        samples = dimensions.samples((operator.number, 0))
+        can_split = samples is not None and rule_of(operator).limits(dimensions.graph, operator)[samples] > 1
+        return 'the plan has copies of it' if can_split else 'its samples cannot be split'
     return 'it mixes samples' if loser is operator else 'its samples are not known after ' + _after(dimensions, loser)
 
 

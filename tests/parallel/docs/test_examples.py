@@ -27,6 +27,8 @@ SMALL = {
                    '--hidden', '48'],
     'alexnet.py': ['--steps', '12', '--batch-size', '16', '--hidden', '128'],
     'large_images.py': ['--steps', '12', '--batch-size', '2', '--side', '32'],
+    'transformer_lm.py': ['--steps', '12', '--batch-size', '4', '--units', '32', '--times', '12', '--vocab', '300',
+                          '--max-tokens', '20000'],
 }
 
 # Example, launcher, workers, servers, arguments.
@@ -42,6 +44,15 @@ SPLIT = [('alexnet.py', 'horovodrun', 4, 1, [], 'dense0_fwd +FullyConnected +sam
          ('large_images.py', 'horovodrun', 4, 1, [], 'conv0_fwd +Convolution +height 4'),
          ('large_images.py', 'launch.py', 2, 1, ['--plan', 'plan.json'], 'conv0_fwd +Convolution +width 2'),
          ('alexnet.py', 'none', 1, 0, [], 'dense0_fwd +FullyConnected +whole')]
+
+# A Transformer: the same, and what the report says of a projection, and of the part of all weights on worker 0.
+TRANSFORMERS = [('transformer_lm.py', 'horovodrun', 4, 1, ['--plan', 'megatron:model=2,batch=2'],
+                 'layer0_attention_query_fwd +FullyConnected +samples 2 x channels 2'),
+                ('transformer_lm.py', 'launch.py', 2, 1, [], 'layer0_attention_softmax0 +softmax +heads 2'),
+                slow('transformer_lm.py', 'horovodrun', 2, 1, ['--plan', 'data_parallel'],
+                     'layer0_attention_softmax0 +softmax +samples 2'),
+                slow('transformer_lm.py', 'none', 1, 0, ['--plan', 'data_parallel'],
+                     'layer0_attention_softmax0 +softmax +whole')]
 SEARCHED = ('alexnet.py', 'horovodrun', 2, 1, ['--plan', 'auto', '--cluster', 'cluster.json'])
 
 # All lines of a demo, each once but for parameters in the plan.
@@ -123,13 +134,13 @@ def test_demo(expected, tmp_path):
     assert final_metric(output) == pytest.approx(expected['word_lm.py'], rel=0.02)
 
 
-def check_losses(output):
-    """The losses that one worker prints are those of one process."""
+def check_losses(output, last=3.0):
+    """The losses that one worker prints are those of one process; the last one is below `last`."""
     found = [tuple(map(float, one)) for one in LOSSES.findall(output)]
     assert [one[0] for one in found] == [10, 12], output
     for _, loss, alone in found:
         assert loss == pytest.approx(alone, rel=1e-3)
-    assert found[0][1] != found[1][1] < 3
+    assert found[0][1] != found[1][1] < last
 
 
 @pytest.mark.parametrize('command', SPLIT, ids=lambda command: '-'.join(map(str, command[:3])))
@@ -140,6 +151,15 @@ def test_loss_of_a_split_network_is_that_of_one_process(command, tmp_path):
     check_losses(output)
     assert re.search(command[5], output), output
     assert mx.nd.load(whole)['0.weight'].shape[1] == 3
+
+
+@pytest.mark.parametrize('example, launcher, workers, servers, args, told', TRANSFORMERS)
+def test_loss_of_a_split_transformer_is_that_of_one_process(example, launcher, workers, servers, args, told, tmp_path):
+    whole = str(tmp_path / 'whole.params')
+    output = run(example, launcher, workers, servers, args + ['--save', whole]).output
+    check_losses(output, last=5.5)  # log(300) is 5.7
+    assert re.search(told, output), output
+    assert mx.nd.load(whole)['embedding.weight'].shape == (300, 32)
 
 
 @pytest.mark.slow  # test_planner trains by what it found, too

@@ -10,6 +10,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.plan_json import from_json, load, save
 from mxhybrid.parallel.plans.strategies import layers
+from mxhybrid.parallel.runtime.joint_work import joint_operators
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.box import size_of
 
@@ -90,6 +91,14 @@ def test_an_odd_vocabulary_is_tied_to_its_rows():
     graph, dimensions = network('gpt').graph()
     shards = NetworkShards(graph, megatron(4).resolve(graph, dimensions, 4).splits)
     assert [shards.weights.boxes('words_weight')[rank][0] for rank in range(4)] == [(0, 3), (3, 7), (7, 10), (10, 14)]
+
+
+def test_copies_are_reported_as_a_choice_of_the_plan():
+    graph, dimensions = network('gpt').graph()
+    splits = megatron(2).resolve(graph, dimensions, 2).splits
+    notes = joint_operators(graph, dimensions, splits, 2)
+    reasons = {graph.label(graph.operators[number]): note for number, note in notes.items()}
+    assert reasons['layer0_norm1'].endswith(': the plan has copies of it') and 'layer0_query' not in reasons
 
 
 def test_another_number_of_workers_is_refused():
