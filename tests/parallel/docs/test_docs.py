@@ -154,7 +154,8 @@ def check_example(env, words, folder):
     """Examples: test_examples runs that command line, with arguments that make it small behind it."""
     tested = [as_typed(job_command(REPOSITORY / 'examples' / name, launcher, workers, servers, args))
               for name, launcher, workers, servers, args, *_ in (
-                  test_examples.ALONE + test_examples.TOGETHER + test_examples.SPLIT + [test_examples.SEARCHED])]
+                  test_examples.ALONE + test_examples.TOGETHER + test_examples.SPLIT + test_examples.TRANSFORMERS
+                  + [test_examples.SEARCHED])]
     assert not env
     assert words in tested
 

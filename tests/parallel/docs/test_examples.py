@@ -45,14 +45,14 @@ SPLIT = [('alexnet.py', 'horovodrun', 4, 1, [], 'dense0_fwd +FullyConnected +sam
          ('large_images.py', 'launch.py', 2, 1, ['--plan', 'plan.json'], 'conv0_fwd +Convolution +width 2'),
          ('alexnet.py', 'none', 1, 0, [], 'dense0_fwd +FullyConnected +whole')]
 
-# A Transformer: the same, and what the report says of a projection, and of the part of all weights on worker 0.
-TRANSFORMERS = [('transformer_lm.py', 'horovodrun', 4, 1, ['--plan', 'megatron:model=2,batch=2'],
-                 'layer0_attention_query_fwd +FullyConnected +samples 2 x channels 2'),
-                ('transformer_lm.py', 'launch.py', 2, 1, [], 'layer0_attention_softmax0 +softmax +heads 2'),
-                slow('transformer_lm.py', 'horovodrun', 2, 1, ['--plan', 'data_parallel'],
-                     'layer0_attention_softmax0 +softmax +samples 2'),
-                slow('transformer_lm.py', 'none', 1, 0, ['--plan', 'data_parallel'],
-                     'layer0_attention_softmax0 +softmax +whole')]
+# A Transformer: the same.
+TRANSFORMERS = [('transformer_lm.py', 'horovodrun', 4, 1, [], 'layer0_attention_softmax0 +softmax +heads 4'),
+                ('transformer_lm.py', 'launch.py', 2, 1, ['--plan', 'megatron'],
+                 'layer0_attention_query_fwd +FullyConnected +channels 2')]
+SLOW_TRANSFORMERS = [('transformer_lm.py', 'horovodrun', 4, 1, ['--plan', 'sequence:model=2,batch=2'],
+                      'layer0_norm1_layernorm0 +LayerNorm +samples 2 x length 2'),
+                     ('transformer_lm.py', 'none', 1, 0, ['--plan', 'data_parallel'],
+                      'layer0_attention_softmax0 +softmax +whole')]
 SEARCHED = ('alexnet.py', 'horovodrun', 2, 1, ['--plan', 'auto', '--cluster', 'cluster.json'])
 
 # All lines of a demo, each once but for parameters in the plan.
@@ -153,12 +153,13 @@ def test_loss_of_a_split_network_is_that_of_one_process(command, tmp_path):
     assert mx.nd.load(whole)['0.weight'].shape[1] == 3
 
 
-@pytest.mark.parametrize('example, launcher, workers, servers, args, told', TRANSFORMERS)
-def test_loss_of_a_split_transformer_is_that_of_one_process(example, launcher, workers, servers, args, told, tmp_path):
+@pytest.mark.parametrize('command', [*TRANSFORMERS, *map(slow, SLOW_TRANSFORMERS)],
+                         ids=lambda command: '-'.join(map(str, command[:3])))
+def test_loss_of_a_split_transformer_is_that_of_one_process(command, tmp_path):
     whole = str(tmp_path / 'whole.params')
-    output = run(example, launcher, workers, servers, args + ['--save', whole]).output
+    output = run(*command[:4], command[4] + ['--save', whole]).output
     check_losses(output, last=5.5)  # log(300) is 5.7
-    assert re.search(told, output), output
+    assert re.search(command[5], output), output
     assert mx.nd.load(whole)['embedding.weight'].shape == (300, 32)
 
 

@@ -78,6 +78,15 @@ def test_a_rank_has_its_part_of_weights_and_state(sequence):
     assert max(held) <= 0.27 * sum(map(math.prod, graph.parameters.values()))
 
 
+@pytest.mark.parametrize('name, weight', [('gpt of one projection', 'layer0_qkv_weight'), ('gluonnlp', 'query_weight')])
+def test_no_rank_has_a_projection_of_which_it_needs_a_part(name, weight):
+    """Neither where one projection makes queries, keys and values, nor where their weights are woven together."""
+    graph, dimensions = network(name).graph()
+    shards = NetworkShards(graph, megatron(4).resolve(graph, dimensions, 4).splits)
+    sizes = {size_of(box) for box in shards.weights.boxes(weight).values()}
+    assert sizes == {math.prod(graph.parameters[weight]) // 4}
+
+
 @pytest.mark.parametrize('samples, expected', [(1, (0, 1)), (2, (0, 1, 4, 5))])
 def test_with_fewer_samples_than_groups_some_groups_have_them(samples, expected):
     graph, dimensions = network('gpt', samples).graph()
