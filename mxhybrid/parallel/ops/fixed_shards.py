@@ -1,10 +1,10 @@
 """Shards of operators that read parameters and constants alone, as the concatenation of a layer's weights."""
-from typing import Optional
+from typing import Iterator, Optional, Tuple
 
-from ..sharding.box import Box
+from ..sharding.box import Box, full
 from ..sharding.split import OutputShard
-from .graph import Graph, Operator
-from .registry import rule_of
+from .graph import Entry, Graph, Operator
+from .registry import is_elementwise, rule_of
 from .rule import OperatorShard
 
 
@@ -22,3 +22,21 @@ def shard_of_fixed(graph: Graph, operator: Operator, box: Box) -> Optional[Opera
            for is_cut, (low, high), count, can_split, grain in limits):
         return None
     return rule.shard(graph, operator, OutputShard(box))
+
+
+def weight_boxes(graph: Graph, entry: Entry, box: Box) -> Iterator[Tuple[str, Box]]:
+    """Yield the parameters of which a box of a parameter, or of an operator on weights alone, is computed, and their
+    boxes that are read.
+    """
+    operator = graph.operators[entry[0]]
+    if operator.op == 'null':
+        yield operator.name, box
+        return
+    shard = None if is_elementwise(operator) else shard_of_fixed(graph, operator, box)
+    for position, source in enumerate(operator.inputs):
+        if is_elementwise(operator):
+            read: Optional[Box] = box
+        else:
+            read = full(graph.shapes[source]) if shard is None else shard.inputs[position]
+        if read is not None:
+            yield from weight_boxes(graph, source, read)

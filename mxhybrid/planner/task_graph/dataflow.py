@@ -18,13 +18,14 @@ class WeightReader(NamedTuple):
     number : int
         The number of the operator.
     input_index : int
-    needs_whole : bool
-        Whether each shard of the operator needs the whole weight.
+    is_direct : bool
+        Whether a shard of the operator reads the box of the weight that it reads of its input: the input is the weight,
+        or computed of it elementwise.
     """
 
     number: int
     input_index: int
-    needs_whole: bool
+    is_direct: bool
 
 
 class Dataflow:
@@ -79,18 +80,22 @@ class Dataflow:
         for operator in graph.computing:
             for input_index, (source, _) in enumerate(operator.inputs):
                 if source in graph.fixed:
-                    for name, needs_whole in self._parameters_below(graph.operators[source], False):
-                        self.readers[name].append(WeightReader(operator.number, input_index, needs_whole))
+                    for name, is_direct in self._parameters_below(graph.operators[source], True).items():
+                        self.readers[name].append(WeightReader(operator.number, input_index, is_direct))
         self._trace_gradients(set(frozen))
         self.tables = {graph.operators[number].name for number in graph.tables}
         self.keys = self._number_blocks()
 
-    def _parameters_below(self, operator: Operator, needs_whole: bool) -> List[Tuple[str, bool]]:
-        """Return the parameters that a value is computed from, if it depends on parameters only."""
+    def _parameters_below(self, operator: Operator, is_direct: bool) -> Dict[str, bool]:
+        """Return the parameters that a value is computed from, if it depends on parameters only, and whether boxes of
+        them are the same as those of the value.
+        """
         if operator.op == 'null':
-            return [(operator.name, needs_whole)]
-        return [parameter for source, _ in operator.inputs for parameter in self._parameters_below(
-            self.graph.operators[source], needs_whole or not is_elementwise(operator))]
+            return {operator.name: is_direct}
+        below: Dict[str, bool] = {}
+        for source, _ in operator.inputs:
+            below.update(self._parameters_below(self.graph.operators[source], is_direct and is_elementwise(operator)))
+        return below
 
     def _trace_gradients(self, frozen: Set[str]) -> None:
         graph = self.graph

@@ -1,13 +1,15 @@
 """The tasks of weights: sums of their gradients, transfers of rows of tables, and updates."""
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ...base.settings import TablePlan
+from ...parallel.ops.fixed_shards import weight_boxes
+from ...parallel.sharding.box import Box, bounding_box
 from ...parallel.sharding.split import Split
 from ...parallel.sharding.weight_layout import WeightLayouts
 from ..cluster.machine_model import Machine
-from .dataflow import Dataflow
+from .dataflow import Dataflow, WeightReader
 from .memo import Memo
 from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
 from .redistribution import RankBoxes, interned_boxes
@@ -76,11 +78,10 @@ class WeightTasks:
 
     def _make_shards(self, name: str, splits: Sequence[Split]) -> WeightShards:
         shape = self._dataflow.parameters[name]
-        needed = [(self._sharded(reader.number, split).input_boxes(reader.input_index), reader.needs_whole)
+        needed = [self._boxes_read(name, reader, self._sharded(reader.number, split).input_boxes(reader.input_index))
                   for reader, split in zip(self._dataflow.readers[name], splits)]
-        boxes = self._memo.once(
-            ('weight boxes', shape) + tuple((boxes.id, needs_whole) for boxes, needs_whole in needed),
-            self._weight_boxes, shape, needed)
+        boxes = self._memo.once(('weight boxes', shape) + tuple(boxes.id for boxes in needed),
+                                self._weight_boxes, shape, needed)
         element_bytes = self._itemsizes[name] * (2 + self._states if name in self._trained else 1)
         return self._memo.once(('weight', boxes.id, shape, element_bytes), self._sized_shards, boxes, shape,
                                element_bytes)
@@ -92,14 +93,31 @@ class WeightTasks:
             (boxes.boxes == whole_boxes(shape, boxes).boxes).all())
         return WeightShards(boxes, size_bytes, is_replicated)
 
-    def _weight_boxes(self, shape: Tuple[int, ...], needed: List[Tuple[RankBoxes, bool]]) -> RankBoxes:
-        """Return the boxes that ranks hold, given the boxes that readers need, or that they need the whole weight."""
-        first_boxes, needs_whole = needed[0]
-        if len(needed) == 1 and not needs_whole and (first_boxes.boxes == first_boxes.boxes[:1]).all():
-            return first_boxes  # all ranks read the same box
+    def _boxes_read(self, name: str, reader: WeightReader, boxes: RankBoxes) -> RankBoxes:
+        """Return the boxes of a weight that ranks read, given those of the reader's input."""
+        if reader.is_direct:
+            return boxes
+        return self._memo.once(('boxes read', name, reader.number, reader.input_index, boxes.id),
+                               self._boxes_below, name, reader, boxes)
+
+    def _boxes_below(self, name: str, reader: WeightReader, boxes: RankBoxes) -> RankBoxes:
+        graph = self._dataflow.graph
+        entry = graph.operators[reader.number].inputs[reader.input_index]
+        read: Dict[int, List[Box]] = {}
+        for rank, box in boxes.by_rank.items():
+            for parameter, parameter_box in weight_boxes(graph, entry, box):
+                if parameter == name:
+                    read.setdefault(rank, []).append(parameter_box)
+        found = RankBoxes.from_boxes({rank: bounding_box(of_rank) for rank, of_rank in read.items()})
+        return interned_boxes(self._memo, found.ranks, found.boxes)
+
+    def _weight_boxes(self, shape: Tuple[int, ...], needed: List[RankBoxes]) -> RankBoxes:
+        """Return the boxes that ranks hold, given the boxes that readers need."""
+        if len(needed) == 1 and (needed[0].boxes == needed[0].boxes[:1]).all():
+            return needed[0]  # all ranks read the same box
         weights = WeightLayouts({'': shape})
-        for boxes, needs_whole in needed:
-            for rank, box in (whole_boxes(shape, boxes) if needs_whole else boxes).by_rank.items():
+        for boxes in needed:
+            for rank, box in boxes.by_rank.items():
                 weights.require('', rank, box)
         held = RankBoxes.from_boxes(weights.boxes(''))
         return interned_boxes(self._memo, held.ranks, held.boxes)
