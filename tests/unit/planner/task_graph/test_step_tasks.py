@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.ops.registry import collectives
+from mxhybrid.parallel.ops.registry import collective_of, collectives
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
+from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
@@ -50,6 +52,37 @@ def planned():
 @pytest.fixture(scope='module')
 def space(planned):
     return SearchSpace(planned.model.dataflow, RANKS, 1)
+
+
+class JointAttention(nn.HybridBlock):
+    """Self-attention of (times, samples, features) whose projection has a weight that is made of three."""
+
+    def __init__(self, heads=4, features=2, width=6):
+        super().__init__(prefix='net_')
+        self._heads, self._width = heads, width
+        with self.name_scope():
+            for name in ('query', 'key', 'value'):
+                setattr(self, name, self.params.get(name + '_weight', shape=(heads * features, width)))
+            self.out = nn.Dense(width, in_units=heads * features, flatten=False)
+
+    def hybrid_forward(self, F, data, query, key, value):
+        weights = [F.reshape(weight, shape=(self._heads, -1, self._width)) for weight in (query, key, value)]
+        joint = F.reshape(F.concat(*weights, dim=1), shape=(-3, 0))
+        apart = F.FullyConnected(data, joint, num_hidden=24, no_bias=True, flatten=False)
+        scores = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(apart, heads=self._heads))
+        return self.out(F.contrib.interleaved_matmul_selfatt_valatt(apart, scores, heads=self._heads))
+
+
+@pytest.fixture(scope='module')
+def attention():
+    net = JointAttention()
+    net.initialize()
+    return Planner(net, (5, 8, 6), cluster(RANKS), Times(), batch_axis=1)
+
+
+@pytest.fixture(scope='module')
+def attention_space(attention):
+    return SearchSpace(attention.model.dataflow, RANKS, 1)
 
 
 def python_model_of(planned):
@@ -143,6 +176,17 @@ def successors(content):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_redistributions_are_those_of_split_networks(planned, space, data):
+    check_redistributions(planned, space, data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_redistributions_of_attention_are_those_of_split_networks(attention, attention_space, data):
+    check_redistributions(attention, attention_space, data)
+
+
+def check_redistributions(planned, space, data):
+    """Compare the predicted redistributions of drawn splits with those of the programs of split networks."""
     problem = PlanEvaluator(planned.model, space)
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
     graph, model = planned.graph, planned.model
@@ -157,8 +201,8 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
         predicted += [(int(unit.transfers.elements.sum()) * itemsize,
                        int(reversed_transfers(unit.transfers, unit.gradient_ranks).elements.sum()) * itemsize)
                       for unit in model.flow(entry, producer_and_readers).redistributions]
-    joint = [operator for operator in graph.computing if operator.op == 'BatchNorm'
-             and collectives()['BatchNorm'].applies(graph, operator, splits[operator.number])]
+    joint = [operator for operator in graph.computing for collective in [collective_of(collectives(), operator)]
+             if collective is not None and collective.applies(graph, operator, splits[operator.number])]
     assert len(predicted) + len(joint) == len(expected)
     for both_directions in predicted:
         expected.remove(both_directions)
@@ -168,6 +212,26 @@ def test_redistributions_are_those_of_split_networks(planned, space, data):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_weights_are_sharded_as_in_split_networks(planned, space, data):
+    check_weights(planned, space, data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_weights_of_attention_are_sharded_as_in_split_networks(attention, attention_space, data):
+    check_weights(attention, attention_space, data)
+
+
+def test_a_rank_with_half_of_the_heads_needs_half_of_each_weight(attention):
+    joint = next(operator for operator in attention.graph.computing if operator.op == 'FullyConnected')
+    splits = {**attention.splits(data_parallel()), joint.number: Split([1, 1, 2], [0, 1])}
+    readers = attention.model.dataflow.readers['net_query_weight']
+    operators = [attention.model.operator(reader.number, splits[reader.number]) for reader in readers]
+    boxes = attention.model.weights.shards('net_query_weight', operators).boxes.by_rank
+    assert boxes == {0: ((0, 4), (0, 6)), 1: ((4, 8), (0, 6))}
+
+
+def check_weights(planned, space, data):
+    """Compare the predicted shards of weights with those of split networks, for drawn splits."""
     problem = PlanEvaluator(planned.model, space)
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
     weights = NetworkShards(planned.graph, splits).weights
