@@ -209,8 +209,8 @@ def megatron(model: int, batch: int = 1, sequence: bool = False) -> Plan:
     Attention is split over heads: the projections that make queries, keys and values over their outputs, the projection
     behind attention over its inputs.  Where two dense layers have an activation between them, the first is split
     over its outputs, the second over its inputs.  Embeddings, the output layer and its softmax are split over the
-    vocabulary.  LayerNorm, residual sums and all other operators are computed by every worker of a group; Dropout is split over
-    times, since copies would draw other numbers.
+    vocabulary.  LayerNorm, residual sums and all other operators are computed by every worker of a group; Dropout is
+    split over times, since copies would draw other numbers.
 
     Parameters
     ----------
