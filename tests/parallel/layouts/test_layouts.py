@@ -21,6 +21,10 @@ def grid(model=1, batch=1, domain=()):
     return {'plan': 'grid', 'model': model, 'batch': batch, 'domain': list(domain)}
 
 
+def megatron(model, batch=1, sequence=False):
+    return {'plan': 'megatron', 'model': model, 'batch': batch, 'sequence': sequence}
+
+
 CHANNELS = {'conv*_fwd': {'channels': 4}, 'dense0_fwd': {'addends': 4}}
 VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_softmax*': {'channels': 4},
               '*pick*': {'addends': 4}}
@@ -57,6 +61,8 @@ WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimize
 #: The trainings of one job, one after the other, each as a job of its own would make it.
 OTHERS = {
     'a language model': {'net': 'language_model', **WORDS}, 'cells': {'net': 'cells', **WORDS},
+    'a transformer': {'net': 'gpt', 'plans': [DATA, megatron(4), megatron(2, 2), megatron(4, sequence=True), megatron(
+        2, 2, True), {'attention_*': {'heads': 2, 'samples': 2}}, 1]},
     'pooled': {'net': 'pooled', 'plans': POOLED}, 'averaged': {'net': 'averaged', 'plans': POOLED},
     'fewer samples than workers': {'net': 'cnn', 'batch': 2, 'plans': [
         grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]},
@@ -120,6 +126,11 @@ def test_convolutions_and_dense_layers(request, launcher, env):
 def test_others(others, name):
     given = OTHERS[name]
     check(others[name], given['plans'], 1e-5 if given.get('dtype') == 'float32' else 1e-10)
+
+
+def test_each_worker_has_its_part_of_a_transformer(others):
+    whole = others['a transformer'][0][0]['held']
+    assert all(outcome['held'] < 0.32 * whole for found in others['a transformer'] for outcome in (found[1], found[3]))
 
 
 @pytest.mark.parametrize('name', ['pooled', 'averaged'])

@@ -103,7 +103,11 @@ def compare(net, expected):
         part, value = shard_of(param), param.data().asnumpy()
         if part is None or part.box is not None:
             whole = expected[name]
-            mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
+            if part is None:
+                mine = whole
+            else:  # a box has a range for each factor of a dimension
+                apart = whole.reshape([count for factors in part._factors for count in factors])
+                mine = apart[tuple(slice(*one) for one in part.box)].reshape(part.shape)
             assert mine.shape == value.shape, name
             worst = max(worst, float(np.abs(mine - value).max() / largest))
     return worst

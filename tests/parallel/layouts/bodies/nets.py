@@ -6,7 +6,7 @@ from mxnet.gluon.model_zoo import vision
 
 #: Whether the network takes labels, too, and gives losses.
 HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'unruly': False, 'dense': False,
-            'language_model': True, 'cells': True, 'alexnet': False, 'resnet': False, 'inception': False,
+            'language_model': True, 'cells': True, 'gpt': True, 'alexnet': False, 'resnet': False, 'inception': False,
             'densenet': False}
 WORDS, TIMES = 41, 5
 
@@ -94,6 +94,51 @@ def language_model():
 def cells():
     """The same language model, cell by cell."""
     return _LanguageModel(False)
+
+
+class _Attention(gluon.HybridBlock):
+    """Attention of 4 heads to former times; one projection makes queries, keys and values."""
+
+    def __init__(self, units):
+        super().__init__(prefix='attention_')
+        with self.name_scope():
+            self.joint = nn.Dense(3 * units, flatten=False, in_units=units)
+            self.out = nn.Dense(units, flatten=False, in_units=units)
+
+    def hybrid_forward(self, F, x):
+        joint = F.transpose(F.reshape(self.joint(x), shape=(0, 0, 3, 4, -1)), axes=(2, 0, 3, 1, 4))
+        query, key, value = F.split(joint, num_outputs=3, axis=0, squeeze_axis=True)
+        scores = F.linalg.gemm2(query, key, transpose_b=True)
+        times = F.arange(TIMES)
+        later = F.broadcast_lesser(F.reshape(times, shape=(-1, 1)), F.reshape(times, shape=(1, -1)))
+        mask = F.cast(F.reshape(later, shape=(1, 1, TIMES, TIMES)), 'float64') * -1e9
+        context = F.linalg.gemm2(F.softmax(F.broadcast_add(scores, mask)), value)
+        return self.out(F.reshape(F.transpose(context, axes=(0, 2, 1, 3)), shape=(0, 0, -1)))
+
+
+class _Gpt(gluon.HybridBlock):
+    """A layer of attention and two dense layers; embedding and output layer have one weight."""
+
+    def __init__(self, units=16):
+        super().__init__(prefix='gpt_')
+        with self.name_scope():
+            self.words = nn.Embedding(WORDS, units)
+            self.attention = _Attention(units)
+            self.first_norm, self.second_norm = nn.LayerNorm(in_channels=units), nn.LayerNorm(in_channels=units)
+            self.wide = nn.Dense(40, flatten=False, in_units=units, activation='tanh')
+            self.narrow = nn.Dense(units, flatten=False, in_units=40)
+            self.output = nn.Dense(WORDS, flatten=False, in_units=units, use_bias=False, params=self.words.params)
+
+    def hybrid_forward(self, F, ids, labels):
+        x = self.words(ids)
+        x = x + self.attention(self.first_norm(x))
+        x = x + self.narrow(self.wide(self.second_norm(x)))
+        return F.mean(-F.pick(F.log_softmax(self.output(x)), labels), axis=1)
+
+
+def gpt():
+    """A language model with attention."""
+    return _Gpt()
 
 
 def _of_the_zoo(name):
