@@ -18,7 +18,7 @@ _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 
 
 #: Keys of a plan by its kind, of an operator, and of all plans.
-_KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'}, 'megatron': {'model', 'batch', 'sequence'},
+_KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'}, 'megatron': {'model', 'batch', 'sequence'},
          'explicit': {'model', 'workers', 'cluster', 'operators'}}
 _OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
 _COMMON = {'format', 'plan', 'tables', 'dense'}
@@ -42,7 +42,7 @@ def _from_json(value: Mapping[str, Any]) -> Plan:
     if kind == 'one_weird_trick':
         return OneWeirdTrick()
     if kind == 'grid':
-        return grid(value.get('model', 1), value.get('batch', 1), value.get('domain', ()))
+        return grid(value.get('model', 1), value.get('batch', 1), value.get('domain', ()), value.get('sequence', 1))
     if kind == 'megatron':
         if 'model' not in value:
             raise InputError("plan: 'megatron' has no model: give the number of workers of a group")

@@ -1,6 +1,7 @@
 """Kinds of plans: grids, the one weird trick, patterns of layers, and lists of all operators."""
 import copy
 import fnmatch
+import itertools
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
@@ -27,16 +28,16 @@ class Grid(Plan):
     SPAA 2018): see :func:`grid`.
     """
 
-    def __init__(self, model: int, batch: int, domain: Tuple[int, ...]):
-        self.model, self.batch, self.domain = model, batch, domain
+    def __init__(self, model: int, batch: int, domain: Tuple[int, ...], sequence: int = 1):
+        self.model, self.batch, self.domain, self.sequence = model, batch, domain, sequence
         self.name = 'grid of ' + (' x '.join('%s %s' % (what, value) for what, value in (
-            ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain)))) if value not in (1, ''))
-            or 'batch 1')
+            ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain))), ('sequence', sequence))
+            if value not in (1, '')) or 'batch 1')
 
     @property
     def ranks(self) -> int:
         """The number of ranks that it is for."""
-        count = self.model * self.batch
+        count = self.model * self.batch * self.sequence
         for degree in self.domain:
             count *= degree
         return count
@@ -54,6 +55,10 @@ class Grid(Plan):
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
         """Return the request, see :meth:`Plan.request`."""
         kind = rule_of(operator).layer_kind
+        if self.sequence > 1 and kind != 'convolution':
+            over_times = self._over_times(graph, dimensions, operator, kind == 'dense')
+            if over_times is not None:
+                return over_times
         if kind == 'dense':
             model = ranks // self.batch
             return SplitRequest({'samples': self.batch, 'channels': model})
@@ -66,8 +71,33 @@ class Grid(Plan):
             return SplitRequest(degrees)
         return None
 
+    def _over_times(self, graph: Graph, dimensions: Dimensions, operator: Operator, is_dense: bool
+                    ) -> Optional[SplitRequest]:
+        """Return the request of an operator that is split over times; None if it cannot be.
+
+        Dense layers have `sequence` ranges of times and `model` ranges of outputs, others have both together of times.
+        Rank ``(b * sequence + s) * model + m`` has the samples b, wherever samples and times are.
+        """
+        names = dimensions.names(operator)
+        if 'samples' not in names or 'length' not in names:
+            return None
+        degrees = {'samples': self.batch, 'length': self.sequence if is_dense else self.sequence * self.model}
+        if is_dense:
+            degrees['channels'] = self.model
+        limits = dict(zip(names, rule_of(operator).limits(graph, operator)))
+        if any(name not in names or limits[name] < degree for name, degree in degrees.items()):
+            return None
+        ranks = []
+        for position in itertools.product(*(range(degrees.get(name, 1)) for name in names)):
+            rank = 0
+            for name in ('samples', 'length', 'channels'):
+                rank = rank * degrees.get(name, 1) + (position[names.index(name)] if name in degrees else 0)
+            ranks.append(rank)
+        return SplitRequest(degrees, 1, ranks)
+
     def _layers_as_json(self) -> Dict[str, Any]:
-        return {'plan': 'grid', 'model': self.model, 'batch': self.batch, 'domain': list(self.domain)}
+        value = {'plan': 'grid', 'model': self.model, 'batch': self.batch, 'domain': list(self.domain)}
+        return {**value, 'sequence': self.sequence} if self.sequence > 1 else value
 
 
 class OneWeirdTrick(Plan):
@@ -246,12 +276,13 @@ def data_parallel() -> Plan:
     return Plan()
 
 
-def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
+def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = (), sequence: int = 1) -> Plan:
     """Split over a grid of workers, whose factors multiply to their number (Gholami et al., SPAA 2018).
 
     Dense layers are split over ``batch`` ranges of samples and all other factors together of outputs (their "1.5D"
     product), convolutions over samples, or with `domain` over ``batch`` ranges of samples and those of height and
-    width.
+    width.  With `sequence`, dense layers are also split over the times of sequences, and all other operators over
+    ``sequence`` x ``model`` ranges of times; attention gathers keys and values.
 
     Parameters
     ----------
@@ -261,18 +292,25 @@ def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
         The number of ranges of samples.
     domain : sequence of int, optional
         The number of ranges of the height of images, or of height and width.
+    sequence : int, optional
+        The number of ranges of the times of sequences; without `domain`.
 
     Raises
     ------
     InputError
-        A factor that is not a whole number of at least 1; when the plan is used, factors for another number of workers.
+        A factor that is not a whole number of at least 1, or `domain` and `sequence` together; when the plan is used,
+        factors for another number of workers.
     """
     if not _are_whole(domain):
         raise InputError('grid: domain=%r: give a list of whole numbers of at least 1' % (domain,))
-    for what, value in [('model', model), ('batch', batch)] + [('domain', count) for count in domain]:
+    factors = [('model', model), ('batch', batch), ('sequence', sequence)] + [('domain', count) for count in domain]
+    for what, value in factors:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError('grid: %s=%r: give whole numbers of at least 1' % (what, value))
-    return Grid(model, batch, tuple(domain))
+    if sequence > 1 and domain:
+        raise InputError('grid: domain=%s and sequence=%d: give domain for images, or sequence for sequences'
+                         % (list(domain), sequence))
+    return Grid(model, batch, tuple(domain), sequence)
 
 
 def one_weird_trick() -> Plan:

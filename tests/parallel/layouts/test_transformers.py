@@ -3,15 +3,15 @@ import numpy as np
 import pytest
 
 from mxhybrid.parallel.plans.megatron import megatron
-from mxhybrid.parallel.plans.strategies import layers
+from mxhybrid.parallel.plans.strategies import grid, layers
 
 from ...helpers.split_networks import Ranks, run_whole
 from ...helpers.transformers import NAMES, network
 
 #: Plans by the number of ranks.
 PLANS = {2: [megatron(2), megatron(2, sequence=True)],
-         4: [megatron(4), megatron(2, 2), megatron(2, 2, True), megatron(4, sequence=True),
-             layers({'*': {'heads': 2, 'samples': 2}})]}
+         4: [megatron(4), megatron(2, 2), megatron(2, 2, True), megatron(4, sequence=True), grid(2, sequence=2),
+             grid(1, 2, sequence=2), layers({'*': {'heads': 2, 'samples': 2}})]}
 
 
 @pytest.fixture(scope='module')

@@ -9,7 +9,7 @@ from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.plan_json import from_json, load, save
-from mxhybrid.parallel.plans.strategies import layers
+from mxhybrid.parallel.plans.strategies import grid, layers
 from mxhybrid.parallel.runtime.joint_work import joint_operators
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.box import size_of
@@ -187,3 +187,34 @@ def test_heads_that_cannot_be_split_are_refused(by_pattern, words):
     with pytest.raises(InputError) as raised:
         split_by(layers(by_pattern), 'gpt', 4)
     assert words in str(raised.value)
+
+
+# -- grids over times ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name, score', [('gpt', 'gemm20'), ('sockeye', 'interleaved_matmul_encdec_qk0')])
+def test_a_grid_over_times(name, score):
+    found = split_by(grid(2, 1, sequence=3), name, 6)
+    dense_layer = 'layer0_query' if name == 'gpt' else 'self_in'
+    assert words_of(*found, dense_layer) == {'length': 3, 'channels': 2}
+    assert words_of(*found, 'softmax0') == {'length': 6}
+    batched = split_by(grid(1, 2, sequence=2), name, 4)
+    assert words_of(*batched, score) == {'samples': 2, 'length': 2}
+    norm = 'layer0_norm1' if name == 'gpt' else 'norm1'
+    assert batched[2][norm].ranks == ((0, 1, 2, 3) if name == 'gpt' else (0, 2, 1, 3))
+
+
+@pytest.mark.parametrize('values, words', [
+    ({'sequence': 0}, 'grid: sequence=0'), ({'sequence': 2, 'domain': [2]}, 'grid: domain=[2] and sequence=2: give')],
+    ids=str)
+def test_grids_that_are_refused(values, words):
+    with pytest.raises(InputError) as raised:
+        from_json({'plan': 'grid', **values})
+    assert words in str(raised.value)
+
+
+def test_a_file_keeps_a_grid_over_times(tmp_path):
+    path = str(tmp_path / 'plan.json')
+    save(path, grid(2, 3, sequence=4))
+    assert load(path).as_json() == grid(2, 3, sequence=4).as_json() and load(path).ranks == 24
+    assert 'sequence' not in grid(2).as_json()
