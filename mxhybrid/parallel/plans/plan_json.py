@@ -18,8 +18,8 @@ _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 
 
 #: Keys of a plan by its kind, of an operator, and of all plans.
-_KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'}, 'megatron': {'model', 'batch', 'sequence'},
-         'explicit': {'model', 'workers', 'cluster', 'operators'}}
+_KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'},
+         'megatron': {'model', 'batch', 'sequence'}, 'explicit': {'model', 'workers', 'cluster', 'operators'}}
 _OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
 _COMMON = {'format', 'plan', 'tables', 'dense'}
 
