@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     batch_only,
     convolution,
     dense,
+    detection,
     elementwise,
     group_norm,
     indexing,

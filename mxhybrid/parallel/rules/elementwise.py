@@ -21,7 +21,8 @@ _POINTWISE = '''
     broadcast_logical_or broadcast_logical_xor _hypot_scalar _logical_and_scalar _logical_or_scalar
     _logical_xor_scalar _plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
     _mod_scalar _rmod_scalar _power_scalar _rpower_scalar _maximum_scalar _minimum_scalar _equal_scalar
-    _not_equal_scalar _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast'''.split()
+    _not_equal_scalar _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast
+    _contrib_quadratic _contrib_gradientmultiplier _contrib_round_ste _contrib_sign_ste'''.split()
 
 
 @register('Activation', 'relu', '_copy', keeps_blocked=True)

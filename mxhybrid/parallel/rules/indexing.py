@@ -1,12 +1,13 @@
 """The rules of operators that look elements up by indices."""
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of, elements_of, summed
-from ..sharding.box import Box, Range
+from ..sharding.box import Box, Range, full, shape_of
+from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
 
@@ -161,6 +162,75 @@ class BatchTake(Aligned):
         shard = super().shard(graph, operator, output_shard)
         shard.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
         return shard
+
+
+@register('gather_nd')
+class GatherElements(Aligned):
+    """gather_nd: the dimensions of the indices, and those of the data that no index names, can be split; the others are
+    read whole.
+    """
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the shortest of the lengths that indices name."""
+        data, indices = graph.inputs(operator)
+        return min(data[:indices[0]])
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        data, indices = graph.inputs(operator)
+        named, count = indices[0], len(indices) - 1
+        return [[None if at < named else count + at - named for at in range(len(data))], [None, *range(count)]]
+
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Return the sample axis of the indices, if they have one: these may name the samples of the data by number.
+        """
+        indices, named = known[1], graph.inputs(operator)[1][0]
+        data = known[0] if known[0] is None or known[0].axis >= named else None
+        if indices is None or indices.axis == 0:
+            return super().samples(graph, operator, [data, indices])
+        return super().samples(graph, operator, [data, indices]) if data is not None else [
+            indices._replace(axis=indices.axis - 1)]
+
+
+@register('scatter_nd')
+class ScatterElements(Rule):
+    """scatter_nd: the dimensions that no index names can be split."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the shortest of the lengths that indices name."""
+        return min(graph.shape(operator)[:graph.inputs(operator)[1][0]])
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for the dimensions behind those that indices name."""
+        named = graph.inputs(operator)[1][0]
+        return [at >= named for at in range(len(graph.shape(operator)))]
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        data, indices = graph.inputs(operator)
+        box = full(data[:len(indices) - 1]) + output_shard.box[indices[0]:]
+        return OperatorShard([box, full(indices)], [output_shard.box], {'shape': shape_of(output_shard.box)})
+
+
+@register('_contrib_index_copy')
+class CopyRows(Aligned):
+    """index_copy: every dimension but that of the rows can be split."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the number of rows."""
+        return axis_length(graph, operator, 0)
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        others: Alignment = [None, *range(1, len(graph.shape(operator)))]
+        return [others, [None], others]
 
 
 def shifted_indices(indices: Any, dtype: Any, own: Range) -> Any:

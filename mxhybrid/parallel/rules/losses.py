@@ -1,10 +1,11 @@
 """The rules of operators that are a loss, whatever gradient comes back to them: each copy would return all of it."""
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OnOneRank
+from ..ops.rule import OnOneRank, OperatorShard, Rule, summed
 from ..sharding.sample_axis import SampleAxis
+from ..sharding.split import OutputShard
 from .batch_only import BatchOnly
 from .elementwise import Pointwise
 
@@ -56,3 +57,29 @@ class LossOfElements(Pointwise):
                 ) -> List[Optional[SampleAxis]]:
         """Return the sample axis of the input, also where one rank computes the losses for all."""
         return [known[0]]
+
+
+@register('softmax_cross_entropy')
+class SumOfLosses(Rule):
+    """softmax_cross_entropy: the sum of the losses of all samples; addends are ranges of samples."""
+
+    index_input = 1
+
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the number of classes."""
+        return graph.inputs(operator)[0][1]
+
+    def addends(self, graph: Graph, operator: Operator) -> int:
+        """Return the number of samples."""
+        return graph.inputs(operator)[0][0]
+
+    def propagate(self, graph: Graph, operator: Operator,
+                  degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """Return degrees and addends, see :meth:`Rule.propagate`: samples that are split are addends."""
+        return ((1,), degrees[0]) if all(degree == 1 for degree in degrees[1:]) else None
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        data = graph.inputs(operator)[0]
+        rows = summed(data[0], output_shard)
+        return OperatorShard([(rows, (0, data[1])), (rows,)], [output_shard.box])

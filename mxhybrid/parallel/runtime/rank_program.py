@@ -298,10 +298,13 @@ class Program:
         inside = overlap(box, full(self.graph.shapes[entry]))
         if inside == box:
             return received
-        beyond = np.full(shape_of(box), fill, self.graph.dtypes[entry])
+        outside = np.ones(shape_of(box), self.graph.dtypes[entry])
         if inside is not None:
-            beyond[slices_in(inside, box)] = 0
-        return received + self.constant(operator, 'fill_%d' % number, beyond)
+            outside[slices_in(inside, box)] = 0
+        mask, values = (self.constant(operator, '%s_%d' % (what, number), array)
+                        for what, array in (('outside', outside), ('fill', np.full_like(outside, fill))))
+        # The gradient of a sum would be the array of the sum's own gradient.
+        return mx.sym.where(mask, values, received)
 
     def is_plain(self, entry: Entry) -> bool:
         """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place

@@ -212,6 +212,45 @@ def _sequences(x, lengths):
     return mx.sym.Group([turned, mx.sym.SequenceLast(turned, lengths, use_sequence_length=True)])
 
 
+def _single(x):
+    return mx.sym.cast(x, dtype='float32')
+
+
+def _regions(at):
+    """Regions (image, left, top, right, bottom) of three images, of numbers of shape (3, 2, 5)."""
+    numbers = mx.sym.split(mx.sym.cast(mx.sym.reshape(at, shape=(-1, 5)), 'float32'), num_outputs=5, axis=1)
+    return mx.sym.concat(mx.sym.clip(numbers[0], 0, 2), numbers[1], numbers[2], numbers[1] + numbers[3] + 1,
+                         numbers[2] + numbers[4] + 1, dim=1)
+
+
+def _boxes_of_samples(x, at):
+    """Training targets and detections of SSD, of two classes and labels of shape (3, 2, 5)."""
+    anchors = mx.sym.contrib.MultiBoxPrior(mx.sym.tanh(x), sizes=(0.5, 0.3), ratios=(1, 2), clip=True)
+    scores = mx.sym.reshape(mx.sym.Convolution(x, num_filter=9, kernel=(1, 1), name='classes'), shape=(0, 3, -1))
+    moves = mx.sym.reshape(mx.sym.Convolution(x, num_filter=12, kernel=(1, 1), name='moves'), shape=(0, -1))
+    numbers = mx.sym.split(mx.sym.cast(at, 'float32') / 14, num_outputs=5, axis=2)
+    labels = mx.sym.concat(numbers[0] > 0.2, numbers[1], numbers[2], numbers[1] + numbers[3], numbers[2] + numbers[4],
+                           dim=2)
+    targets = mx.sym.contrib.MultiBoxTarget(anchors, labels, scores, negative_mining_ratio=2,
+                                            negative_mining_thresh=0.4, overlap_threshold=0.3)
+    return mx.sym.Group([mx.sym.BlockGrad(one) for one in targets] + [
+        mx.sym.BlockGrad(mx.sym.contrib.MultiBoxDetection(mx.sym.softmax(scores, axis=1), moves, anchors)), moves,
+        mx.sym.BlockGrad(anchors)])
+
+
+def _encoded(x, y):
+    """Targets of boxes, of which the second half is matched."""
+    matches = mx.sym.cast(mx.sym.slice_axis(x, axis=2, begin=0, end=1) > 0, 'float32').reshape((0, -1))
+    shared = [mx.sym.zeros(4), mx.sym.ones(4)]
+    return list(mx.sym.contrib.box_encode(matches * 2 - 1, matches, mx.sym.abs(x), mx.sym.abs(y), *shared))
+
+
+def _definite(x):
+    """Return positive definite matrices."""
+    return mx.sym.broadcast_add(mx.sym.linalg.gemm2(x, x, transpose_b=True), mx.sym.reshape(
+        mx.sym.eye(3, dtype='float64'), shape=(1, 1, 3, 3)))
+
+
 def _two_inputs_behind_each_other(x, y):
     joint = mx.sym.concat(mx.sym.tanh(x), y, mx.sym.sin(y), dim=0)
     made = mx.sym.FullyConnected(joint, num_hidden=3, name='dense')
@@ -341,6 +380,78 @@ OPERATORS = {
                                                        output_mean_var=True))]), [(REALS, (3, 4, 3, 2))]),
     'elements between others': (lambda x, y: mx.sym.BilinearSampler(mx.sym.tanh(x), mx.sym.tanh(y)),
                                 [(REALS, (2, 3, 4, 5)), (REALS, (2, 2, 3, 6))]),
+    'regions': (lambda x, at: mx.sym.Group([make(mx.sym.tanh(x), _regions(at)) * 2 for make in (
+        lambda images, boxes: mx.sym.ROIPooling(images, boxes, pooled_size=(2, 3), spatial_scale=0.5),
+        lambda images, boxes: mx.sym.contrib.ROIAlign(images, boxes, pooled_size=(2, 2), spatial_scale=0.7,
+                                                      sample_ratio=2),
+        lambda images, boxes: mx.sym.contrib.ROIAlign(images, boxes, pooled_size=(2, 2), spatial_scale=1.0,
+                                                      position_sensitive=True, aligned=True))]),
+        [(SINGLE, (3, 8, 6, 5)), (IDS, (3, 2, 5))]),
+    'moved windows': (lambda x, offset: mx.sym.contrib.DeformableConvolution(
+        mx.sym.tanh(x), mx.sym.tanh(offset), kernel=(2, 2), num_filter=3, name='conv'),
+        [(SINGLE, (3, 2, 4, 5)), (SINGLE, (3, 8, 3, 4))]),
+    'boxes of samples': (_boxes_of_samples, [(SINGLE, (3, 2, 3, 2)), (IDS, (3, 2, 5))]),
+    'boxes that overlap': (lambda x: mx.sym.BlockGrad(mx.sym.contrib.box_nms(
+        mx.sym.abs(x), overlap_thresh=0.3, coord_start=1, score_index=0, id_index=-1, topk=3)),
+        [(EDGES, (2, 3, 5, 5))]),
+    'overlaps of boxes': (lambda x, y: mx.sym.BlockGrad(mx.sym.contrib.box_iou(mx.sym.abs(x), mx.sym.abs(y))),
+                          [(EDGES, (3, 2, 4)), (REALS, (3, 4))]),
+    'boxes by anchors': (lambda x, y: mx.sym.Group([
+        mx.sym.BlockGrad(one) for one in [mx.sym.contrib.box_decode(x, mx.sym.abs(mx.sym.slice_axis(
+            y, axis=0, begin=0, end=1))), *_encoded(x, y)]]),
+        [(SINGLE, (3, 4, 4)), (SINGLE, (3, 4, 4))]),
+    'matches': (lambda x: mx.sym.Group([mx.sym.BlockGrad(one) for one in mx.sym.contrib.bipartite_matching(
+        mx.sym.tanh(x), threshold=0.1)]), [(REALS, (3, 4, 2))]),
+    'matrices': (lambda x: mx.sym.Group([mx.sym.linalg.det(x), *mx.sym.linalg.slogdet(x), mx.sym.linalg.inverse(
+        _definite(x)), mx.sym.linalg.potri(mx.sym.linalg.potrf(_definite(x))), mx.sym.linalg.sumlogdiag(_definite(x)),
+        mx.sym.linalg.trmm(x, mx.sym.sin(x), transpose=True), mx.sym.linalg.trsm(_definite(x), x, rightside=True)]),
+        [(REALS, (3, 2, 3, 3))]),
+    'parts of matrices': (lambda x: mx.sym.Group([
+        mx.sym.linalg.makediag(mx.sym.linalg.extractdiag(mx.sym.tanh(x), offset=1) * 2, offset=-1),
+        mx.sym.linalg.maketrian(mx.sym.linalg.extracttrian(mx.sym.tanh(x), lower=False) * 2)]),
+        [(REALS, (3, 2, 4, 4))]),
+    'elements by number': (lambda x, at: mx.sym.gather_nd(mx.sym.tanh(x), mx.sym.concat(
+        mx.sym.reshape(mx.sym.repeat(mx.sym.contrib.arange_like(at, axis=0), repeats=2), shape=(1, -1)),
+        mx.sym.reshape(mx.sym.clip(at, 0, 4), shape=(1, -1)), dim=0)) * 2, [(REALS, (4, 5, 3)), (IDS, (4, 2))]),
+    'elements of all samples': (lambda x, at: mx.sym.gather_nd(
+        mx.sym.transpose(mx.sym.tanh(x)), mx.sym.clip(mx.sym.transpose(at), 0, 4)) * 2,
+        [(REALS, (4, 5)), (IDS, (3, 1))], (0, None)),
+    'elements to numbers': (lambda x, at: mx.sym.scatter_nd(
+        mx.sym.tanh(x), mx.sym.expand_dims(mx.sym.argsort(at + mx.sym.contrib.arange_like(at) / 9), axis=0),
+        shape=(7, 3, 2)) * 2, [(REALS, (5, 3, 2)), (IDS, (5,))]),
+    'rows by number': (lambda x, y, at: mx.sym.contrib.index_copy(mx.sym.tanh(x), mx.sym.cast(mx.sym.argsort(
+        at), 'int32'), mx.sym.sin(y)) * 2, [(REALS, (7, 3, 2)), (REALS, (4, 3, 2)), (IDS, (4,))],
+        (1, 1, None)),
+    'a sum of losses': (lambda x, at: mx.sym.softmax_cross_entropy(mx.sym.tanh(x), at) * 2,
+                        [(REALS, (5, 3)), (_classes, (5,))]),
+    'straight through': (lambda x: mx.sym.Group([mx.sym.contrib.round_ste(x * 3), mx.sym.contrib.sign_ste(
+        x), mx.sym.contrib.gradientmultiplier(mx.sym.tanh(x), scalar=-2.0), mx.sym.contrib.quadratic(
+            x, a=2.0, b=1.0, c=0.5)]), [(EDGES, (4, 3))]),
+    'order of ties': (lambda x: mx.sym.Group([
+        mx.sym.sort(x, axis=0, is_ascend=False), mx.sym.topk(x, axis=1, k=2, ret_typ='value', is_ascend=True),
+        *[mx.sym.BlockGrad(one) for one in (
+            mx.sym.argsort(x, axis=-2, is_ascend=False), mx.sym.topk(x, axis=-1, k=2, ret_typ='mask'),
+            mx.sym.topk(x, axis=0, k=2, dtype='float64'), *mx.sym.topk(x, axis=1, k=2, ret_typ='both'),
+            mx.sym.argmax(x, axis=-1, keepdims=True), mx.sym.argmin(x, axis=0), mx.sym.argmax(x))]]),
+        [(EDGES, (4, 5, 3))]),
+    'order of all': (lambda x: mx.sym.Group([mx.sym.sort(x, axis=None), mx.sym.cumsum(mx.sym.tanh(x)), mx.sym.BlockGrad(
+        mx.sym.argsort(x, axis=None)), mx.sym.topk(x, axis=None, k=3, ret_typ='value')]), [(EDGES, (4, 3))]),
+    'norms at zeros': (lambda x: mx.sym.Group([
+        mx.sym.norm(x, ord=1, axis=(0, 2), keepdims=True), mx.sym.norm(x + 2, axis=-1), mx.sym.norm(x + 2, ord=2),
+        *[mx.sym.L2Normalization(x, mode=mode, eps=0.1) for mode in ('instance', 'channel', 'spatial')]]),
+        [(EDGES, (4, 5, 3))]),
+    'sequences of letters': (lambda x, at, n: mx.sym.Group([
+        mx.sym.CTCLoss(x, _single(mx.sym.clip(at, 1, 3))),
+        mx.sym.CTCLoss(x, *map(_single, (mx.sym.clip(at, 0, 2), mx.sym.clip(n, 4, 6), mx.sym.clip(n, 1, 2))),
+                       use_data_lengths=True, use_label_lengths=True, blank_label='last')]),
+        [(SINGLE, (6, 3, 4)), (IDS, (3, 2)), (IDS, (3,))], (1, 0, 0)),
+    'softmax outputs of other layouts': (lambda x, at, of: mx.sym.Group([
+        mx.sym.SoftmaxOutput(mx.sym.tanh(x), at, multi_output=True, use_ignore=True, ignore_label=1),
+        mx.sym.SoftmaxOutput(mx.sym.tanh(x), of, preserve_shape=True, out_grad=True, grad_scale=0.5)]),
+        [(REALS, (4, 3, 5)), (_classes, (4, 5)), (_classes, (4, 3))]),
+    'taken from behind': (lambda x, at: mx.sym.Group([
+        mx.sym.take(mx.sym.tanh(x), at - 9, axis=-1, mode='wrap') * 2, mx.sym.take(mx.sym.tanh(x), at, axis=1) * 2]),
+        [(REALS, (4, 3, 5)), (IDS, (2,))], (0, None)),
     'images of other sizes': (lambda x: mx.sym.depth_to_space(mx.sym.contrib.AdaptiveAvgPooling2D(mx.sym.tanh(
         x), output_size=2), 2) * 2, [(REALS, (4, 4, 4, 4))]),
     'softmin': (lambda x: mx.sym.softmin(mx.sym.tanh(x), axis=1) * 2, [(REALS, (4, 4, 3))]),

@@ -1,0 +1,151 @@
+"""The rules of operators on boxes and regions of images."""
+from typing import Any, List, Optional, Sequence
+
+import mxnet as mx
+
+from ..ops.graph import Graph, Operator
+from ..ops.registry import register
+from ..ops.rule import OperatorShard, Rule
+from ..sharding.box import Box, full
+from ..sharding.sample_axis import SampleAxis
+from ..sharding.split import OutputShard
+from .aligned import Aligned, Alignment
+from .batch_only import BatchOnly
+
+
+@register('ROIPooling', '_contrib_ROIAlign')
+class Regions(Aligned):
+    """ROIPooling and ROIAlign: regions, and channels unless they are sensitive to positions, can be split.  A region
+    names its image by a number, so that a shard reads the images of all samples.
+    """
+
+    index_input = 1
+    makes_images = True
+
+    def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the number of images."""
+        return graph.inputs(operator)[0][0]
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        return [[None, None if operator.get('position_sensitive', False) else 1, None, None], [0, None]]
+
+    def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Return the sample axis of the regions."""
+        regions = known[1]
+        return [regions if regions is not None and regions.axis == 0 else None] * operator.outputs
+
+
+@register('_contrib_DeformableConvolution', '_contrib_ModulatedDeformableConvolution')
+class DeformableConvolution(Rule):
+    """A convolution whose windows are moved by another input: samples can be split, and output channels of a single
+    group.
+    """
+
+    splits_weight = makes_images = True
+
+    def _is_single(self, operator: Operator) -> bool:
+        return int(operator.get('num_group', 1)) == 1
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for samples and channels."""
+        return [True, self._is_single(operator), False, False]
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        shapes, (samples, channels) = graph.inputs(operator), output_shard.box[:2]
+        image_count = 2 if operator.op == '_contrib_DeformableConvolution' else 3
+        boxes: List[Box] = [(samples,) + full(shape[1:]) for shape in shapes[:image_count]]
+        boxes += [(channels,) + full(shape[1:]) for shape in shapes[image_count:]]
+        return OperatorShard(boxes, [output_shard.box], {'num_filter': channels[1] - channels[0]})
+
+
+@register('_contrib_MultiBoxPrior')
+class BoxPriors(Rule):
+    """MultiBoxPrior: only the size of the images counts, so that no element is read, and every worker computes all
+    boxes.
+    """
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            like = mx.sym.zeros(shape=(1, 1) + shape[2:], dtype=dtype)
+            return mx.sym.contrib.MultiBoxPrior(like, name=name, **attributes)
+        return OperatorShard([None], [full(graph.shape(operator))], build=build)
+
+
+@register('_contrib_MultiBoxTarget', '_contrib_MultiBoxDetection')
+class BoxesOfSamples(BatchOnly):
+    """MultiBoxTarget and MultiBoxDetection: samples can be split; all samples have the same anchors."""
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        shard = super().shard(graph, operator, output_shard)
+        anchors = 0 if operator.op == '_contrib_MultiBoxTarget' else 2
+        shard.inputs[anchors] = full(graph.inputs(operator)[anchors])
+        return shard
+
+
+@register('_contrib_box_nms', whole_dimensions=2)
+class LeadingDimensions(Rule):
+    """An operator on each matrix, or each row, of an array: all other dimensions can be split."""
+
+    #: The number of the last dimensions that stay whole.
+    whole_dimensions = 2
+
+    def _leading(self, graph: Graph, operator: Operator) -> int:
+        return len(graph.inputs(operator)[0]) - self.whole_dimensions
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for the leading dimensions."""
+        leading = self._leading(graph, operator)
+        return [at < leading for at in range(len(graph.shape(operator)))]
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        leading = self._leading(graph, operator)
+        outputs = [graph.shape(operator, output) for output in range(operator.outputs)]
+        inputs, results = ([output_shard.box[:leading] + full(shape[leading:]) for shape in shapes]
+                           for shapes in (graph.inputs(operator), outputs))
+        return OperatorShard(inputs, results)
+
+
+# Operators of linear algebra, and the matching of boxes.
+register('_contrib_bipartite_matching', '_linalg_det', '_linalg_slogdet', '_linalg_inverse', '_linalg_potrf',
+         '_linalg_potri', '_linalg_trmm', '_linalg_trsm', '_linalg_gelqf', '_linalg_syevd', '_linalg_sumlogdiag',
+         '_linalg_extractdiag', '_linalg_extracttrian')(LeadingDimensions)
+register('_linalg_makediag', '_linalg_maketrian', whole_dimensions=1)(LeadingDimensions)
+
+
+@register('_contrib_box_iou')
+class BoxOverlaps(Aligned):
+    """box_iou: the boxes of both inputs can be split."""
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        left, right = (len(shape) - 1 for shape in graph.inputs(operator))
+        none: Alignment = [None]
+        first: Alignment = list(range(left))
+        second: Alignment = list(range(left, left + right))
+        return [first + none, second + none]
+
+
+@register('_contrib_box_decode')
+class BoxDecoding(Aligned):
+    """box_decode: samples and boxes can be split."""
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`: all samples have the same anchors."""
+        return [[0, 1, None], [None, 1, None]]
+
+
+@register('_contrib_box_encode')
+class BoxEncoding(Aligned):
+    """box_encode: samples and anchors can be split."""
+
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        """Return the alignment, see :meth:`Aligned.aligned`."""
+        return [[0, 1], [0, 1], [0, 1, None], [0, None, None], [None], [None]]
