@@ -72,6 +72,11 @@ CALLS = {
     'no HybridBlock': lambda: mxhybrid.parallelize(gluon.Block(), GRID, SHAPE),
     'no values': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE),
     'another product': lambda: mxhybrid.parallelize(net_of(), parallel.grid(model=3, batch=5), SHAPE),
+    'other model groups': lambda: mxhybrid.parallelize(net_of(), parallel.megatron(model=3), SHAPE),
+    'no attention': lambda: mxhybrid.parallelize(net_of(), parallel.megatron(model=store.num_workers), SHAPE),
+    'no heads': lambda: mxhybrid.parallelize(net_of(), {'dense*': {'heads': 2}}, SHAPE),
+    'other heads': lambda: mxhybrid.parallelize(nets_gpt(), {'attention_*': {'heads': 3}}, [(8, nets.TIMES)] * 2,
+                                                dtype='float64'),
     'no plan': lambda: mxhybrid.parallelize(net_of(), 7, SHAPE),
     'no file': lambda: mxhybrid.parallelize(net_of(), '/nowhere/plan.json', SHAPE),
     'no such dimension': lambda: mxhybrid.parallelize(net_of(), {'dense*': {'height': 2}}, SHAPE),
@@ -104,6 +109,13 @@ CALLS = {
 
 def nets_cnn():
     net = nets.cnn()
+    net.initialize()
+    return net
+
+
+def nets_gpt():
+    net = nets.gpt()
+    net.cast('float64')
     net.initialize()
     return net
 
