@@ -113,6 +113,8 @@ class StepTasks:
                          for number in self._dataflow.computing}
         #: The blocks that the flow of an output affects.
         self._affected_by = {entry: self._blocks_at(entry) for entry in self._dataflow.entries}
+        self._exchanges_of = {entry: [name for name in names if name[1] == entry]
+                              for entry, names in self._affected_by.items()}
         self.propose(splits, {name: model.weights.table_plan(name, tables or {}) for name in self._dataflow.trained
                               if name in self._dataflow.tables})
 
@@ -192,10 +194,14 @@ class StepTasks:
             return None
         for entry in entries:
             flow = self._model.flow(entry, self._producer_and_readers(entry))
-            if flow is not self._flows.get(entry):
-                saved.flows[entry] = self._flows.get(entry)
+            former = self._flows.get(entry)
+            if flow is not former:
+                saved.flows[entry] = former
                 self._flows[entry] = flow
-                names.update(dict.fromkeys(self._affected_by[entry]))
+                if former is None or former.redistribution_of != flow.redistribution_of:
+                    names.update(dict.fromkeys(self._affected_by[entry]))
+                elif flow.redistributions:  # all blocks wait for the same blocks as before
+                    names.update(dict.fromkeys(self._exchanges_of[entry]))
         changed_weights = [name for name in trained if name in saved.weights or name in self._dataflow.tables]
         self._update_buckets(changed_weights, names)
         names.update({('weight', name): None for name in saved.tables})
