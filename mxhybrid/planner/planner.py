@@ -198,6 +198,9 @@ class Planner:
         if isinstance(plan, Explicit) and plan.cluster not in (None, self.cluster.digest()):
             raise InputError('plan: it was found for another cluster, with digest %s, not %s: search again, or give '
                              'the cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
+        if plan.micro_batches > 1:
+            raise InputError('plan: %s has %d micro-batches: the planner predicts steps of whole batches; measure this '
+                             'plan instead' % (plan.name, plan.micro_batches))
         return plan.resolve(self.graph, self._dimensions, self.cluster.ranks).splits
 
     def tables(self, plan: Plan) -> Dict[str, TablePlan]:

@@ -8,6 +8,7 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split, whole_on
+from .stages import Stages
 from .store_plan import StorePlan
 
 #: The gradients of a table are summed over all workers.
@@ -32,6 +33,8 @@ class ResolvedPlan(NamedTuple):
     notes: Dict[int, str]
     #: The routes of tables, by the name of the parameter.
     tables: Mapping[str, TablePlan] = {}
+    #: The pipeline, if there is one.
+    stages: Optional[Stages] = None
 
 
 class Plan:
@@ -42,6 +45,8 @@ class Plan:
     store = StorePlan()
     #: Whether it lists all operators of one network, and is not a rule for any network.
     lists_all = False
+    #: The number of parts of the joint batch that the network computes one after the other.
+    micro_batches = 1
 
     def with_store(self, store: StorePlan) -> 'Plan':
         """Return the same plan with other choices for the store."""
@@ -87,7 +92,7 @@ class Plan:
         left_out = self.store.left_out(graph) if self.lists_all or tables else []
         notes = dict.fromkeys(left_out, 'the plan does not name this table: settings decide its route, or it is '
                               'measured while training')
-        return ResolvedPlan(resolved.splits, {**resolved.notes, **notes}, tables)
+        return resolved._replace(notes={**resolved.notes, **notes}, tables=tables)
 
     def default_split(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int,
                       splits: Dict[int, Split]

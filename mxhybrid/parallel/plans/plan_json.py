@@ -9,7 +9,9 @@ from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..sharding.split import Split
 from .megatron import megatron
+from .pipeline_plan import pipeline
 from .plan import Plan
+from .stages import stages_from_json
 from .store_plan import store_plan_from_json
 from .strategies import Explicit, Layers, OneWeirdTrick, grid
 
@@ -19,7 +21,9 @@ _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 
 #: Keys of a plan by its kind, of an operator, and of all plans.
 _KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'},
-         'megatron': {'model', 'batch', 'sequence'}, 'explicit': {'model', 'workers', 'cluster', 'operators'}}
+         'megatron': {'model', 'batch', 'sequence'},
+         'explicit': {'model', 'workers', 'cluster', 'operators', 'pipeline'},
+         'pipeline': {'stages', 'micro_batches', 'schedule', 'inside'}}
 _OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
 _COMMON = {'format', 'plan', 'tables', 'dense'}
 
@@ -51,8 +55,14 @@ def _from_json(value: Mapping[str, Any]) -> Plan:
         return Layers(value['layers'])
     if kind == 'explicit':
         return _explicit(value)
-    raise InputError("plan: %r is not a plan: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid', 'megatron' or "
-                     "'layers'" % (value,))
+    if kind == 'pipeline':
+        inside = value.get('inside')
+        stages: Any = value.get('stages')
+        micro_batches: Any = value.get('micro_batches')
+        return pipeline(stages, micro_batches, value.get('schedule', '1f1b'),
+                        None if inside is None else from_json(inside))
+    raise InputError("plan: %r is not a plan: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid', 'megatron', "
+                     "'pipeline' or 'layers'" % (value,))
 
 
 def _explicit(value: Mapping[str, Any]) -> Plan:
@@ -70,9 +80,9 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
                 raise ValueError('%s has %s: give distinct ranks, as many as degrees, addends and copies multiply to'
                                  % (label, split))
             splits[label] = Split(degrees, ranks, addends, copies)
-        cluster = value.get('cluster')
-        return Explicit(splits, str(value['model']), _whole(value['workers'], 'the plan', 'workers'),
-                        None if cluster is None else str(cluster))
+        cluster, workers = value.get('cluster'), _whole(value['workers'], 'the plan', 'workers')
+        stages = stages_from_json(value['pipeline'], splits, workers) if 'pipeline' in value else None
+        return Explicit(splits, str(value['model']), workers, None if cluster is None else str(cluster), stages=stages)
     except KeyError as error:
         raise InputError('plan: not a valid explicit plan: %s is missing' % error) from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:

@@ -10,6 +10,7 @@ from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
+from .stages import Stages, check_forward
 from .store_plan import StorePlan
 from .transformer_layers import divisors, heads_in, reads_heads
 
@@ -17,7 +18,7 @@ from .transformer_layers import divisors, heads_in, reads_heads
 _SHOWN = 10
 
 
-def _are_whole(values: Any) -> bool:
+def are_whole(values: Any) -> bool:
     """Tell whether a value is a sequence of whole numbers."""
     return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
         isinstance(value, int) and not isinstance(value, bool) for value in values)
@@ -130,7 +131,7 @@ class Layers(Plan):
         for pattern, value in self._by_pattern.items():
             for key, count in value.items():
                 if key == 'ranks':
-                    if not _are_whole(count):
+                    if not are_whole(count):
                         raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, count))
                 elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
                     raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, count))
@@ -216,15 +217,18 @@ class Explicit(Plan):
         Digest of the cluster that it was found for; training does not compare it.
     store : StorePlan, optional
         The routes of tables, and what sums dense weights.
+    stages : Stages, optional
+        The pipeline.  The digest is then that of the network for a micro-batch.
     """
 
     name = 'explicit'
     lists_all = True
 
     def __init__(self, splits: Mapping[str, Split], model: str, workers: int, cluster: Optional[str] = None,
-                 store: StorePlan = StorePlan()):  # noqa: B008
+                 store: StorePlan = StorePlan(), stages: Optional[Stages] = None):  # noqa: B008
         self.splits, self.model, self.workers, self.cluster = dict(splits), model, workers, cluster
-        self.store = store
+        self.store, self.stages = store, stages
+        self.micro_batches = 1 if stages is None else stages.micro_batches
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """Return the splits, see :meth:`Plan.resolve`."""
@@ -243,7 +247,9 @@ class Explicit(Plan):
         unknown = sorted(set(self.splits) - {graph.label(operator) for operator in graph.computing})
         if unknown:
             raise InputError('plan: %s is not an operator of the network: remove it' % unknown[0])
-        return self._with_tables(ResolvedPlan(splits, {}), graph)
+        if self.stages is not None:
+            check_forward(graph, {number: self.stages.of_rank(split.ranks[0]) for number, split in splits.items()})
+        return self._with_tables(ResolvedPlan(splits, {}, stages=self.stages), graph)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
         """Return the plan for another graph of the network, see :meth:`Plan.for_graph`."""
@@ -267,8 +273,9 @@ class Explicit(Plan):
     def _layers_as_json(self) -> Dict[str, Any]:
         operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
                              'ranks': list(split.ranks)} for label, split in self.splits.items()}
+        flow = {} if self.stages is None else {'pipeline': self.stages.as_json()}
         return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
-                'operators': operators}
+                'operators': operators, **flow}
 
 
 def data_parallel() -> Plan:
@@ -301,7 +308,7 @@ def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = (), sequence: i
         A factor that is not a whole number of at least 1, or `domain` and `sequence` together; when the plan is used,
         factors for another number of workers.
     """
-    if not _are_whole(domain):
+    if not are_whole(domain):
         raise InputError('grid: domain=%r: give a list of whole numbers of at least 1' % (domain,))
     factors = [('model', model), ('batch', batch), ('sequence', sequence)] + [('domain', count) for count in domain]
     for what, value in factors:

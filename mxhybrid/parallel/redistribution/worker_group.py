@@ -83,6 +83,10 @@ class WorkerGroup:
         first, self._reserved = self._reserved, self._reserved + count
         return first
 
+    def fail(self, error: BaseException) -> None:
+        """End the job because of an error in a thread that cannot raise it in the script."""
+        self._fails(error)
+
     def make_node(self, redistribution: Redistribution, differentiable: bool) -> RedistributionOperator:
         """Return the operator of a redistribution."""
         return RedistributionOperator(redistribution, self.transport, differentiable, self._fails,

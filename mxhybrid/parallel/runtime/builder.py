@@ -83,7 +83,8 @@ def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
 def _log(parallel: Parallel, network: SplitNetwork) -> None:
     graph, ranks, dense = network.graph, network.workers.size, network.plan.store.dense
     logger.info('%s', parallel.report())
-    _warn_once(joint_warning(graph, joint_operators(graph, network.traced.dimensions, network.shards.splits, ranks),
+    _warn_once(joint_warning(graph, joint_operators(graph, network.traced.dimensions, network.shards.splits, ranks,
+                                                    network.stages),
                              ranks))
     job = member()
     if dense is not None and job.distributed and dense != job.sums:

@@ -18,7 +18,7 @@ from .rank_program import COMPILED, TOKEN, Program
 _WATCHED = 16
 
 
-class _ProgramRunner:
+class ProgramRunner:
     """A program as MXNet runs it, and its call that waits for a backward pass."""
 
     def __init__(self, program: Program, params: Any):
@@ -27,19 +27,20 @@ class _ProgramRunner:
         self.waiting = 0
         self.token = _new_token()
         self._inputs = program.symbol.list_inputs()
-        self._constants = {name: mx.nd.array(values, ctx=mx.cpu(), dtype=values.dtype)
+        #: Inputs besides data and parameters.
+        self.constants = {name: mx.nd.array(values, ctx=mx.cpu(), dtype=values.dtype)
                            for name, values in program.constants.items()}
         #: Inputs whose gradients are the next values of running averages, and the arrays of the averages.
         self._next: Dict[str, Any] = {}
         self._averages: Dict[str, Any] = {}
-        fixed = [at for at, name in enumerate(self._inputs) if name in self._constants or name in params]
+        fixed = [at for at, name in enumerate(self._inputs) if name in self.constants or name in params]
         others = [at for at in range(len(self._inputs)) if at not in fixed]
         self._call = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
     def run(self, given: Dict[str, Any], params: Any) -> List[Any]:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
-        given = {**self._constants, **self._next, **given, TOKEN: self.token}
+        given = {**self.constants, **self._next, **given, TOKEN: self.token}
         outputs = self._call(*[given[name] if name in given else params[name].data() for name in self._inputs])
         return (list(outputs) if isinstance(outputs, (list, tuple)) else [outputs])[self.program.leading:]
 
@@ -69,7 +70,7 @@ class CallPool:
 
     def __init__(self, programs: Dict[bool, Program], another: Callable[[bool, int], Program], params: Any):
         self._programs, self._another, self._params = programs, another, params
-        self._runners: Dict[bool, List[_ProgramRunner]] = {}
+        self._runners: Dict[bool, List[ProgramRunner]] = {}
         self._count = 0
         #: Arrays that are ready once all redistributions under way are made.
         self._after: List[Any] = []
@@ -112,13 +113,13 @@ class CallPool:
                 self._abandoned = (self._abandoned + [runner.token])[-_WATCHED:]
                 runner.token, runner.waiting = _new_token(), 0
 
-    def _free_runner(self, training: bool, recorded: bool) -> _ProgramRunner:
+    def _free_runner(self, training: bool, recorded: bool) -> ProgramRunner:
         runners = self._runners.setdefault(training, [])
         if not runners:
-            runners.append(_ProgramRunner(self._programs[training], self._params))
+            runners.append(ProgramRunner(self._programs[training], self._params))
         free = [runner for runner in runners if not (recorded and runner.waiting)]
         if not free:
-            runners.append(_ProgramRunner(self._another(training, len(runners)), self._params))
+            runners.append(ProgramRunner(self._another(training, len(runners)), self._params))
         return (free or runners[-1:])[0]
 
     def forget(self) -> None:

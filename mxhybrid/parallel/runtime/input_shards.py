@@ -20,6 +20,8 @@ class InputShards:
         The boxes of outputs by rank: several of them, to be concatenated, where all samples occur several times, as
         after a concatenation along the samples.  All ranks return the whole of an output whose sample axis is not
         known.
+    ranges : list of tuple
+        The samples of the joint batch that each rank gives and returns.
     samples : slice
         This rank's samples of the joint batch.
     gradient_inputs : set of str
@@ -34,9 +36,9 @@ class InputShards:
             raise InputError('parallelize: inputs have %s samples: give shapes with the same number of samples'
                              % sorted(counts))
         self._count = counts.pop()
-        self._ranges = split_range(self._count, ranks) if self._count >= ranks else [
+        self.ranges = split_range(self._count, ranks) if self._count >= ranks else [
             (at * self._count // ranks, at * self._count // ranks + 1) for at in range(ranks)]
-        self.samples = slice(*self._ranges[rank])
+        self.samples = slice(*self.ranges[rank])
         self.inputs: Dict[Entry, Dict[int, Box]] = {}
         self._by_name: Dict[str, Box] = {}
         for one in graph.operators:
@@ -50,9 +52,9 @@ class InputShards:
     def _boxes(self, entry: Entry, where: Optional[SampleAxis]) -> List[Dict[int, Box]]:
         whole = full(self._graph.shapes[entry])
         if where is None:
-            return [dict.fromkeys(range(len(self._ranges)), whole)]
+            return [dict.fromkeys(range(len(self.ranges)), whole)]
         by_rank = [[with_range(whole, where.axis, rows) for rows in where.ranges(self._count, low, high)]
-                   for low, high in self._ranges]
+                   for low, high in self.ranges]
         return [dict(enumerate(boxes)) for boxes in zip(*by_rank)]
 
     def box(self, name: str) -> Box:

@@ -1,12 +1,13 @@
 """Operators that every worker, or one of them, computes for the joint batch, and outputs that all workers return whole:
 the reason and the cost.
 """
-from typing import Dict, List, Mapping
+from typing import Dict, List, Mapping, Optional
 
 from ...base.text import size_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import has_rule, rule_of
+from ..plans.stages import Stages
 from ..sharding.box import full, size_of
 from ..sharding.split import Split
 
@@ -14,11 +15,17 @@ from ..sharding.split import Split
 _SHOWN = 5
 
 
-def joint_operators(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int) -> Dict[int, str]:
-    """Return where, why and at what cost operators on samples are not split, by their numbers."""
+def joint_operators(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int,
+                    stages: Optional[Stages] = None) -> Dict[int, str]:
+    """Return where, why and at what cost operators on samples are not split, by their numbers.
+
+    In a stage of a pipeline with one rank, nothing is expected to be split.
+    """
     notes = {}
     for operator in graph.computing if ranks > 1 else ():
         split = splits[operator.number]
+        if stages is not None and len(stages.ranks[stages.of_rank(split.ranks[0])]) == 1:
+            continue
         if len(split.ranks) == split.copies and _has_samples(dimensions, operator):
             notes[operator.number] = '%s: %s' % (_where(graph, operator, split, ranks), _why(dimensions, operator))
     return notes

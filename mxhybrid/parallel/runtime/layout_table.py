@@ -1,24 +1,28 @@
 """The table of a plan: the layout of every operator, its memory and its communication."""
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...base.text import aligned, size_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
+from ..plans.stages import Stages, cost_of
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import size_of
 from ..sharding.split import Split
 from .joint_work import joint_operators, whole_outputs
 from .network_shards import NetworkShards
+from .schedule import most_alive
 
 
 def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,
-                 redistributions: Sequence[Redistribution], ranks: int, notes: Dict[int, str]) -> str:
+                 redistributions: Sequence[Redistribution], ranks: int, notes: Dict[int, str],
+                 stages: Optional[Stages] = None) -> str:
     """Return a table with a line for each operator: sizes on the rank that has most, and bytes sent between all ranks
     in both passes.
     """
+    micro_batches = 1 if stages is None else stages.micro_batches
     sent: Dict[int, int] = {}
     for redistribution in redistributions:
-        sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes)
+        sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes) * micro_batches
     rows = []
     for operator in graph.computing:
         split = shards.splits[operator.number]
@@ -31,10 +35,13 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
                 for number, _ in _held(graph, shards))
     title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d redistributions, %s per step '
-             'between all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(redistributions),
+             'between all workers' % (name if stages is None else stages.words(), ranks, size_text(max(held)),
+                                      size_text(whole), len(redistributions) * micro_batches,
                                       size_text(sum(sent.values()))))
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
-    ends = note_lines(graph, dimensions, shards.splits, ranks, notes)
+    ends = note_lines(graph, dimensions, shards.splits, ranks, notes, stages)
+    if stages is not None:
+        ends = stage_lines(graph, shards, stages) + ends
     # Texts to the left, sizes to the right.
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
@@ -42,14 +49,30 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
 
 
 def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int,
-               notes: Mapping[int, str]) -> List[str]:
+               notes: Mapping[int, str], stages: Optional[Stages] = None) -> List[str]:
     """Return the lines below a table: differences from the plan, operators that are computed for the joint batch, and
     outputs of which a worker returns more than its samples.
     """
-    joint = joint_operators(graph, dimensions, splits, ranks)
+    joint = joint_operators(graph, dimensions, splits, ranks, stages)
     return ['%s: %s' % (graph.label(graph.operators[number]), '; '.join(
         some[number] for some in (notes, joint) if number in some)) for number in sorted({**notes, **joint})
             ] + whole_outputs(graph, dimensions)
+
+
+def stage_lines(graph: Graph, shards: NetworkShards, stages: Stages) -> List[str]:
+    """Return a line for each stage of a pipeline: its ranks, its operators and its share of the computation."""
+    by_stage: List[List[Operator]] = [[] for _ in stages.ranks]
+    for operator in graph.computing:
+        by_stage[stages.of_rank(shards.splits[operator.number].ranks[0])].append(operator)
+    costs = [sum(cost_of(graph, operator) for operator in operators) for operators in by_stage]
+    lines = ['stage %d on ranks %s: %d operator%s, %s to %s, %.0f %% of the computation' % (
+        stage, rank_words(ranks), len(operators), 's' * (len(operators) != 1), graph.label(operators[0]),
+        graph.label(operators[-1]), 100 * cost / sum(costs))
+        for stage, (ranks, operators, cost) in enumerate(zip(stages.ranks, by_stage, costs))]
+    return lines + ['activations above are those of a micro-batch; a stage holds those of at most %s micro-batches' % (
+        ' or '.join(str(count) for count in sorted({most_alive(stages.schedule, stage, len(stages.ranks),
+                                                              stages.micro_batches)
+                                                   for stage in range(len(stages.ranks))})))]
 
 
 def layout_words(dimensions: Dimensions, operator: Operator, split: Split) -> str:

@@ -40,6 +40,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
                     key=lambda line: int(line.value[0]))
     return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
                             Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
+                            Line('pipeline', '', None if network.stages is None else network.stages.as_json()),
                             Line('input_grad', '', bool(network.input_shards.gradient_inputs))])
 
 

@@ -20,8 +20,10 @@ from ..plans.strategies import Explicit
 from ..sharding.box import shape_of
 from .call_pool import CallPool
 from .layout_table import layout_table
+from .micro_batches import output_boxes, read_boxes
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
+from .pipeline_calls import pipeline_calls
 from .rank_program import Program
 from .sharded_parameters import ShardedParameters
 from .split_network import SplitNetwork, reshape
@@ -58,12 +60,16 @@ class Parallel(gluon.Block):
         make = functools.partial(_program, network, params)
         self._programs = {training: make(training, first + _EIGHTH * (not training))
                           for training in ([True, False] if joint else [True])}
-        another = functools.partial(another_program, make, self._programs, first)
-        self._calls = CallPool(self._programs, another, params.by_name)
+        self._calls: Any = self._pool(make, first) if network.stages is None else pipeline_calls(
+            network, network.stages, self._programs, params.by_name, first + 2 * _EIGHTH)
         self.params.update(_as_dict(params.by_name))
         if root is None:
             for param in params.by_name.values():
                 set_redistributions(param, self._redistributions_line())
+
+    def _pool(self, make: Any, first: int) -> CallPool:
+        another = functools.partial(another_program, make, self._programs, first)
+        return CallPool(self._programs, another, self._parameters.by_name)
 
     @property
     def samples(self) -> slice:
@@ -102,7 +108,7 @@ class Parallel(gluon.Block):
             return root.for_data(data)
         try:
             shapes = tuple(shapes_of(data))
-            if shapes == tuple(self._graph.data[name] for name in self._network.names):
+            if shapes == tuple(self._network.joint.graph.data[name] for name in self._network.names):
                 return self
             if shapes in self._others.by_shapes:
                 return self._others.by_shapes[shapes]
@@ -118,7 +124,7 @@ class Parallel(gluon.Block):
     @property
     def exchanges(self) -> int:
         """The number of redistributions of tensors in a training step, on all workers together."""
-        return len(self._programs[True].redistributions)
+        return len(self._programs[True].redistributions) * self._network.plan.micro_batches
 
     def _redistributions_line(self) -> str:
         redistributions = self._programs[True].redistributions
@@ -127,7 +133,7 @@ class Parallel(gluon.Block):
         if not redistributions:
             return ''
         return ('redistributions between layers: %d in a step, forwards and backwards, in which this worker sends %s'
-                % (len(redistributions), size_text(sent)))
+                % (self.exchanges, size_text(sent * self._network.plan.micro_batches)))
 
     def forward(self, *args: Any) -> Any:
         """Return this worker's samples of the network's outputs (all workers call it).
@@ -142,8 +148,8 @@ class Parallel(gluon.Block):
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         if self._programs[training].redistributions:
             self._workers.count_call(NETWORK_CALL)
-        program, outputs = self._run(training, args)
-        return self._network.traced.regroup(outputs[:program.outputs])
+        outputs = self._run(training, args)[1]
+        return self._network.traced.regroup(outputs[:len(self._graph.heads)])
 
     def _check(self, args: Sequence[Any]) -> None:
         if len(args) != len(self._network.names):
@@ -191,13 +197,15 @@ class Parallel(gluon.Block):
         """
         splits = {self._graph.label(operator): self._shards.splits[operator.number]
                   for operator in self._graph.computing}
-        save(path, Explicit(splits, self._graph.digest(), self._workers.size, store=self._network.plan.store))
+        save(path, Explicit(splits, self._graph.digest(), self._workers.size, store=self._network.plan.store,
+                            stages=self._network.stages))
 
     def report(self) -> str:
         """Return a table of all operators: their layouts, their workers, their memory and their communication."""
         network = self._network
         return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.shards,
-                                       self._programs[True].redistributions, self._workers.size, network.notes)]
+                                       self._programs[True].redistributions, self._workers.size, network.notes,
+                                       network.stages)]
                          + network.plan.store.words())
 
     __repr__ = report
@@ -301,7 +309,12 @@ class _Others:
 def _program(network: SplitNetwork, params: ShardedParameters, training: bool, first: int) -> Program:
     frozen = {name for name, param in params.by_name.items() if agreed(param)[0] == 'null'}
     workers, input_shards = network.workers, network.input_shards
-    program = Program(network.shards, workers.rank, input_shards.inputs, input_shards.outputs,
+    inputs, outputs = input_shards.inputs, input_shards.outputs
+    if network.stages is not None:
+        inputs = read_boxes(network.graph, network.shards)
+        outputs = {entry: [boxes] for entry, boxes in
+                   output_boxes(network.graph, network.joint.dimensions, network.shards).items()}
+    program = Program(network.shards, workers.rank, inputs, outputs,
                       collectives(training, network.joint_statistics), workers.make_node, first,
                       input_shards.gradient_inputs, frozen)
     if program.redistributions:

@@ -54,7 +54,7 @@ class Program:
     inputs : dict of Entry to dict of int to Box
         The box of each data input that each rank is given.
     outputs : dict of Entry to list of dict of int to Box
-        The boxes of each output of the network that each rank returns, concatenated.
+        The boxes of each output of the network that each rank returns, concatenated; some ranks may return nothing.
     collectives : dict of str to Collective
         What builds operators that ranks compute together, by their names.
     make_node : callable
@@ -120,7 +120,8 @@ class Program:
                 self._data(operator, inputs[operator.number, 0], operator.name in gradient_inputs)
             else:
                 self._operator(operator)
-        heads = [self._with_own_gradient(entry, self._head(entry, outputs[entry])) for entry in self.graph.heads]
+        heads = [self._with_own_gradient(entry, symbol) for entry in self.graph.heads
+                 for symbol in [self._head(entry, outputs[entry])] if symbol is not None]
         self.outputs = len(heads)
         last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
         updates = updates_of([self._updated(self.graph.operators[number], calls)
@@ -129,7 +130,8 @@ class Program:
         ends = heads + updates + last
         leading = self._leading() if updates else []
         self.leading = len(leading)
-        self.symbol = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)))
+        #: None if this rank has no part in the network.
+        self.symbol: Any = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends))) if ends else None
 
     def _leading(self) -> List[Any]:
         """Return an element of the smallest weight that learns, unless data with a gradient comes first in the network.
@@ -184,8 +186,10 @@ class Program:
     def _data(self, operator: Operator, boxes: Dict[int, Box], has_gradient: bool) -> None:
         entry = operator.number, 0
         self._layouts[entry] = Layout(self.graph.shape(operator), boxes)
+        if self.rank not in boxes:
+            return
         given = mx.sym.var(operator.name, dtype=self.graph.dtypes[entry])
-        if entry in self.graph.factors and self.rank in boxes:
+        if entry in self.graph.factors:
             given = mx.sym.reshape(given, shape=shape_of(boxes[self.rank]))
         self._local[entry] = given if has_gradient else mx.sym.BlockGrad(given)
         if has_gradient:
@@ -336,6 +340,8 @@ class Program:
 
     def _head(self, entry: Entry, wanted: List[Dict[int, Box]]) -> Any:
         pieces = [self._head_box(entry, boxes) for boxes in wanted]
+        if self.rank not in wanted[0]:
+            return None
         shape = list(shape_of(wanted[0][self.rank]))
         if len(pieces) == 1:
             joined = pieces[0]
@@ -352,7 +358,7 @@ class Program:
             return self._constant(entry, wanted[self.rank])
         have = self._layouts[entry]
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
-            return self._sources.give(self._local[entry])
+            return self._sources.give(self._local[entry]) if self.rank in wanted else None
         given = self._sources.give(self._local[entry]) if entry in self._local else None
         received = self.redistribute(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
                                      entry[0] in self._flowing, True, self.is_plain(entry))

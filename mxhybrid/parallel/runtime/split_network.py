@@ -1,5 +1,5 @@
 """A network and its split, before any of its weights move."""
-from typing import Any, Dict, List, Mapping, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
 from ...base.settings import TablePlan
@@ -8,8 +8,10 @@ from ..ops.graph import Graph
 from ..ops.registry import rule_of
 from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
+from ..plans.stages import Stages
 from ..redistribution.worker_group import WorkerGroup
 from .input_shards import InputShards
+from .micro_batches import micro_batch_of, output_boxes
 from .network_shards import NetworkShards
 
 
@@ -27,6 +29,10 @@ class SplitNetwork(NamedTuple):
     input_shards: InputShards
     #: Whether statistics are those of the joint batch.
     joint_statistics: bool
+    #: The network for the joint batch; `traced` is that for a micro-batch.
+    joint: TracedNetwork
+    #: The pipeline, if there is one.
+    stages: Optional[Stages] = None
 
     @property
     def graph(self) -> Graph:
@@ -44,16 +50,24 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     """Split a network by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
+    joint = network
+    network = micro_batch_of(network, plan.micro_batches) if plan.micro_batches > 1 else network
     graph, dimensions = network.graph, network.dimensions
     resolved = plan.resolve(graph, dimensions, workers.size)
+    if resolved.stages is not None and input_grad:
+        raise InputError('parallelize: input_grad=True, but a pipeline returns no gradients of its inputs: split the '
+                         'whole network, or take another plan')
     shards = NetworkShards(graph, resolved.splits)
+    if resolved.stages is not None:
+        output_boxes(graph, joint.dimensions, shards)  # raises an error for outputs that cannot be joined
     if batch_norm == 'local':
         _check_local(graph, dimensions, shards)
     _check_averages(graph, shards)
     gradient_inputs = set(network.axes) if input_grad else set()
-    input_shards = InputShards(graph, network.axes, dimensions, workers.size, workers.rank, gradient_inputs)
+    input_shards = InputShards(joint.graph, network.axes, joint.dimensions, workers.size, workers.rank,
+                               gradient_inputs)
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
-                        batch_norm == 'joint')
+                        batch_norm == 'joint', joint, resolved.stages)
 
 
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
@@ -64,12 +78,13 @@ def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
     InputError
         Shapes that the network does not take, or for which weights would have other shapes or be on other workers.
     """
-    retraced = reshaped(network.traced, data)
+    retraced = reshaped(network.joint, data)
     for name, shape in retraced.graph.parameter_arrays.items():
         if shape != network.graph.parameter_arrays[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (retraced.graph.data, name, shape, network.graph.parameter_arrays[name]))
-    split = apply_plan(network.workers, retraced, network.plan.for_graph(network.graph, retraced.graph),
+    micro_batch = micro_batch_of(retraced, network.plan.micro_batches)
+    split = apply_plan(network.workers, retraced, network.plan.for_graph(network.graph, micro_batch.graph),
                        bool(network.input_shards.gradient_inputs), 'joint' if network.joint_statistics else 'local')
     lacking = split.shards.weights.adopt(network.shards.weights)
     if lacking:

@@ -1,0 +1,252 @@
+"""Micro-batches of a pipeline: their inputs go to the ranks that read them, and their outputs to the ranks that return
+them.
+"""
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ...base.errors import InputError
+from ...native.arrays import host_view
+from ..ops.dimension_names import Dimensions
+from ..ops.graph import Entry, Factors, Graph, merged_shape
+from ..ops.rule import with_range
+from ..ops.tracing import TracedNetwork, reshaped
+from ..redistribution.redistribution import Redistribution, Transfer
+from ..redistribution.redistribution_operator import Transport
+from ..sharding.box import Box, bounding_box, full, overlap
+from ..sharding.layout import Layout, owners
+from .network_shards import NetworkShards
+
+
+def micro_batch_of(network: TracedNetwork, micro_batches: int) -> TracedNetwork:
+    """Return a network for a micro-batch; InputError if the micro-batches do not divide the joint batch."""
+    shapes = []
+    for name, axis in network.axes.items():
+        shape = list(network.graph.data[name])
+        if axis is not None:
+            if shape[axis] % micro_batches:
+                counts = [count for count in range(1, shape[axis] + 1) if shape[axis] % count == 0]
+                raise InputError('plan: %d micro-batches do not divide the joint batch of %d samples: give one of %s'
+                                 % (micro_batches, shape[axis], ', '.join(map(str, counts))))
+            shape[axis] //= micro_batches
+        shapes.append(tuple(shape))
+    return reshaped(network, shapes)
+
+
+def read_boxes(graph: Graph, shards: NetworkShards) -> Dict[Entry, Dict[int, Box]]:
+    """Return the box of each input of a network that each rank reads; some ranks read nothing."""
+    boxes: Dict[Entry, Dict[int, List[Box]]] = {
+        (operator.number, 0): {} for operator in graph.operators
+        if operator.op == 'null' and operator.name in graph.data}
+    for operator in graph.computing:
+        for rank in shards.output_shards[operator.number]:
+            for entry, box in zip(operator.inputs, shards.shard(operator, rank).inputs):
+                inside = None if box is None or entry not in boxes else overlap(box, full(graph.shapes[entry]))
+                if inside is not None:
+                    boxes[entry].setdefault(rank, []).append(inside)
+    return {entry: {rank: bounding_box(read) for rank, read in by_rank.items()} for entry, by_rank in boxes.items()}
+
+
+def output_boxes(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> Dict[Entry, Dict[int, Box]]:
+    """Return the box of each output of a network that each rank computes for the others.
+
+    `dimensions` are those of the joint batch, as a micro-batch of one sample has no dimension of samples.
+
+    Raises
+    ------
+    InputError
+        An output that does not have each sample once, so that outputs of micro-batches cannot be joined.
+    """
+    boxes = {}
+    for at, entry in enumerate(graph.heads):
+        operator = graph.operators[entry[0]]
+        name = 'output %d (%s)' % (at, graph.label(operator))
+        axis = dimensions.sample_axis(entry)
+        if operator.op == 'null' or entry[0] in graph.fixed:
+            raise InputError('plan: pipeline: %s is an input or a weight of the network: leave it out' % name)
+        if axis is None or axis.rounds > 1:
+            raise InputError('plan: pipeline: %s does not have each sample once, so that outputs of micro-batches '
+                             'cannot be joined: return the values of each sample, as the loss of each sample' % name)
+        lengths, whole_lengths = ([len(part) for part in factors.get(entry, ())]
+                                  for factors in (graph.factors, dimensions.graph.factors))
+        if lengths != whole_lengths:
+            raise InputError('plan: pipeline: %s has other dimensions for a micro-batch of %d samples than for the '
+                             'joint batch: give fewer micro-batches' % (name, graph.shapes[entry][axis.axis]))
+        boxes[entry] = {rank: box for box, rank in owners(shards.layout(operator, entry[1]).boxes).items()}
+    return boxes
+
+
+class Route:
+    """A redistribution of an array of a micro-batch, without an operator of a graph.
+
+    Its arrays are made once, so that the engine makes one transfer after the other.
+    """
+
+    def __init__(self, transport: Optional[Transport], transfer: Transfer, source: Optional[Tuple[int, ...]],
+                 target: Optional[Tuple[int, ...]], dtype: Any):
+        self._transport, self._transfer = transport, transfer
+        # If nothing moves, there is no need of buffers.
+        self._stays = not transfer.sends and not transfer.receives and source == target and (
+            source is None or transfer.own == [(tuple(slice(0, count) for count in source),) * 2])
+        self._source, self._target = (None if shape is None or self._stays else mx.nd.empty(
+            shape, dtype=dtype, ctx=mx.cpu()) for shape in (source, target))
+        self._views = [None if array is None else host_view(array) for array in (self._source, self._target)]
+
+    def send(self, array: Any) -> Any:
+        """Let the engine make the transfer; return a new array of what this rank receives, None for nothing."""
+        if self._stays:
+            return array
+        arrays = [buffer for buffer in (self._source, self._target) if buffer is not None]
+        if not arrays or not (self._transfer.sends or self._transfer.receives or self._transfer.own):
+            return None if self._target is None else mx.nd.zeros_like(self._target)
+        if self._source is not None:
+            # The buffer is not in a layout of oneDNN, as the array may be.
+            array.copyto(self._source)
+        assert self._transport is not None
+        self._transport.push_views(self._transfer, self._views[0], self._views[1], arrays, 0)
+        return None if self._target is None else self._target.copy()
+
+
+class SampleRoutes:
+    """The redistributions of one input or output of all micro-batches.
+
+    Parameters
+    ----------
+    transport : Transport
+    redistributions : list of Redistribution
+        A redistribution for each micro-batch, between this rank's samples of the joint batch and what it reads or
+        computes.
+    axis : int or None
+        The dimension that has the samples; None if each micro-batch reads the whole array.
+    is_input : bool
+        Whether samples are sent, and not received.
+    differentiable : bool
+        Whether gradients go back.
+    factors : Factors, optional
+        The factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
+    """
+
+    def __init__(self, transport: Transport, redistributions: List[Redistribution], axis: Optional[int], is_input: bool,
+                 differentiable: bool = False, factors: Optional[Factors] = None):
+        self._axis, self.differentiable, self._factors = axis, differentiable, factors
+        self._sides = [redistribution.shapes if is_input else redistribution.shapes[::-1]
+                       for redistribution in redistributions]
+        #: This rank's samples of each micro-batch, as ranges of what it gives or returns.
+        self._ranges: List[Optional[Tuple[int, int]]] = []
+        self._forward: List[Route] = []
+        self._backward: List[Route] = []
+        position = 0
+        for redistribution in redistributions:
+            samples = redistribution.source if is_input else redistribution.target
+            count = 0 if samples is None or axis is None else samples[axis][1] - samples[axis][0]
+            self._ranges.append((position, position + count) if count else None)
+            position += count
+            source, target = redistribution.shapes
+            self._forward.append(Route(transport, redistribution.forward, source, target, redistribution.dtype))
+            if differentiable:
+                self._backward.append(Route(transport, redistribution.backward, target, source, redistribution.dtype))
+
+    def _merged(self, array: Any) -> Any:
+        """Return an array without factors of its dimensions."""
+        if array is None or self._factors is None:
+            return array
+        return array.reshape(merged_shape(array.shape, self._factors))
+
+    def _factored(self, array: Any, shape: Optional[Tuple[int, ...]]) -> Any:
+        """Return an array with the factors of its dimensions."""
+        return array if array is None or shape is None or self._factors is None else array.reshape(shape)
+
+    def _pieces(self, array: Any) -> List[Any]:
+        """Return this rank's samples of each micro-batch."""
+        if self._axis is None:
+            return [self._factored(array, side[0]) for side in self._sides]
+        shape = next(side[0] for side in self._sides if side[0] is not None)
+        count = max(ends[1] for ends in self._ranges if ends is not None)
+        array = self._factored(array, shape[:self._axis] + (count,) + shape[self._axis + 1:])
+        return [None if ends is None else mx.nd.slice_axis(array, axis=self._axis, begin=ends[0], end=ends[1])
+                for ends in self._ranges]
+
+    def distribute(self, array: Any) -> List[Any]:
+        """Send this rank's samples of an input; return what it reads of each micro-batch."""
+        return [self._merged(route.send(piece)) for route, piece in zip(self._forward, self._pieces(array))]
+
+    def collect(self, micro_batch: int, array: Any) -> Any:
+        """Send what this rank has computed of an output; return its samples of this micro-batch, None for none."""
+        return self._forward[micro_batch].send(self._factored(array, self._sides[micro_batch][1]))
+
+    def join(self, pieces: List[Any]) -> Any:
+        """Return this rank's samples of an output, with a dimension of length 1 in front."""
+        joined = mx.nd.concat(*[piece for piece in pieces if piece is not None], dim=self._axis)
+        return mx.nd.stack(self._merged(joined), axis=0)
+
+    def send_gradient(self, gradient: Any) -> List[Any]:
+        """Send the gradient of this rank's samples of an output; return that of what it has computed of each
+        micro-batch.
+        """
+        return [self._merged(route.send(piece)) for route, piece in zip(self._backward, self._pieces(gradient))]
+
+
+def routes_of_inputs(transport: Transport, rank: int, joint: TracedNetwork, graph: Graph, given: Mapping[Entry, Any],
+                     read: Mapping[Entry, Dict[int, Box]], micro_batches: int, number: int
+                     ) -> Tuple[Dict[str, SampleRoutes], int]:
+    """Return the redistributions of all inputs by name, and the next free number; `given` are the boxes of the joint
+    batch.
+    """
+    routes = {}
+    for entry, boxes in given.items():
+        name = graph.operators[entry[0]].name
+        axis = joint.axes[name]
+        redistributions = []
+        for micro_batch in range(micro_batches):
+            have = boxes if axis is None else _samples_within(boxes, axis, graph.shapes[entry][axis], micro_batch)
+            redistributions.append(Redistribution(number, rank, Layout(graph.shapes[entry], have), read[entry],
+                                                  graph.dtypes[entry], label=name, differentiable=False))
+            number += 1
+        routes[name] = SampleRoutes(transport, redistributions, axis, True, factors=graph.factors.get(entry))
+    return routes, number
+
+
+def routes_of_outputs(transport: Transport, rank: int, graph: Graph, dimensions: Dimensions,
+                      computed: Mapping[Entry, Dict[int, Box]], ranges: List[Tuple[int, int]], samples: int,
+                      micro_batches: int, number: int) -> Tuple[List[SampleRoutes], int]:
+    """Return the redistributions of all outputs, and the next free number; `ranges` are the samples of the joint batch
+    that each rank returns, and `samples` is their number in a micro-batch.
+    """
+    routes = []
+    for entry in graph.heads:
+        axis = dimensions.sample_axis(entry)
+        assert axis is not None
+        boxes = {at: with_range(full(graph.shapes[entry]), axis.axis, (low * axis.each, high * axis.each))
+                 for at, (low, high) in enumerate(ranges)}
+        redistributions, differentiable = [], bool(np.issubdtype(graph.dtypes[entry], np.floating))
+        for micro_batch in range(micro_batches):
+            wanted = _samples_within(boxes, axis.axis, samples * axis.each, micro_batch)
+            redistributions.append(Redistribution(
+                number, rank, Layout(graph.shapes[entry], computed[entry]), wanted, graph.dtypes[entry],
+                one_gradient=True, label=graph.operators[entry[0]].name, differentiable=differentiable))
+            number += 1
+        routes.append(SampleRoutes(transport, redistributions, axis.axis, False, differentiable,
+                                   graph.factors.get(entry)))
+    return routes, number
+
+
+def _samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
+    """Return the parts of boxes of the joint batch that are in a micro-batch of `count` coordinates along an axis, in
+    the coordinates of the micro-batch.
+    """
+    parts = {}
+    for rank, box in boxes.items():
+        low, high = (min(max(end - micro_batch * count, 0), count) for end in box[axis])
+        if low < high:
+            parts[rank] = with_range(box, axis, (low, high))
+    return parts
+
+
+def gather_rows(transport: Transport, rank: int, ranks: int, width: int, number: int) -> Route:
+    """Return the redistribution that gives all ranks one row of numbers of each rank."""
+    rows: Dict[int, Box] = {at: ((at, at + 1), (0, width)) for at in range(ranks)}
+    gathered = Redistribution(number, rank, Layout((ranks, width), rows),
+                              dict.fromkeys(range(ranks), full((ranks, width))), np.dtype('float64'))
+    return Route(transport, gathered.forward, (1, width), (ranks, width), np.dtype('float64'))
+

@@ -1,0 +1,327 @@
+"""Calls of a network that is a pipeline: passes of micro-batches through the stage of this rank, as scheduled.
+
+The script's call of the network is one operation for autograd.  Its forward pass distributes the inputs of all
+micro-batches, makes the passes of the schedule and collects the outputs.  With ``'1f1b'`` these are all passes, with a
+gradient of ones for the loss; its backward pass multiplies the gradients of weights by the gradient that came back to
+the loss, which has to be the same number for all samples.  With ``'gpipe'`` the backward pass makes all backward
+passes.
+
+All of it are operations of MXNet's engine: nothing here waits for values, but the check of the gradient of the loss.
+Redistributions of forward passes wait for those of earlier forward passes, and redistributions of backward passes for
+those of earlier backward passes, in one order on all ranks (:mod:`~.schedule`).
+"""
+import threading
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from ...base.errors import InputError
+from ...kvstore.weight_shards import agreed
+from ...native.trainers import is_fresh, set_fresh
+from ..ops.registry import is_loss
+from ..plans.stages import Stages
+from .call_pool import ProgramRunner
+from .micro_batches import SampleRoutes, gather_rows, output_boxes, read_boxes, routes_of_inputs, routes_of_outputs
+from .rank_program import Program
+from .schedule import passes
+from .split_network import SplitNetwork
+
+
+def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any, number: int
+                   ) -> 'PipelineCalls':
+    """Return the calls of a pipeline, whose redistributions of inputs and outputs have numbers from `number` on."""
+    workers, graph, shards = network.workers, network.graph, network.input_shards
+    inputs, number = routes_of_inputs(workers.open_transport(), workers.rank, network.joint, graph, shards.inputs,
+                                      read_boxes(graph, network.shards), stages.micro_batches, number)
+    samples = shards.ranges[-1][1] // stages.micro_batches
+    outputs, number = routes_of_outputs(workers.transport, workers.rank, graph, network.joint.dimensions,
+                                        output_boxes(graph, network.joint.dimensions, network.shards), shards.ranges,
+                                        samples, stages.micro_batches, number)
+    return PipelineCalls(network, stages, programs, params, inputs, outputs, number)
+
+
+class _Call(autograd.Function):
+    """A recorded call of the network: its micro-batches that wait for their backward passes, and its gradients."""
+
+    def __init__(self, calls: 'PipelineCalls', training: bool, given: Dict[str, Any]):
+        super().__init__()
+        self._calls, self.training, self._given = calls, training, given
+        #: Outputs, token after and token before the forward pass of each micro-batch that waits for its backward pass.
+        self.waiting: Dict[int, Tuple[List[Any], Any, Any]] = {}
+        #: Gradients of weights by name, summed over the micro-batches so far.
+        self.sums: Dict[str, Any] = {}
+        #: Whether a newer call has taken its place before its backward pass began.
+        self.is_superseded = False
+        #: Set once its backward pass has been given to the engine.
+        self.ended = threading.Event()
+
+    def forward(self, *inputs: Any) -> Any:
+        given, self._given = self._given, {}
+        return self._calls.begin(self, given)
+
+    def backward(self, *gradients: Any) -> Any:
+        try:
+            return self._calls.end(self, [gradient.reshape(gradient.shape[1:]) for gradient in gradients])
+        except BaseException as error:
+            self._calls.fail(error)
+            raise
+        finally:
+            self.ended.set()
+
+
+class PipelineCalls:
+    """The calls of a network that is a pipeline.
+
+    Parameters
+    ----------
+    network : SplitNetwork
+    stages : Stages
+    programs : dict of bool to Program
+        The programs of a micro-batch by whether statistics are those of training.
+    params : dict of str to Parameter
+    inputs : dict of str to SampleRoutes
+    outputs : list of SampleRoutes
+    number : int
+        The number of a redistribution for the check of gradients.
+    """
+
+    def __init__(self, network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any,
+                 inputs: Mapping[str, SampleRoutes], outputs: List[SampleRoutes], number: int):
+        self._workers, self._stages, self._params = network.workers, stages, params
+        self._inputs, self._outputs = inputs, outputs
+        self._programs = programs
+        self._runners: Dict[bool, ProgramRunner] = {}
+        self._passes = passes(stages.schedule, stages.of_rank(network.workers.rank), len(stages.ranks),
+                              stages.micro_batches)
+        self._scales_loss = not any(is_loss(operator) for operator in network.graph.computing)
+        self._checks = None if network.workers.size == 1 else gather_rows(
+            network.workers.transport, network.workers.rank, network.workers.size, 3, number)
+        self._lock = threading.Lock()
+        #: The weights that this rank's program trains, and the arrays of their gradients for one micro-batch.
+        symbol = programs[True].symbol
+        self._trained = [name for name in ([] if symbol is None else symbol.list_inputs())
+                         if name in params and agreed(params[name])[0] != 'null'
+                         and name not in network.graph.auxiliary]
+        self._gradients: Dict[str, Any] = {}
+        self._copies: Dict[str, Any] = {}
+        #: The token of the last forward pass, and that of the last backward pass.
+        self._after_forward = mx.nd.zeros(1, ctx=mx.cpu())
+        self._after_backward = mx.nd.zeros(1, ctx=mx.cpu())
+        #: An input of each call that needs a gradient, also on a rank without weights.
+        self._anchor = mx.nd.zeros(1, ctx=mx.cpu())
+        self._anchor.attach_grad()
+        self._last: Optional[_Call] = None
+        #: The highest number of micro-batches whose activations this rank held.
+        self.most_alive = 0
+
+    def run(self, training: bool, given: Dict[str, Any]) -> Tuple[Program, List[Any]]:
+        """Run the network on this worker's samples; return the program and the outputs."""
+        program = self._programs[training]
+        if not autograd.is_recording():
+            with autograd.pause(train_mode=autograd.is_training()):
+                joined = self._forward_alone(training, given)
+        else:
+            self._await_backward()
+            call = _Call(self, training, given)
+            self._last = call
+            set_fresh(self._anchor, False)
+            joined = call(self._anchor, *[self._input(name) for name in self._trained])
+        return program, [mx.nd.SliceChannel(output, num_outputs=1, axis=0, squeeze_axis=True) for output in joined]
+
+    def _input(self, name: str) -> Any:
+        """Return a weight as an input of a call."""
+        weight = self._params[name].data()
+        # Function.backward of MXNet's autograd.py adds nothing to a gradient with grad_req='add'.
+        return mx.nd.identity(weight) if self._params[name].grad_req == 'add' else weight
+
+    def _await_backward(self) -> None:
+        """Wait until the passes of the last call are given to the engine, if its backward pass has begun."""
+        if self._last is not None and self._stages.schedule == 'gpipe':
+            if is_fresh(self._anchor):
+                self._last.ended.wait()
+            elif not self._last.ended.is_set():
+                self._last.is_superseded = True
+                self._last.waiting.clear()
+
+    # -- a call --------------------------------------------------------------------------------------------------------
+
+    def _forward_alone(self, training: bool, given: Dict[str, Any]) -> List[Any]:
+        inputs = {name: self._inputs[name].distribute(array) for name, array in given.items()}
+        collected: List[List[Any]] = [[] for _ in self._outputs]
+        for micro_batch in range(self._stages.micro_batches):
+            heads, _ = self._forward(training, {name: pieces[micro_batch] for name, pieces in inputs.items()}, {})
+            self._collect(collected, micro_batch, heads)
+        return [routes.join(pieces) for routes, pieces in zip(self._outputs, collected)]
+
+    def begin(self, call: _Call, given: Dict[str, Any]) -> List[Any]:
+        """Make the passes of the forward pass of a call; return its outputs, with a dimension of length 1 in front."""
+        with self._lock, autograd.pause(train_mode=autograd.is_training()):
+            inputs = {name: self._inputs[name].distribute(array) for name, array in given.items()}
+            collected: List[List[Any]] = [[] for _ in self._outputs]
+            weights = self._weights()
+            for is_forward, micro_batch in self._passes:
+                if is_forward:
+                    pieces = {name: pieces[micro_batch] for name, pieces in inputs.items()}
+                    for routes in inputs.values():
+                        routes[micro_batch] = None
+                    heads = self._recorded_forward(call, micro_batch, pieces, weights)
+                    self._collect(collected, micro_batch, heads)
+                elif self._stages.schedule != 'gpipe':
+                    self._backward(call, micro_batch, self._loss_gradients(call.waiting[micro_batch][0]))
+            return [routes.join(pieces) for routes, pieces in zip(self._outputs, collected)]
+
+    def end(self, call: _Call, gradients: List[Any]) -> List[Any]:
+        """Make the passes of the backward pass of a call; return the gradients of its inputs."""
+        with self._lock:
+            if self._stages.schedule == 'gpipe':
+                if call.is_superseded:
+                    raise InputError('a pipeline: a call waits for its backward pass while another one is recorded: '
+                                     'run the backward pass of each call before the next call')
+                by_output = [routes.send_gradient(gradient) if routes.differentiable else []
+                             for routes, gradient in zip(self._outputs, gradients)]
+                for micro_batch in range(self._stages.micro_batches):
+                    self._backward(call, micro_batch, [pieces[micro_batch] for pieces in by_output
+                                                       if pieces and pieces[micro_batch] is not None])
+                scale = 1.0
+            else:
+                scale = self._checked_scale(gradients)
+            sums, call.sums = call.sums, {}
+            return [mx.nd.zeros_like(self._anchor)] + [sums[name] if scale == 1 else sums[name] * scale
+                                                       for name in self._trained]
+
+    def fail(self, error: BaseException) -> None:
+        """End the job: the backward pass runs in a thread of MXNet, which keeps exceptions from the script."""
+        if self._workers.size > 1:
+            self._workers.fail(error)
+
+    def forget(self) -> None:
+        """Release the memory of all programs: no more calls come."""
+        for program in self._programs.values():
+            program.forget()
+        self._runners.clear()
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def _runner(self, training: bool) -> Optional[ProgramRunner]:
+        if self._programs[training].symbol is None:
+            return None
+        if training not in self._runners:
+            self._runners[training] = ProgramRunner(self._programs[training], self._params)
+        return self._runners[training]
+
+    def _weights(self) -> Dict[str, Any]:
+        """Return the weights as variables whose gradients are those of one micro-batch.
+
+        With ``'gpipe'`` they are copies.  Its backward passes begin in a thread of MXNet, perhaps after the script has
+        given the update of the weights to the engine, which waits for their gradients: backward passes that read the
+        weights themselves would wait for the update.
+        """
+        weights = {}
+        for name in self._trained:
+            weight = self._params[name].data()
+            if self._stages.schedule == 'gpipe':
+                if name not in self._copies:
+                    self._copies[name] = mx.nd.empty(weight.shape, dtype=weight.dtype, ctx=mx.cpu())
+                weight = weight.copyto(self._copies[name])
+            weights[name] = weight.detach()
+            if name not in self._gradients:
+                self._gradients[name] = mx.nd.zeros_like(weights[name])
+        if weights:
+            autograd.mark_variables(list(weights.values()), [self._gradients[name] for name in weights], 'write')
+        return weights
+
+    def _forward(self, training: bool, inputs: Dict[str, Any], weights: Dict[str, Any]) -> Tuple[List[Any], Any]:
+        """Make the forward pass of a micro-batch; return what this rank computes of outputs, and the tokens."""
+        runner, program = self._runner(training), self._programs[training]
+        if runner is None:
+            return [], (None, None)
+        token = self._after_forward.detach()
+        if autograd.is_recording():
+            autograd.mark_variables([token], [mx.nd.zeros(1, ctx=mx.cpu())], 'write')
+        runner.token = token
+        given = {name: array for name, array in inputs.items() if array is not None}
+        if autograd.is_recording():
+            given.update(self._shared_inputs(runner, weights))
+        outputs = runner.run({**given, **weights}, self._params)
+        after = outputs[program.token_position] if program.uses_token else None
+        if after is not None:
+            self._after_forward = after.detach()
+        return outputs[:program.outputs], (after, token)
+
+    def _shared_inputs(self, runner: ProgramRunner, weights: Dict[str, Any]) -> Dict[str, Any]:
+        """Return new handles of inputs that are no variables.
+
+        A backward pass of MXNet 1.9.1 clears the nodes of such inputs (AGInfo::Clear of imperative.h), which another
+        forward pass that read the same handle still needs.
+        """
+        params = {name: self._params[name].data() for name in runner.program.symbol.list_inputs()
+                  if name in self._params and name not in weights}
+        return {name: array.detach() for name, array in {**runner.constants, **params}.items()}
+
+    def _recorded_forward(self, call: _Call, micro_batch: int, inputs: Dict[str, Any], weights: Dict[str, Any]
+                          ) -> List[Any]:
+        with autograd.record(train_mode=autograd.is_training()):
+            heads, tokens = self._forward(call.training, inputs, weights)
+        call.waiting[micro_batch] = heads, tokens[0], tokens[1]
+        self.most_alive = max(self.most_alive, len(call.waiting))
+        return [head.detach() for head in heads]
+
+    def _backward(self, call: _Call, micro_batch: int, gradients: List[Any]) -> None:
+        """Make the backward pass of a micro-batch, with gradients of what this rank computes of outputs."""
+        heads, after, before = call.waiting.pop(micro_batch)
+        arrays = [head for head, routes in zip(heads, self._outputs) if routes.differentiable]
+        assert len(arrays) == len(gradients), (len(arrays), len(gradients))
+        if after is not None:
+            arrays.append(after)
+            gradients = gradients + [self._after_backward]
+        if arrays:
+            autograd.backward(arrays, gradients)
+        if after is not None:
+            self._after_backward = before.grad
+        for name in self._trained:
+            if name in call.sums:
+                call.sums[name] += self._gradients[name]
+            else:
+                call.sums[name] = self._gradients[name].copy()
+
+    def _collect(self, collected: List[List[Any]], micro_batch: int, heads: List[Any]) -> None:
+        rest = list(heads)
+        for routes, pieces in zip(self._outputs, collected):
+            pieces.append(routes.collect(micro_batch, rest.pop(0) if rest else None))
+
+    # -- the gradient of the loss --------------------------------------------------------------------------------------
+
+    def _loss_gradients(self, heads: List[Any]) -> List[Any]:
+        """Return gradients of ones for the first output, and of zeros for others."""
+        return [mx.nd.zeros_like(head) if at else mx.nd.ones_like(head) for at, (head, routes) in
+                enumerate(zip(heads, self._outputs)) if routes.differentiable]
+
+    def _checked_scale(self, gradients: List[Any]) -> float:
+        """Return the number that came back as the gradient of every sample's loss (collective).
+
+        Raises
+        ------
+        InputError
+            The gradient differs between samples, or one came back to another output.
+        """
+        values = gradients[0].asnumpy()
+        others = max([float(np.abs(gradient.asnumpy()).max()) for gradient in gradients[1:]] or [0.0])
+        row = np.array([[values.min(), values.max(), others]], 'float64')
+        if self._checks is not None:
+            row = self._checks.send(mx.nd.array(row, dtype='float64', ctx=mx.cpu())).asnumpy()
+        if row[:, 2].any():
+            raise InputError("a pipeline with schedule='1f1b': a gradient comes back to another output than the first: "
+                             "return the loss of each sample as the first output, or take schedule='gpipe'")
+        low, high = float(row[:, 0].min()), float(row[:, 1].max())
+        if not low == high:
+            raise InputError("a pipeline with schedule='1f1b': the gradient of the loss is between %r and %r, but has "
+                             'to be the same for all samples on all workers: call backward() of the loss, or of its '
+                             'product with a number, and weigh samples inside of the network; or take '
+                             "schedule='gpipe'" % (low, high))
+        if low != 1 and not self._scales_loss:
+            raise InputError("a pipeline with schedule='1f1b': the gradient of the loss is %r, but the network has an "
+                             'operator that does not use it, as SoftmaxOutput: call backward() of the loss itself'
+                             % low)
+        return low

@@ -1,0 +1,34 @@
+"""The order in which a stage of a pipeline makes the forward and backward passes of micro-batches.
+
+The order follows from the schedule and the number of the stage alone.  All stages make the forward passes in the order
+of the micro-batches, and the backward passes in the same order, so that transfers between two stages come in one order
+on both sides.
+"""
+from typing import List, NamedTuple
+
+
+class Pass(NamedTuple):
+    """A pass of a micro-batch through a stage."""
+
+    is_forward: bool
+    micro_batch: int
+
+
+def passes(schedule: str, stage: int, stages: int, micro_batches: int) -> List[Pass]:
+    """Return the passes of a stage in their order.
+
+    With ``'1f1b'`` a stage makes as many forward passes as there are stages behind it, and then a forward and a
+    backward pass in turn; with ``'gpipe'`` it makes all forward passes before the first backward pass.
+    """
+    warm_up = micro_batches if schedule == 'gpipe' else min(micro_batches, stages - 1 - stage)
+    order = [Pass(True, micro_batch) for micro_batch in range(warm_up)]
+    for micro_batch in range(micro_batches):
+        if warm_up + micro_batch < micro_batches:
+            order.append(Pass(True, warm_up + micro_batch))
+        order.append(Pass(False, micro_batch))
+    return order
+
+
+def most_alive(schedule: str, stage: int, stages: int, micro_batches: int) -> int:
+    """Return the highest number of micro-batches whose activations a stage holds."""
+    return micro_batches if schedule == 'gpipe' else min(micro_batches, stages - stage)

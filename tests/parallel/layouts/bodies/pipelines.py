@@ -1,0 +1,211 @@
+"""Pipelines of four workers, compared with one process that adds up the same micro-batches.
+
+Reports for each pipeline the worst error of weights, running averages and losses, the number of micro-batches that were
+alive, and the ranks that hold the tied weight; whether stages overlap; and the memory of both schedules.
+"""
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+from mxhybrid.kvstore.weight_shards import shard_of
+from mxhybrid.parallel import pipeline
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
+
+WORDS, UNITS, TIMES, BATCH, STEPS = 12, 8, 5, 16, 3
+#: The operators of each of four stages.
+LAYERS = [['embedding*', 'layer0*'], 'layer1*', 'layer2*', 'decoder*']
+
+
+class Model(gluon.HybridBlock):
+    """A network that computes its loss: the weight of its first layer is also that of its last one, and its last layer
+    reads outputs of the first.
+    """
+
+    def __init__(self, norm):
+        super().__init__(prefix='model_')
+        with self.name_scope():
+            self.embedding = nn.Embedding(WORDS, UNITS, prefix='embedding_')
+            self.layers = nn.HybridSequential(prefix='')
+            for at in range(3):
+                self.layers.add(nn.Dense(UNITS, in_units=UNITS, flatten=False, activation='tanh',
+                                         prefix='layer%d_' % at))
+                if norm:
+                    self.layers.add(nn.BatchNorm(axis=2, in_channels=UNITS, prefix='norm%d_' % at))
+            self.decoder = nn.Dense(WORDS, in_units=UNITS, flatten=False, params=self.embedding.params,
+                                    prefix='decoder_')
+            self.loss = gluon.loss.SoftmaxCrossEntropyLoss(prefix='loss_')
+
+    def hybrid_forward(self, F, words, labels):
+        first = self.embedding(words)
+        decoded = self.decoder(self.layers(first) + first)
+        return self.loss(decoded, labels), F.argmax(decoded, axis=2)
+
+
+def build(seed, norm=True, dtype='float64'):
+    """Return the network with values, which differ with the seed."""
+    mx.random.seed(seed)
+    net = Model(norm)
+    net.cast(dtype)
+    net.initialize(mx.init.Uniform(0.5))
+    net(*[mx.nd.array(batch[0], dtype=dtype) for batch in DATA])
+    return net
+
+
+DATA = [np.random.RandomState(seed).randint(0, WORDS, (STEPS, BATCH, TIMES)) for seed in (1, 2)]
+
+
+def train_alone(norm, micro_batches, scale, dtype):
+    """Train in one process; return losses by step, and the values of all parameters by name."""
+    net, losses = build(1, norm, dtype), []
+    for param in net.collect_params().values():
+        param.grad_req = 'null' if param.grad_req == 'null' else 'add'
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02})
+    for step in range(STEPS):
+        net.collect_params().zero_grad()
+        parts = []
+        for micro_batch in np.split(np.arange(BATCH), micro_batches):
+            with autograd.record():
+                loss, _ = net(*[mx.nd.array(batch[step][micro_batch], dtype=dtype) for batch in DATA])
+                scaled = loss * scale
+            scaled.backward()
+            parts.append(loss.asnumpy())
+        trainer.step(BATCH)
+        losses.append(np.concatenate(parts))
+    return losses, {name: param.data().asnumpy() for name, param in net.collect_params().items()}
+
+
+def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64'):
+    """Train by a pipeline; return what is reported of it."""
+    losses, expected = train_alone(norm, micro_batches, scale, dtype)
+    net = mxhybrid.parallelize(build(1 + store.rank, norm, dtype), plan, [(BATCH, TIMES)] * 2, dtype=dtype)
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=mxhybrid.create())
+    apart = 0.0
+    for step in range(STEPS):
+        given = [mx.nd.array(batch[step][net.samples], dtype=dtype) for batch in DATA]
+        if step == 1:
+            net(*given)  # neither recorded nor in training mode
+        with autograd.record():
+            loss, best = net(*given)
+            scaled = loss * scale
+        scaled.backward()
+        trainer.step(BATCH)
+        assert best.shape == given[0].shape
+        apart = max(apart, float(np.abs(loss.asnumpy() - losses[step][net.samples]).max()))
+    largest = max(np.abs(value).max() for value in expected.values())
+    worst, tied = 0.0, None
+    for name, param in net.collect_params().items():
+        shard = shard_of(param)
+        if shard is None or shard.holds:
+            whole = expected[name]
+            part = whole if shard is None else whole[tuple(slice(*side) for side in shard.box)]
+            worst = max(worst, float(np.abs(part - param.data().asnumpy()).max() / largest))
+        if name.endswith('embedding_weight'):
+            tied = None if shard is None else sorted(shard._boxes)
+    return {'error': worst, 'losses': apart, 'alive': net._calls.most_alive, 'tied': tied,
+            'report': net.report()}, net
+
+
+def files(net, store):
+    """Return whether the saved plan gives the same stages, and whether another batch has the same network's loss."""
+    path = Path(tempfile.gettempdir()) / ('plan-of-%d.json' % os.getpid())
+    net.save_plan(str(path))
+    again = mxhybrid.parallelize(build(1), str(path), [(BATCH, TIMES)] * 2, dtype='float64')
+    path.unlink()
+    other = again.for_data([(8, TIMES)] * 2)
+    values = [mx.nd.array(batch[0][:8][other.samples], dtype='float64') for batch in DATA]
+    plain = build(1)
+    whole = plain(*[mx.nd.array(batch[0][:8], dtype='float64') for batch in DATA])[0].asnumpy()
+    apart = float(np.abs(other(*values)[0].asnumpy() - whole[other.samples]).max())
+    return {'same': again._network.stages == net._network.stages, 'apart': apart}
+
+
+def overlap(store):
+    """Return the number of transfers that stage 0 begins, two for each micro-batch.
+
+    The last stage takes the first micro-batch once stage 0 has computed as many as there are stages, so that a step
+    without overlap would never end.
+    """
+    counts, original, folder = [0], RedistributionOperator.forward, Path(sys.argv[1])
+
+    def forward(self, *arrays):
+        counts[0] += 1
+        if store.rank == 0:
+            (folder / ('sent-%d' % counts[0])).touch()
+        if store.rank == store.num_workers - 1 and counts[0] == 1:
+            while not (folder / ('sent-%d' % (2 * store.num_workers))).exists():
+                time.sleep(0.01)
+        original(self, *arrays)
+    net = mxhybrid.parallelize(build(1, False), pipeline(LAYERS, 8), [(BATCH, TIMES)] * 2, dtype='float64')
+    RedistributionOperator.forward = forward
+    try:
+        with autograd.record():
+            loss, _ = net(*[mx.nd.array(batch[0][net.samples], dtype='float64') for batch in DATA])
+        loss.backward()
+        mx.nd.waitall()
+    finally:
+        RedistributionOperator.forward = original
+    return len(list(folder.glob('sent-*')))
+
+
+class Wide(gluon.HybridBlock):
+    """A network with large activations in its first stage."""
+
+    def __init__(self):
+        super().__init__(prefix='wide_')
+        with self.name_scope():
+            self.first = nn.Dense(1 << 18, in_units=1, prefix='first_', weight_initializer='zeros')
+            self.last = nn.Dense(1, in_units=1, prefix='last_')
+
+    def hybrid_forward(self, F, data):
+        hidden = self.first(data)
+        for at in range(8):
+            hidden = F.tanh(hidden, name='wide_first_tanh%d' % at)
+        return self.last(F.mean(hidden, axis=1, keepdims=True))
+
+
+def peak_kb():
+    return next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM'))
+
+
+def memory(schedule):
+    """Return the kB that a step of 16 micro-batches needs at most in addition."""
+    net = Wide()
+    net.initialize()
+    net = mxhybrid.parallelize(net, pipeline({'first*': [0], 'wide_first*': [0], 'mean*': [0], 'last*': [1, 2, 3]}, 16,
+                                             schedule), (16, 1))
+    mx.nd.waitall()
+    Path('/proc/self/clear_refs').write_text('5')
+    before = peak_kb()
+    with autograd.record():
+        loss = net(mx.nd.ones((4, 1)))
+    loss.backward()
+    mx.nd.waitall()
+    return peak_kb() - before
+
+
+def main():
+    store = mxhybrid.create()
+    found = {}
+    found['1f1b'], net = train(pipeline(LAYERS, 8), 8, store)
+    found['files'] = files(net, store)
+    found['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store)
+    found['scaled'], _ = train(pipeline(4, 4), 4, store, scale=0.25)
+    found['scaled gpipe'], _ = train(pipeline(4, 4, 'gpipe'), 4, store, scale=0.25)
+    found['single samples'], _ = train(pipeline(2, 16), 16, store, norm=False)
+    found['inside'], _ = train(pipeline(2, 4, inside={'layer*': {'channels': 2}}), 4, store)
+    found['uneven'], _ = train(pipeline({'embedding*': [2], 'layer*': [0, 1, 3], 'decoder*': [0, 1, 3]}, 2), 2, store)
+    found['float32'], _ = train(pipeline(LAYERS, 8), 8, store, norm=False, dtype='float32')
+    report(store.rank, found=found, sent=overlap(store), memory={schedule: memory(schedule)
+                                                                 for schedule in ('1f1b', 'gpipe')})
+
+
+main()
