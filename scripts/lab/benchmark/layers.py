@@ -38,8 +38,9 @@ CASES = {
     'layers_dense': Case('convolutions, then dense layers of 16.8 and 4.1 million weights', -4,
                          ('data', 'grid', 'trick')),
     'layers_softmax': Case('a softmax over 30,000 words of width 512', -16, ('data', 'vocabulary')),
-    'layers_images': Case('resnet18 on images of 224 x 224', -1, ('data', 'height')),
-    'layers_image': Case('resnet18 on one image of 224 x 224; alone: on each worker', 1, ('alone', 'height')),
+    'layers_images': Case('resnet18 on images of 224 x 224', -1, ('data', 'height', 'height_sharded')),
+    'layers_image': Case('resnet18 on one image of 224 x 224; alone: on each worker', 1,
+                         ('alone', 'height', 'height_sharded')),
     'layers_plain': Case('resnet18 on images of 64 x 64', -4, ('plain', 'data')),
     'layers_bert': Case('BERT of 2 layers, 128 wide, 8 heads, on 16 sentences of 64 words', 16, ('plain', 'data')),
 }

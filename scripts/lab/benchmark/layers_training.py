@@ -89,12 +89,12 @@ class Trained:
 
     def start(self) -> None:
         """Join the others, and split the network."""
-        self._store = mxhybrid.create()
+        contender, _, sharded = self._spec['contender'].partition('_')
+        self._store = mxhybrid.create(shard_updates=bool(sharded))
         batch = self._spec['batch']
         net, arrays = batch_of(self._spec['workload'], batch)
         mx.random.seed(1)
         net.initialize(mx.init.Xavier())
-        contender = self._spec['contender']
         if contender in ('plain', 'alone'):
             net.hybridize(static_alloc=True, static_shape=True)
             rank, size = (self._rank, self._size) if contender == 'plain' else (0, 1)
