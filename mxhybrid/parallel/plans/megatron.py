@@ -151,13 +151,13 @@ class Megatron(Plan):
         samples = dimensions.samples((operator.number, 0))
         if graph.has_table(operator):
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + ON_ALL
-        if samples is None or rule.is_loss or not has_rule(operator):
+        if rule.is_loss or not has_rule(operator):
             return self.default_split(graph, dimensions, operator, ranks, splits)
         if rule.not_replicable or self.sequence and is_learned:
             over_times = self._over_times(graph, dimensions, operator)
             if over_times is not None:
                 return over_times, ''
-        if rule.not_replicable:
+        if samples is None or rule.not_replicable:
             return self.default_split(graph, dimensions, operator, ranks, splits)
         limit = rule.limits(graph, operator)[samples]
         if limit == 1:

@@ -8,10 +8,12 @@ from mxhybrid.parallel.plans.strategies import grid, layers
 from ...helpers.split_networks import Ranks, run_whole
 from ...helpers.transformers import NAMES, network
 
+#: A plan for networks with attention.
+HEADS = layers({'*': {'heads': 2, 'samples': 2}})
 #: Plans by the number of ranks.
 PLANS = {2: [megatron(2), megatron(2, sequence=True)],
          4: [megatron(4), megatron(2, 2), megatron(2, 2, True), megatron(4, sequence=True), grid(2, sequence=2),
-             grid(1, 2, sequence=2), layers({'*': {'heads': 2, 'samples': 2}})]}
+             grid(1, 2, sequence=2), HEADS]}
 
 
 @pytest.fixture(scope='module')
@@ -22,13 +24,12 @@ def rank_groups():
         ranks.close()
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_a_transformer_is_that_of_one_process(rank_groups, name):
-    given = network(name)
+def compare(rank_groups, given, plans):
+    """Compare outputs and gradients by plans, by the number of ranks, with those of the whole network."""
     whole, whole_gradients = run_whole(given.symbol, given.data, given.weights)
-    tolerance = 1e-10 if given.weights[min(given.weights)].dtype == np.float64 else 1e-4
-    for count, choices in PLANS.items():
-        for plan in choices[:-1] if name == 'gated' else choices:  # which has no heads
+    tolerance = 1e-10 if given.weights[min(given.weights)].dtype == np.float64 else 1e-5
+    for count, choices in plans.items():
+        for plan in choices:
             graph, dimensions = given.graph()
             splits = plan.resolve(graph, dimensions, count).splits
             outputs, gradients, _ = rank_groups[count].run(given.symbol, given.data, given.weights, splits,
@@ -39,3 +40,14 @@ def test_a_transformer_is_that_of_one_process(rank_groups, name):
             for weight, expected in whole_gradients.items():
                 np.testing.assert_allclose(gradients[weight], expected, rtol=10 * tolerance, atol=10 * tolerance,
                                            err_msg='%s %s' % (weight, plan.name))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_transformer_is_that_of_one_process(rank_groups, name):
+    compare(rank_groups, network(name), {count: [plan for plan in plans if name != 'gated' or plan.name != HEADS.name]
+                                         for count, plans in PLANS.items()})
+
+
+@pytest.mark.parametrize('name', ['bert', 'gpt of one projection', 'sockeye'])
+def test_a_single_sample_is_computed_by_all(rank_groups, name):
+    compare(rank_groups, network(name, 1), {4: [megatron(4), megatron(2, 2), megatron(2, 2, True)]})

@@ -96,6 +96,16 @@ def test_with_fewer_samples_than_groups_some_groups_have_them(samples, expected)
     assert set(by_label['layer0_norm1'].ranks) >= set(expected)
 
 
+@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('samples', [1, 2, 3])
+def test_batches_of_other_sizes_need_no_other_weights(name, samples):
+    plan, shards = megatron(2, 2, sequence=True), {}
+    for count in (4, samples):
+        graph, dimensions = network(name, count).graph()
+        shards[count] = NetworkShards(graph, plan.resolve(graph, dimensions, 4).splits)
+    assert shards[samples].weights.adopt(shards[4].weights) == ''
+
+
 def test_an_odd_vocabulary_is_tied_to_its_rows():
     graph, dimensions = network('gpt').graph()
     shards = NetworkShards(graph, megatron(4).resolve(graph, dimensions, 4).splits)
