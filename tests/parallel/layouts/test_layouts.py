@@ -17,6 +17,10 @@ DATA = {'plan': 'data_parallel'}
 TRICK = {'plan': 'one_weird_trick'}
 
 
+def pipeline(stages, micro_batches, inside=None):
+    return {'plan': 'pipeline', 'stages': stages, 'micro_batches': micro_batches, 'inside': inside}
+
+
 def grid(model=1, batch=1, domain=()):
     return {'plan': 'grid', 'model': model, 'batch': batch, 'domain': list(domain)}
 
@@ -62,7 +66,8 @@ WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimize
 OTHERS = {
     'a language model': {'net': 'language_model', **WORDS}, 'cells': {'net': 'cells', **WORDS},
     'a transformer': {'net': 'gpt', 'plans': [DATA, megatron(4), megatron(2, 2), megatron(4, sequence=True), megatron(
-        2, 2, True), {'attention_*': {'heads': 2, 'samples': 2}}, 1]},
+        2, 2, True), {'attention_*': {'heads': 2, 'samples': 2}}, 1, pipeline(2, 4, megatron(2)), pipeline(
+            2, 2, megatron(2, sequence=True)), pipeline(4, 8)]},
     'pooled': {'net': 'pooled', 'plans': POOLED}, 'averaged': {'net': 'averaged', 'plans': POOLED},
     'fewer samples than workers': {'net': 'cnn', 'batch': 2, 'plans': [
         grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]},
@@ -217,6 +222,12 @@ def test_what_cannot_be_is_refused_on_every_worker(two):
         assert all(errors.values()), [name for name, text in errors.items() if not text]
         assert 'is for 15 workers, but the job has 2: choose factors whose product is 2' in errors['another product']
         assert 'is for 3 workers, but the job has 2' in errors['other model groups']
+        assert 'a pipeline of 3 stages on 2 workers: give at most 2 stages' in errors['too many stages']
+        assert ('3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2, 4, 8'
+                in errors['other micro-batches'])
+        assert "'rnn*' of stage 1 matches no operator" in errors['no operator of a stage']
+        assert 'does not have each sample once' in errors['no samples']
+        assert 'a pipeline returns no gradients of its inputs' in errors['gradients of inputs']
         assert 'the network has neither: give another plan' in errors['no attention']
         assert 'none of the operators that it matches has heads of attention' in errors['no heads']
         assert 'has 4 heads, which heads=3 does not divide: give one of 1, 2, 4' in errors['other heads']

@@ -8,6 +8,7 @@ from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import collectives
+from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.planner import Planner, search
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
@@ -57,6 +58,11 @@ def test_the_next_search_measures_nothing():
         assert profiles.measured == timed
     # A plan that is asked for by itself is timed as it is.
     assert again.predict(first.plan).seconds == first.prediction.seconds
+
+
+def test_pipelines_are_not_predicted():
+    with pytest.raises(InputError, match='pipeline has 4 micro-batches: the planner predicts steps of whole batches'):
+        planner(cluster(2)).predict(pipeline(2, 4))
 
 
 @pytest.mark.parametrize('wrong, words', [

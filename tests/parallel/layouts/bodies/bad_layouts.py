@@ -67,6 +67,11 @@ class Constant(gluon.HybridBlock):
         return 5
 
 
+class Mean(gluon.HybridBlock):
+    def hybrid_forward(self, F, data):
+        return F.mean(F.relu(data))
+
+
 GRID = parallel.grid(model=store.num_workers)
 CALLS = {
     'no HybridBlock': lambda: mxhybrid.parallelize(gluon.Block(), GRID, SHAPE),
@@ -103,6 +108,11 @@ CALLS = {
     'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.data_parallel()][store.rank], SHAPE),
     'lamb': lambda: trained_by('lamb'),
     'nadam': lambda: trained_by('nadam'),
+    'too many stages': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(3, 2), SHAPE),
+    'other micro-batches': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(2, 3), SHAPE),
+    'no operator of a stage': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(['conv*', 'rnn*'], 2), SHAPE),
+    'no samples': lambda: mxhybrid.parallelize(Mean(), parallel.pipeline(2, 2), (8, 3)),
+    'gradients of inputs': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(2, 2), SHAPE, input_grad=True),
     'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
 }
 
