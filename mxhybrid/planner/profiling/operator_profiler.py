@@ -116,9 +116,10 @@ class OperatorProfiler:
         keys = self.keys(graph, gradient_inputs, frozen)
         operator_shard = operator_shard or rule_of(operator).shard(graph, operator, output_shard)
         only_estimate, work = not (self._measures and measure), work_of(graph, operator, operator_shard)
-        if only_estimate and not self._current_estimator().has(operator.op, work):
+        kind = keys.kind(operator, output_shard)
+        if only_estimate and not self._current_estimator().has(kind, work):
             # Its time is not known, whatever its key is.
-            return self._estimate(operator.op, work, keys.has_backward(operator))
+            return self._estimate(kind, work, keys.has_backward(operator))
         key = keys.key(operator, output_shard, operator_shard)
         known = self._known['parts'].get(key)
         if known is not None:
@@ -126,7 +127,7 @@ class OperatorProfiler:
         can_time = not only_estimate and key not in self._untimed
         shard = _shard_to_time(graph, operator, output_shard, needed) if can_time else None
         if shard is None:
-            return self._estimate(operator.op, work, keys.has_backward(operator))
+            return self._estimate(kind, work, keys.has_backward(operator))
         speed = self._speed_now()
         try:
             forward, backward = time_shard(keys.program(operator, shard.output_shard, output_shard))
@@ -134,7 +135,7 @@ class OperatorProfiler:
         except Exception as error:  # of any kind: a search goes on without this time
             self._untimed.add(key)
             self._warn_untimed(graph, operator, error)
-            return self._estimate(operator.op, work, keys.has_backward(operator))
+            return self._estimate(kind, work, keys.has_backward(operator))
         scale = roofline_seconds(work) / roofline_seconds(shard.work) if shard.output_shard != output_shard else 1.0
         seconds = PassSeconds(forward * speed * scale, backward * speed * scale)
         self._add('parts', key, [*seconds, *work])
@@ -183,8 +184,8 @@ class OperatorProfiler:
             known[names] = ProfileKeys(graph, self._collectives, *names)
         return known[names]
 
-    def _estimate(self, op: str, work: Work, has_backward: bool) -> PassSeconds:
-        forward, backward = self._current_estimator().estimate(op, work)
+    def _estimate(self, kind: str, work: Work, has_backward: bool) -> PassSeconds:
+        forward, backward = self._current_estimator().estimate(kind, work)
         return PassSeconds(forward, backward if has_backward else 0.0)
 
     def _current_estimator(self) -> RooflineEstimator:

@@ -14,6 +14,7 @@ from ...parallel.ops.rule import OperatorShard
 from ...parallel.sharding.box import shape_of
 from ...parallel.sharding.split import OutputShard
 from .local_program import LocalProgram, ProgramInput, operators_with_gradients
+from .roofline import COLLECTIVE
 from .single_operator import (
     blocked_operators,
     can_be_blocked,
@@ -79,13 +80,25 @@ class ProfileKeys:
                                entry[0] in self._with_gradients and position != indices(operator),
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
         content = [operator.op, sorted(attrs.items()), inputs, operator.outputs, self._summed(operator)]
-        collective = collective_of(self._collectives, operator)
         if operator_shard.build is not None:
             content.append([graph.inputs(operator), shape_of(output_shard.box), output_shard.addends])
-        elif collective is not None and collective.applies(
-                graph, operator, placeholder_split(graph.shape(operator), output_shard)):
+        elif self._is_collective(operator, output_shard):
             content.append(degrees_around(graph.shape(operator), output_shard))
-        return '%s %s' % (operator.op, hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20])
+        return '%s %s' % (self.kind(operator, output_shard),
+                          hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20])
+
+    def kind(self, operator: Operator, output_shard: OutputShard) -> str:
+        """Return the kind of a shard, the first word of its key: times of one kind are estimated from each other.
+
+        Ranks that compute an operator together compute it by other operators than a rank alone, which may take many
+        times as long.
+        """
+        return operator.op + COLLECTIVE * self._is_collective(operator, output_shard)
+
+    def _is_collective(self, operator: Operator, output_shard: OutputShard) -> bool:
+        collective, shape = collective_of(self._collectives, operator), self._graph.shape(operator)
+        return collective is not None and collective.applies(self._graph, operator,
+                                                             placeholder_split(shape, output_shard))
 
     def program(self, operator: Operator, output_shard: OutputShard, whole: Optional[OutputShard] = None
                 ) -> LocalProgram:

@@ -19,6 +19,10 @@ _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
 _NEIGHBOURS = 3
 
 
+#: The end of the kind of shards that ranks compute together: its other letters are the operator.
+COLLECTIVE = '+'
+
+
 class Work(NamedTuple):
     """Floating-point operations and bytes moved in the forward pass."""
 
@@ -27,7 +31,7 @@ class Work(NamedTuple):
 
 
 class OperatorTime(NamedTuple):
-    """A measured shard of an operator."""
+    """A measured shard of an operator, of a kind as :meth:`.profile_key.ProfileKeys.kind` returns it."""
 
     op: str
     work: Work
@@ -54,8 +58,8 @@ class RooflineEstimator:
     def estimate(self, op: str, work: Work) -> Tuple[float, float]:
         """Return seconds forward and backward.
 
-        The ratio to the roofline model is that of the measured shards nearest in work: of the same operator, or of any
-        if none of the same was measured.
+        The ratio to the roofline model is that of the measured shards nearest in work: of the same kind, or else of the
+        same operator where a rank computes it alone, or of any if none of the same was measured.
         """
         if (op, work) not in self._estimates:
             self._estimates[op, work] = self._estimate(op, work)
@@ -66,7 +70,10 @@ class RooflineEstimator:
         if not self._all:
             return roofline, 2 * roofline
         if op not in self._by_op:
-            self._by_op[op] = _RooflineRatios([shard for shard in self._all if shard.op == op] or self._all)
+            alone = op.rstrip(COLLECTIVE)
+            self._by_op[op] = _RooflineRatios(next(shards for shards in (
+                [shard for shard in self._all if shard.op == op],
+                [shard for shard in self._all if shard.op == alone], self._all) if shards))
         forward, backward = self._by_op[op].log_ratios_near(work)
         return roofline * math.exp(forward), roofline * math.exp(backward)
 

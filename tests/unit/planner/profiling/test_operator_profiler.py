@@ -451,6 +451,19 @@ def test_work_is_counted(images, words):
     assert work(words, 'Embedding').bytes == 4 * 2 * 7 * 4 * 6
 
 
+def test_ranks_together_are_not_estimated_from_a_rank_alone():
+    graph = graph_of(nn.HybridLambda('log_softmax'), (8, 40)).graph
+    (operator,), keys = graph.computing, ProfileKeys(graph, collectives())
+    assert keys.kind(operator, place(graph, operator, d0=(0, 4))) == 'log_softmax'
+    together = place(graph, operator, d1=(0, 10))
+    assert keys.kind(operator, together) == 'log_softmax+' == keys.key(operator, together).split()[0]
+    work = Work(1e6, 1e6)
+    alone, jointly = OperatorTime('log_softmax', work, 1.0, 1.0), OperatorTime('log_softmax+', work, 9.0, 9.0)
+    assert RooflineEstimator([alone, jointly]).estimate('log_softmax', work) == pytest.approx((1.0, 1.0))
+    assert RooflineEstimator([alone, jointly]).estimate('log_softmax+', work) == pytest.approx((9.0, 9.0))
+    assert RooflineEstimator([alone]).estimate('log_softmax+', work) == pytest.approx((1.0, 1.0))
+
+
 class _Products(mx.gluon.HybridBlock):
     """The products of attention, of queries, keys and values for 4 heads of 6 features."""
 
