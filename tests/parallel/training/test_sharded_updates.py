@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from lab.jobs import run_job
 
+from ...helpers import comparing
 from . import BODIES
 
 BODY = BODIES / 'sharded_updates.py'
@@ -69,3 +70,16 @@ def test_split_networks(tmp_path):
         assert len(values['expected']) == 3
         for case, expected in values['expected'].items():
             assert_near(expected, values['found'][case], 'rank %d, %s' % (rank, case))
+
+
+@pytest.mark.slow
+def test_all_kinds_of_parameters_and_optimizers():
+    """Tables, several devices and updates on the store are as without sharding, beside weights that are sharded."""
+    body = BODIES / 'train.py'
+    expected = comparing.reference(body)
+    cases = {name: values for name, values in expected.items()
+             if isinstance(values, dict) and not name.endswith(('-groupadagrad', '-lamb'))}
+    assert len(cases) > 40
+    result = run_job(body, 'horovodrun', workers=2, args=['--cases', ','.join(cases)],
+                     env={'MXHYBRID_SHARD_UPDATES': '1'}, timeout=240).ok()
+    comparing.assert_cases(cases, result, 2)
