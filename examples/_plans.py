@@ -8,15 +8,17 @@ import mxhybrid
 
 KINDS = {'data_parallel': mxhybrid.parallel.data_parallel, 'one_weird_trick': mxhybrid.parallel.one_weird_trick,
          'grid': mxhybrid.parallel.grid, 'megatron': mxhybrid.parallel.megatron,
-         'sequence': functools.partial(mxhybrid.parallel.megatron, sequence=True)}
+         'sequence': functools.partial(mxhybrid.parallel.megatron, sequence=True),
+         'pipeline': mxhybrid.parallel.pipeline}
 
 
 def add_plan_arguments(parser, plan, steps, batch_size, lr, optimizer='sgd'):
     """Add the flags that every example of a split network has; `plan` describes the default plan."""
     parser.add_argument('--plan', default=None, metavar='PLAN',
                         help='data_parallel, one_weird_trick, a grid as grid:model=2,batch=2 or grid:domain=2x2, '
-                             'megatron:model=2,batch=2 or sequence:model=2,batch=2 for Transformers, a JSON file with '
-                             'a plan, or auto, which searches for one (default: %s)' % plan)
+                             'megatron:model=2,batch=2 or sequence:model=2,batch=2 for Transformers, '
+                             'pipeline:stages=2,micro_batches=4 where the network returns a loss, a JSON file with a '
+                             'plan, or auto, which searches for one (default: %s)' % plan)
     parser.add_argument('--cluster', metavar='FILE', default=None,
                         help='what mxhybrid calibrate has written; for --plan auto')
     parser.add_argument('--search-seconds', type=float, default=5, metavar='S',

@@ -7,6 +7,7 @@ the words is a part of the network, so that no worker has all logits. Run it wit
     horovodrun -np 4 --gloo python examples/transformer_lm.py                           # heads, words and times
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan megatron           # heads and words
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan sequence:model=2,batch=2
+    horovodrun -np 4 --gloo python examples/transformer_lm.py --plan pipeline           # stages of layers
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan data_parallel
     scripts/launch.py -n 2 -s 1 --launcher local python examples/transformer_lm.py      # MXNet's way
     python examples/transformer_lm.py                                                   # one process
@@ -28,7 +29,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid.parallel import megatron
+from mxhybrid.parallel import megatron, pipeline
 
 
 class Attention(gluon.HybridBlock):
@@ -148,7 +149,9 @@ def main():
     settings = {'learning_rate': args.lr}
     alone = OneProcess(net, make_net(), 'adam', settings, store, loss_of=lambda loss, _: loss)
 
-    plans = {'megatron': megatron(store.num_workers), 'sequence': megatron(store.num_workers, sequence=True)}
+    workers = store.num_workers
+    plans = {'megatron': megatron(workers), 'sequence': megatron(workers, sequence=True),
+             'pipeline': pipeline(workers, micro_batches=2 * workers)}
     net = split(args, net, plans['sequence'], (args.batch_size, args.times + 1), plans)
     trainer = gluon.Trainer(net.collect_params(), 'adam', settings, kvstore=store)
     for step in range(1, args.steps + 1):

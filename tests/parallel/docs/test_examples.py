@@ -51,6 +51,8 @@ TRANSFORMERS = [('transformer_lm.py', 'horovodrun', 4, 1, [], 'layer0_attention_
                  'layer0_attention_query_fwd +FullyConnected +channels 2')]
 SLOW_TRANSFORMERS = [('transformer_lm.py', 'horovodrun', 4, 1, ['--plan', 'sequence:model=2,batch=2'],
                       'layer0_norm1_layernorm0 +LayerNorm +samples 2 x length 2'),
+                     ('transformer_lm.py', 'horovodrun', 2, 1, ['--plan', 'pipeline'],
+                      'layer0_attention_softmax0 +softmax +whole +0'),
                      ('transformer_lm.py', 'none', 1, 0, ['--plan', 'data_parallel'],
                       'layer0_attention_softmax0 +softmax +whole')]
 SEARCHED = ('alexnet.py', 'horovodrun', 2, 1, ['--plan', 'auto', '--cluster', 'cluster.json'])
