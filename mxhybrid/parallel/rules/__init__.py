@@ -35,6 +35,7 @@ from . import (  # noqa: F401
     reshape,
     resizing,
     sequences,
+    shapes,
     slicing,
     softmax,
     transposed,

@@ -452,6 +452,9 @@ OPERATORS = {
     'taken from behind': (lambda x, at: mx.sym.Group([
         mx.sym.take(mx.sym.tanh(x), at - 9, axis=-1, mode='wrap') * 2, mx.sym.take(mx.sym.tanh(x), at, axis=1) * 2]),
         [(REALS, (4, 3, 5)), (IDS, (2,))], (0, None)),
+    'shapes of arrays': (lambda x: mx.sym.broadcast_div(mx.sym.tanh(x), mx.sym.cast(
+        mx.sym.slice_axis(mx.sym.shape_array(x * 2), axis=0, begin=0, end=1) + mx.sym.size_array(x), dtype='float64')),
+        [(REALS, (4, 3))]),
     'images of other sizes': (lambda x: mx.sym.depth_to_space(mx.sym.contrib.AdaptiveAvgPooling2D(mx.sym.tanh(
         x), output_size=2), 2) * 2, [(REALS, (4, 4, 4, 4))]),
     'softmin': (lambda x: mx.sym.softmin(mx.sym.tanh(x), axis=1) * 2, [(REALS, (4, 4, 3))]),

@@ -1,0 +1,121 @@
+"""Networks of the packages that use Gluon: small ones, with the shapes of their inputs, and a plan for each."""
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from mxnet import gluon
+from mxnet.gluon import nn
+
+from mxhybrid.parallel import grid, layers
+
+
+class Client(NamedTuple):
+    """A network of a package."""
+
+    build: Callable[[], Any]
+    #: The shape of each input, for four samples.
+    shapes: List[Tuple[int, ...]]
+    #: The plan besides data parallelism.
+    plan: Any
+    dtype: str = 'float32'
+    batch_axis: int = 0
+    #: The bound of each input's ids and lengths; 0 for real numbers.
+    limits: Tuple[int, ...] = (0,)
+    #: Whether the network is trained; otherwise its outputs alone are compared.
+    trains: bool = True
+
+
+def _vision(name: str, **options: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        from gluoncv import model_zoo
+        return model_zoo.get_model(name, pretrained_base=False, **options)
+    return build
+
+
+def _segmentation(name: str) -> Callable[[], Any]:
+    def build() -> Any:
+        from gluoncv import model_zoo
+        return getattr(model_zoo, name)(3, backbone='resnet50', aux=False, pretrained_base=False, base_size=64,
+                                        crop_size=64)
+    return build
+
+
+class _Block(gluon.HybridBlock):
+    def __init__(self, channels: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.body = nn.HybridSequential(prefix='')
+            for _at in range(2):
+                self.body.add(nn.Conv2D(channels, 3, padding=1), nn.BatchNorm(), nn.Activation('relu'))
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return self.body(x)
+
+
+class UNet(gluon.HybridBlock):
+    """A U-Net of two levels (Ronneberger et al., 2015)."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix='unet_')
+        with self.name_scope():
+            self.first, self.second, self.bottom = (_Block(channels) for channels in (4, 8, 16))
+            self.up_second, self.up_first = nn.Conv2DTranspose(8, 2, strides=2), nn.Conv2DTranspose(4, 2, strides=2)
+            self.down_second, self.down_first = _Block(8), _Block(4)
+            self.output = nn.Conv2D(3, 1)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        first = self.first(x)
+        second = self.second(F.Pooling(first, kernel=(2, 2), stride=(2, 2)))
+        bottom = self.bottom(F.Pooling(second, kernel=(2, 2), stride=(2, 2)))
+        second = self.down_second(F.concat(self.up_second(bottom), second, dim=1))
+        return self.output(self.down_first(F.concat(self.up_first(second), first, dim=1)))
+
+
+def _bert() -> Any:
+    from gluonnlp.model import BERTEncoder, BERTModel
+    encoder = BERTEncoder(num_layers=2, units=16, hidden_size=32, max_length=8, num_heads=4, dropout=0.0)
+    return BERTModel(encoder, vocab_size=50, token_type_vocab_size=2, units=16, embed_size=16)
+
+
+def _translation_encoder() -> Any:
+    from gluonnlp.model.transformer import TransformerEncoder
+    return TransformerEncoder(num_layers=2, units=16, hidden_size=32, max_length=8, num_heads=4, dropout=0.0)
+
+
+class _LanguageModel(gluon.HybridBlock):
+    """AWD-LSTM of GluonNLP without dropout, from zero states."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix='awd_')
+        from gluonnlp.model.language_model import AWDRNN
+        with self.name_scope():
+            self.model = AWDRNN('lstm', 50, embed_size=12, hidden_size=16, num_layers=2, tie_weights=True, dropout=0,
+                                weight_drop=0, drop_h=0, drop_i=0, drop_e=0)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        states = [[F.zeros(shape=(1, 0, units))] * 2 for units in (16, 12)]
+        return self.model(x, states)[0]
+
+
+def _sockeye_encoder() -> Any:
+    from sockeye import transformer
+    from sockeye.encoder import get_transformer_encoder
+    return get_transformer_encoder(transformer.TransformerConfig(
+        model_size=16, attention_heads=4, feed_forward_num_hidden=32, act_type='relu', num_layers=2,
+        dropout_attention=0, dropout_act=0, dropout_prepost=0, positional_embedding_type='fixed',
+        preprocess_sequence='n', postprocess_sequence='dr', max_seq_len_source=8,
+        max_seq_len_target=8), 'encoder_', 'float32')
+
+
+ROWS = grid(domain=(2, 1))
+CLIENTS: Dict[str, Client] = {
+    'U-Net': Client(UNet, [(4, 3, 16, 16)], ROWS, 'float64'),
+    'FCN of GluonCV': Client(_segmentation('FCN'), [(4, 3, 64, 64)], ROWS, 'float64'),
+    'DeepLab of GluonCV': Client(_segmentation('DeepLabV3'), [(4, 3, 64, 64)], ROWS, 'float64'),
+    'HRNet of GluonCV': Client(_vision('hrnet_w18_small_v1_c'), [(4, 3, 64, 64)], ROWS, 'float64'),
+    'SSD of GluonCV': Client(_vision('ssd_512_mobilenet1.0_voc'), [(4, 3, 128, 128)], ROWS),
+    'YOLOv3 of GluonCV': Client(_vision('yolo3_mobilenet1.0_voc'), [(4, 3, 64, 64)], ROWS, trains=False),
+    'BERT of GluonNLP': Client(_bert, [(4, 8), (4, 8), (4,), (4, 2)], grid(model=2), limits=(50, 2, 8, 8)),
+    'Transformer of GluonNLP': Client(_translation_encoder, [(4, 8, 16)], grid(model=2)),
+    'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], layers({'*dense*': {'channels': 2}}), batch_axis=1,
+                                   limits=(50,)),
+    'encoder of Sockeye': Client(_sockeye_encoder, [(4, 8, 16), (4,)], grid(model=2), limits=(0, 8)),
+}
