@@ -134,7 +134,8 @@ def pipeline(stages: Union[int, Sequence[Any], Mapping[str, Sequence[int]]], mic
         one, and holds the activations of at most as many micro-batches as there are stages from it to the last one.
         The first output of the network has to be the loss.  ``'gpipe'``: all forward passes in the call of the network,
         all backward passes in ``loss.backward()``, with any loss; each stage holds the activations of all
-    micro-batches. inside : Plan or dict, optional
+        micro-batches.
+    inside : Plan or dict, optional
         The plan of each stage, for the workers of a stage: `data_parallel`, a `grid`, or a dict as of :func:`layers`
         with ranks that count from 0 in each stage.  Default: `data_parallel`.
 
