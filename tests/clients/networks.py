@@ -21,6 +21,8 @@ class Client(NamedTuple):
     limits: Tuple[int, ...] = (0,)
     #: Whether the network is trained; otherwise its outputs alone are compared.
     trains: bool = True
+    #: Whether results are compared with one process; otherwise the network is traced only.
+    is_compared: bool = True
 
 
 def _vision(name: str, **options: Any) -> Callable[[], Any]:
@@ -108,11 +110,15 @@ def _sockeye_encoder() -> Any:
 ROWS = grid(domain=(2, 1))
 CLIENTS: Dict[str, Client] = {
     'U-Net': Client(UNet, [(4, 3, 16, 16)], ROWS, 'float64'),
-    'FCN of GluonCV': Client(_segmentation('FCN'), [(4, 3, 64, 64)], ROWS, 'float64'),
-    'DeepLab of GluonCV': Client(_segmentation('DeepLabV3'), [(4, 3, 64, 64)], ROWS, 'float64'),
+    'FCN of GluonCV': Client(_segmentation('FCN'), [(4, 3, 64, 64)], ROWS, 'float64',
+        is_compared=False),
+    'DeepLab of GluonCV': Client(_segmentation('DeepLabV3'), [(4, 3, 64, 64)], ROWS, 'float64',
+        is_compared=False),
     'HRNet of GluonCV': Client(_vision('hrnet_w18_small_v1_c'), [(4, 3, 64, 64)], ROWS, 'float64'),
-    'SSD of GluonCV': Client(_vision('ssd_512_mobilenet1.0_voc'), [(4, 3, 128, 128)], ROWS),
-    'YOLOv3 of GluonCV': Client(_vision('yolo3_mobilenet1.0_voc'), [(4, 3, 64, 64)], ROWS, trains=False),
+    'SSD of GluonCV': Client(_vision('ssd_512_mobilenet1.0_voc'), [(4, 3, 128, 128)], ROWS,
+        is_compared=False),
+    'YOLOv3 of GluonCV': Client(_vision('yolo3_mobilenet1.0_voc'), [(4, 3, 64, 64)], ROWS, trains=False,
+        is_compared=False),
     'BERT of GluonNLP': Client(_bert, [(4, 8), (4, 8), (4,), (4, 2)], grid(model=2), limits=(50, 2, 8, 8)),
     'Transformer of GluonNLP': Client(_translation_encoder, [(4, 8, 16)], grid(model=2)),
     'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], layers({'*dense*': {'channels': 2}}), batch_axis=1,
