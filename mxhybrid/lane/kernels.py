@@ -23,9 +23,9 @@ def sorted_unique(ids: np.ndarray, rows: int) -> Optional[np.ndarray]:
     """Return the sorted distinct values of row ids, int64; None if one of them is not in 0 to `rows` - 1."""
     kernels = compiled() if len(ids) * _ROWS_PER_ID > rows else None
     if kernels is None:
-        found = np.unique(ids)
-        return None if len(found) and (found[0] < 0 or found[-1] >= rows) else found
+        distinct_ids = np.unique(ids)
+        return None if len(distinct_ids) and (distinct_ids[0] < 0 or distinct_ids[-1] >= rows) else distinct_ids
     ids = np.ascontiguousarray(ids)
-    marks, found = np.zeros(rows // 64 + 1, np.uint64), np.empty(len(ids), np.int64)
-    count = kernels.sorted_unique(ids.ctypes.data, len(ids), rows, marks.ctypes.data, found.ctypes.data)
-    return None if count < 0 else found[:count]
+    marks, distinct_ids = np.zeros(rows // 64 + 1, np.uint64), np.empty(len(ids), np.int64)
+    count = kernels.sorted_unique(ids.ctypes.data, len(ids), rows, marks.ctypes.data, distinct_ids.ctypes.data)
+    return None if count < 0 else distinct_ids[:count]

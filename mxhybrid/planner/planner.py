@@ -306,19 +306,20 @@ class Planner:
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._space, draw)
-        found = run_chains(problem, starts, limits, seed, progress)
+        chain_result = run_chains(problem, starts, limits, seed, progress)
         if model is self.model:
             # A model's caches take gigabytes for many ranks, in cycles: free them before the other model is used.
             self._rough = self._new_model(False)
             gc.collect()
         problem = PlanEvaluator(self._rough, self._space)  # without the caches of the search
-        splits = problem.splits(found.assignment)
+        assignment = chain_result.assignment
+        splits = problem.splits(assignment)
         # A chain may end where it began.
-        last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),
+        last = next((name for name, plan in plans.items() if starts[name] == assignment and plan[0] == splits),
                     'search')
-        plans.setdefault(last, (splits, problem.tables(found.assignment), problem.dense(found.assignment)))
+        plans.setdefault(last, (splits, problem.tables(assignment), problem.dense(assignment)))
         # The search simulates a single step; a prediction simulates steps that follow each other.
-        quick = sorted(found.chains, key=lambda chain: chain.seconds)[:_FINALISTS]
+        quick = sorted(chain_result.chains, key=lambda chain: chain.seconds)[:_FINALISTS]
         predictions: Dict[str, Prediction] = {}
         for name in dict.fromkeys([last, 'data parallel'] + [chain.start for chain in quick if chain.start in plans]):
             if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):
@@ -340,7 +341,7 @@ class Planner:
         return FoundPlan(self.explicit(splits, tables, dense), best, predictions[best],
                          {name: prediction for name, prediction in predictions.items()
                           if name != best or name == 'data parallel'},
-                         plain, found.front, found)
+                         plain, chain_result.front, chain_result)
 
 
 def _check(name: str, value: Any, kinds: Any, least: float, most: float = math.inf, optional: bool = True) -> None:

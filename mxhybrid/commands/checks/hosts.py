@@ -64,12 +64,12 @@ def _addresses() -> Dict[str, str]:
 def _interfaces(launch: Launch) -> Finding:
     addresses = _addresses()
     text = 'interfaces: ' + (', '.join('%s %s' % pair for pair in sorted(addresses.items())) or 'none with IPv4')
-    wanted = launch.interface
-    data = {'addresses': addresses, 'wanted': wanted}
-    if wanted and wanted not in addresses:
-        return Finding(GROUP, 'interfaces', FAILED, 'HOROVOD_GLOO_IFACE=%s has no IPv4 address; %s' % (wanted, text),
+    interface = launch.interface
+    data = {'addresses': addresses, 'wanted': interface}
+    if interface and interface not in addresses:
+        return Finding(GROUP, 'interfaces', FAILED, 'HOROVOD_GLOO_IFACE=%s has no IPv4 address; %s' % (interface, text),
                        'choose one of these with horovodrun --network-interface', data)
-    text += '; Horovod uses %s' % wanted if wanted else ''
+    text += '; Horovod uses %s' % interface if interface else ''
     others = [address for address in addresses.values() if not address.startswith('127.')]
     if launch.several_hosts and not others:
         return Finding(GROUP, 'interfaces', FAILED, text + ': no network to other hosts', 'connect the host', data)

@@ -176,20 +176,20 @@ class Graph:
                              'the shape of every input, for the joint batch' % self.data)
         # MXNet lists the visible outputs, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
         output_names = [inner[position].name for position in range(len(shapes))]
-        at = 0
+        visible_output = 0
         for name, operators in itertools.groupby(self.operators, lambda operator: operator.name):
             # A Block that is called on its own output makes two neighbouring operators of one name.
             same_name = list(operators)
-            output_count, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, output_names[at:])),
+            output_count, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, output_names[visible_output:])),
                                         len(same_name))
             if rest or not output_count or len({operator.op for operator in same_name}) > 1:
                 raise InputError('parallelize: two operators of the network are called %s: give each a name' % name)
             for operator in same_name:
                 operator.outputs = output_count
                 for output in range(output_count):
-                    self.shapes[operator.number, output] = tuple(shapes[at])
-                    self.dtypes[operator.number, output] = np.dtype(types[at])
-                    at += 1
+                    self.shapes[operator.number, output] = tuple(shapes[visible_output])
+                    self.dtypes[operator.number, output] = np.dtype(types[visible_output])
+                    visible_output += 1
         for operator in self.operators:
             # MXNet itself reports this only when it computes.
             if operator.op.lower() == 'reshape' and \

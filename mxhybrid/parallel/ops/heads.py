@@ -162,14 +162,14 @@ class _Finder:
     def _passed_on(self, sources: Sequence[Dimension], targets: Sequence[Dimension],
                    intervals: Dict[Dimension, Interval]) -> List[Tuple[Dimension, Interval, Dimension]]:
         """Return the dimensions of a reshaped array that contain the heads of the other, and where."""
-        found, behind = [], 1
+        located, behind = [], 1
         for source in reversed(sources):
             interval = intervals.get(self._root(source))
             if interval is not None:
-                found += [(target, there, source) for target, there in
+                located += [(target, there, source) for target, there in
                           self._located(targets, behind * interval.inner, interval.heads)]
             behind *= self._length(source)
-        return found
+        return located
 
     def _located(self, targets: Sequence[Dimension], low: int, heads: int) -> List[Tuple[Dimension, Interval]]:
         """Return the dimension of a reshaped array that contains heads of `low` elements each; none if it cuts them."""

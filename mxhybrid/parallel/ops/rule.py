@@ -111,7 +111,7 @@ class Rule:
 
         By default it is found by comparing what shards of the first and of the last range read and compute.
         """
-        found: List[Optional[Alignment]] = []
+        alignments: List[Optional[Alignment]] = []
         shapes, can_split = graph.inputs(operator), self.splittable(graph, operator)
         grains = self.grains(graph, operator)
         for dimension, length in enumerate(graph.shape(operator)):
@@ -129,8 +129,8 @@ class Rule:
             outputs = {output: axis for output in range(operator.outputs) for axis in
                        [axis_in([shard.outputs[output] for _, shard in probes], graph.shape(operator, output))]
                        if axis is not None}
-            found.append(Alignment(inputs, outputs) if probes and inputs and 0 in outputs else None)
-        return found
+            alignments.append(Alignment(inputs, outputs) if probes and inputs and 0 in outputs else None)
+        return alignments
 
     def reshaped(self, graph: Graph, operator: Operator) -> List[Tuple[range, range]]:
         """Return the groups of neighbouring dimensions of the first input and the output that have the same elements,

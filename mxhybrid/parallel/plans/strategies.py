@@ -178,8 +178,8 @@ class Layers(Plan):
         layer sums over; None if it has no heads, or cannot be split over them.
         """
         degree, rule = value['heads'], rule_of(operator)
-        made = heads_in(graph, (operator.number, 0))
-        heads = made or reads_heads(graph, operator)
+        heads_of_output = heads_in(graph, (operator.number, 0))
+        heads = heads_of_output or reads_heads(graph, operator)
         if heads is None:
             return None
         if heads.total % degree:
@@ -187,12 +187,13 @@ class Layers(Plan):
                              % (graph.label(operator), heads.total, degree,
                                 ', '.join(map(str, divisors(heads.total)))))
         degrees = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}
-        limit = rule.addends(graph, operator) if made is None else rule.limits(graph, operator)[made.axis]
+        limit = (rule.addends(graph, operator) if heads_of_output is None else
+                 rule.limits(graph, operator)[heads_of_output.axis])
         if limit < degree:
             return None
-        if made is None:
+        if heads_of_output is None:
             return SplitRequest(degrees, degree, value.get('ranks'), self._strict)
-        degrees[dimensions.names(operator)[made.axis]] = degree
+        degrees[dimensions.names(operator)[heads_of_output.axis]] = degree
         return SplitRequest(degrees, 1, value.get('ranks'), self._strict)
 
     def _layers_as_json(self) -> Dict[str, Any]:

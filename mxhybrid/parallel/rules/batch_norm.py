@@ -53,7 +53,7 @@ class JointBatchNorm:
         axis = axis_of(operator, len(shape), 1)
         others = tuple(at for at in range(len(shape)) if at != axis)
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
-        have, wanted, dtype = cls.layouts(graph, operator, boxes)
+        have, needed, dtype = cls.layouts(graph, operator, boxes)
         groups = groups_of(boxes, others)
         source = operator.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
@@ -61,7 +61,7 @@ class JointBatchNorm:
         shard = None
         if program.rank in boxes:
             shard = shard_class(program, operator, given[0], shape_of(boxes[program.rank]), axis, dtype)
-        moments = program.redistribute(None if shard is None else shard.moments, have, wanted, dtype, operator,
+        moments = program.redistribute(None if shard is None else shard.moments, have, needed, dtype, operator,
                                        plain=program.learns(graph.operators[source[0]]))
         if shard is None:
             return None

@@ -55,7 +55,7 @@ class JointGroupNorm:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
-        have, wanted, dtype = cls.layouts(graph, operator, boxes)
+        have, needed, dtype = cls.layouts(graph, operator, boxes)
         source = operator.inputs[0]
         moments = rows = mean = None
         if program.rank in boxes:
@@ -69,7 +69,7 @@ class JointGroupNorm:
             mean = mx.sym.dot(rows, average)
             variance = mx.sym.dot(mx.sym.square(mx.sym.broadcast_sub(rows, mean)), average)
             moments = mx.sym.reshape(mx.sym.stack(mean, variance, axis=0), shape=(1, 2, shape[0], group_count))
-        joint = program.redistribute(moments, have, wanted, dtype, operator,
+        joint = program.redistribute(moments, have, needed, dtype, operator,
                                      plain=program.learns(graph.operators[source[0]]))
         if program.rank not in boxes:
             return None

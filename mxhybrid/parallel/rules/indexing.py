@@ -44,17 +44,18 @@ class Embedding(Rule):
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
         out, rows = output_shard.box, graph.inputs(operator)[1][0]
-        own = summed(rows, output_shard)
-        attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
+        own_rows = summed(rows, output_shard)
+        attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own_rows[1] - own_rows[0]}
         if output_shard.addends == 1:
-            return OperatorShard([out[:-1], (own, out[-1])], [out], attrs)
+            return OperatorShard([out[:-1], (own_rows, out[-1])], [out], attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            ids = shifted_indices(inputs[0], graph.dtypes[operator.inputs[0]], own)
-            looked_up = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
-            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), looked_up)
+            ids = shifted_indices(inputs[0], graph.dtypes[operator.inputs[0]], own_rows)
+            ids_within = mx.sym.clip(ids, 0, own_rows[1] - own_rows[0] - 1)
+            looked_up = mx.sym.Embedding(ids_within, inputs[1], name=name, **attributes)
+            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own_rows, rows), axis=-1), looked_up)
             return mx.sym.where(mask, looked_up, mx.sym.zeros_like(looked_up))  # a product with infinity would not be 0
-        return OperatorShard([out[:-1], (own, out[-1])], [out], attrs, build=build)
+        return OperatorShard([out[:-1], (own_rows, out[-1])], [out], attrs, build=build)
 
 
 @register('pick')
@@ -85,17 +86,18 @@ class Pick(Rule):
         axis = axis_of(operator, len(data), -1)
         keeps = bool(operator.get('keepdims', False))
         others = output_shard.box[:axis] + output_shard.box[axis + 1:] if keeps else output_shard.box
-        own = summed(data[axis], output_shard)
-        boxes: List[Optional[Box]] = [others[:axis] + (own,) + others[axis:],
+        own_range = summed(data[axis], output_shard)
+        boxes: List[Optional[Box]] = [others[:axis] + (own_range,) + others[axis:],
                                       others if len(index) < len(data) else others[:axis] + ((0, 1),) + others[axis:]]
         if output_shard.addends == 1:
             return OperatorShard(boxes, [output_shard.box])
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            shifted = shifted_indices(inputs[1], graph.dtypes[operator.inputs[1]], own)
-            looked_up = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
+            shifted = shifted_indices(inputs[1], graph.dtypes[operator.inputs[1]], own_range)
+            shifted_within = mx.sym.clip(shifted, 0, own_range[1] - own_range[0] - 1)
+            looked_up = mx.sym.pick(inputs[0], shifted_within, name=name, **attributes)
             # Indices may have the shape of the output, or one more dimension.
-            mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), looked_up)
+            mask = mx.sym.reshape_like(inside(shifted, own_range, data[axis]), looked_up)
             return mx.sym.where(mask, looked_up, mx.sym.zeros_like(looked_up))  # a product with infinity would not be 0
         return OperatorShard(boxes, [output_shard.box], build=build)
 

@@ -86,13 +86,13 @@ class Reshape(Rule):
         """Return how many coordinates of an output dimension one coordinate of the input dimension holds."""
         before, after = graph.inputs(operator)[0], graph.shape(operator)
         grains = [1] * len(after)
-        for at, (old, new) in self._groups(graph, operator).items():
+        for first, (old, new) in self._groups(graph, operator).items():
             inner_old = _product(before, old) // before[old.start]
-            inner_new = _product(after, new) // after[at]
+            inner_new = _product(after, new) // after[first]
             if inner_old % inner_new == 0:
-                grains[at] = inner_old // inner_new
+                grains[first] = inner_old // inner_new
             elif inner_new % inner_old:
-                grains[at] = after[at]
+                grains[first] = after[first]
         return grains
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:

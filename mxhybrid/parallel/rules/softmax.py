@@ -53,7 +53,7 @@ class SplitSoftmax:
         graph: Graph = program.graph
         axis = cls._axis(operator, len(graph.shape(operator)))
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
-        have, wanted, dtype = cls.layouts(graph, operator, boxes)
+        have, needed, dtype = cls.layouts(graph, operator, boxes)
         local = data = None
         if program.rank in boxes:
             data = given[0] / float(operator.get('temperature', 1.0)) if operator.get('temperature') else given[0]
@@ -64,7 +64,7 @@ class SplitSoftmax:
             shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
             local = mx.sym.stack(largest, total, axis=0)
-        maxima_and_sums = program.redistribute(local, have, wanted, dtype, operator,
+        maxima_and_sums = program.redistribute(local, have, needed, dtype, operator,
                                                plain=program.learns(graph.operators[operator.inputs[0][0]]))
         if maxima_and_sums is None:
             return None

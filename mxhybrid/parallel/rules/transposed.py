@@ -32,16 +32,16 @@ def _transposed(graph: Graph, operator: Operator, output_shard: OutputShard, fil
     rows, pads, adjusts = [], [], []
     begins: List[Optional[int]] = [None, None]
     ends: List[Optional[int]] = [None, None]
-    for at, (side, count, whole) in enumerate(zip(out[2:], data[2:], shape[2:])):
+    for dimension, (side, count, whole) in enumerate(zip(out[2:], data[2:], shape[2:])):
         if side == (0, whole):
             rows.append((0, count))
-            pads.append(filters.pads[at])
-            adjusts.append(filters.adjusts[at])
+            pads.append(filters.pads[dimension])
+            adjusts.append(filters.adjusts[dimension])
             begins.append(None)
             ends.append(None)
             continue
-        read, first = transposed_window(side, count, filters.kernel[at], filters.strides[at], filters.pads[at],
-                                        filters.dilates[at])
+        read, first = transposed_window(side, count, filters.kernel[dimension], filters.strides[dimension],
+                                        filters.pads[dimension], filters.dilates[dimension])
         rows.append(read)
         pads.append(0)
         adjusts.append(0)
@@ -110,15 +110,16 @@ class Deconvolution(Rule):
                                  [out])
         groups, channels = self._groups(operator), out[1]
         if groups == 1:
-            read, own, group_count = summed(data[1], output_shard), channels, 1
+            read, filters_read, group_count = summed(data[1], output_shard), channels, 1
         else:
             per_group = shape[1] // groups
             first, last = channels[0] // per_group, channels[1] // per_group
-            read, own, group_count = (first * data[1] // groups, last * data[1] // groups), (0, per_group), last - first
+            read = first * data[1] // groups, last * data[1] // groups
+            filters_read, group_count = (0, per_group), last - first
         rows, attrs, ends = _transposed(graph, operator, output_shard, self._filters(graph, operator))
         attrs.update(num_filter=channels[1] - channels[0], num_group=group_count)
         image: Box = (out[0], read) + tuple(rows)
-        shard = with_bias(operator, [image, (read, own) + full(weight[2:])], channels, output_shard, attrs)
+        shard = with_bias(operator, [image, (read, filters_read) + full(weight[2:])], channels, output_shard, attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return _cut(mx.sym.Deconvolution(*inputs, name=name, **attributes), ends, name + '_cut')

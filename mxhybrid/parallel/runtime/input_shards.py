@@ -41,12 +41,12 @@ class InputShards:
         self.samples = slice(*self.ranges[rank])
         self.inputs: Dict[Entry, Dict[int, Box]] = {}
         self._by_name: Dict[str, Box] = {}
-        for one in graph.operators:
-            if one.op == 'null' and one.name in graph.data:
-                axis = axes[one.name]
-                boxes, = self._boxes((one.number, 0), None if axis is None else SampleAxis(axis))
-                self.inputs[one.number, 0] = boxes
-                self._by_name[one.name] = boxes[rank]
+        for operator in graph.operators:
+            if operator.op == 'null' and operator.name in graph.data:
+                axis = axes[operator.name]
+                boxes, = self._boxes((operator.number, 0), None if axis is None else SampleAxis(axis))
+                self.inputs[operator.number, 0] = boxes
+                self._by_name[operator.name] = boxes[rank]
         self.outputs = {entry: self._boxes(entry, dimensions.sample_axis(entry)) for entry in graph.heads}
 
     def _boxes(self, entry: Entry, where: Optional[SampleAxis]) -> List[Dict[int, Box]]:

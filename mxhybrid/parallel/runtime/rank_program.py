@@ -211,19 +211,19 @@ class Program:
         self._pass_on(operator)
         ranks = self.shards.output_shards[operator.number]
         shards = {rank: self.shards.shard(operator, rank) for rank in ranks}
-        given, shared = [], []
-        for at, entry in enumerate(operator.inputs):
-            boxes = {rank: shard.inputs[at] for rank, shard in shards.items()}
-            wanted = {rank: box for rank, box in boxes.items() if box is not None}
-            fill = next(iter(shards.values())).fills[at]
-            if not wanted:
+        inputs, shared = [], []
+        for position, entry in enumerate(operator.inputs):
+            boxes = {rank: shard.inputs[position] for rank, shard in shards.items()}
+            needed = {rank: box for rank, box in boxes.items() if box is not None}
+            fill = next(iter(shards.values())).fills[position]
+            if not needed:
                 self._shapes_read.append(entry)
-            fetched = self.fetch(entry, wanted, fill, at == used)
-            if fetched is not None and at == used and entry[0] in self._flowing:
+            fetched = self.fetch(entry, needed, fill, position == used)
+            if fetched is not None and position == used and entry[0] in self._flowing:
                 # Otherwise a redistribution would request the gradient of indices, which Embedding does not have.
                 fetched = mx.sym.BlockGrad(fetched)
-            if self.rank in wanted:
-                given.append(fetched)
+            if self.rank in needed:
+                inputs.append(fetched)
                 shared.append(self._readers[entry] > 1)
         for output in range(operator.outputs):
             self._layouts[operator.number, output] = self.shards.layout(operator, output)
@@ -232,15 +232,15 @@ class Program:
                                                                  self.shards.splits[operator.number])
         if is_joint or self.rank in shards and shards[self.rank].build is not None:
             # The shard may read an input several times, which :class:`Readers` has not counted.
-            given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
+            inputs = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(inputs, shared)]
         if collective is not None and is_joint:
-            symbol = collective.build(self, operator, given)
+            symbol = collective.build(self, operator, inputs)
             if self.rank in shards:
                 self._local[operator.number, 0] = symbol
         elif self.rank in shards:
-            symbol = None if collective is None else collective.build_alone(self, operator, given)
+            symbol = None if collective is None else collective.build_alone(self, operator, inputs)
             if symbol is None:
-                self._compute(operator, shards[self.rank], given)
+                self._compute(operator, shards[self.rank], inputs)
             else:
                 self._local[operator.number, 0] = symbol
 
@@ -421,12 +421,12 @@ class Program:
 
     def _shard_of_weights(self, operator: Operator, shard: OperatorShard, attrs: Dict[str, Any]) -> Any:
         """Return the symbol of a shard of an operator on weights alone."""
-        given = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
+        weights = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
                  if read is not None]
         attrs = {**attrs, **{key: str(value) for key, value in shard.attrs.items()}}
         if shard.build is not None:
-            return shard.build([mx.sym.identity(symbol) for symbol in given], operator.name, attrs)
-        return symbol_function(operator.op)(*given, name=operator.name, **attrs)
+            return shard.build([mx.sym.identity(symbol) for symbol in weights], operator.name, attrs)
+        return symbol_function(operator.op)(*weights, name=operator.name, **attrs)
 
     def _as_array(self, entry: Entry, symbol: Any) -> Any:
         """Return the symbol of a whole array without factors of its dimensions."""

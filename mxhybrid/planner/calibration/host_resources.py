@@ -109,23 +109,23 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
     InputError
         Workers are not numbered host by host.
     """
-    ranks_of = {place: [rank for rank, other in enumerate(places) if other == place] for place in dict.fromkeys(places)}
+    ranks_of = {host: [rank for rank, other in enumerate(places) if other == host] for host in dict.fromkeys(places)}
     for ranks in ranks_of.values():
         if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
             raise InputError('calibrate: workers %s are on host %s: plans need workers that are numbered host by host: '
                              'start them so, as horovodrun -H does' % (', '.join(map(str, ranks)), names[ranks[0]]))
-    cpus = {place: {(resources[rank]['boot'], cpu) for rank in ranks for cpu in resources[rank]['cpus']}
-            for place, ranks in ranks_of.items()}
-    quotas = {place: {(resources[rank]['boot'], resources[rank]['quota'][0]): resources[rank]['quota'][1:]
-                      for rank in ranks if resources[rank]['quota']} for place, ranks in ranks_of.items()}
-    boots = {place: resources[ranks[0]]['boot'] for place, ranks in ranks_of.items()}
+    cpus = {host: {(resources[rank]['boot'], cpu) for rank in ranks for cpu in resources[rank]['cpus']}
+            for host, ranks in ranks_of.items()}
+    quotas = {host: {(resources[rank]['boot'], resources[rank]['quota'][0]): resources[rank]['quota'][1:]
+                      for rank in ranks if resources[rank]['quota']} for host, ranks in ranks_of.items()}
+    boots = {host: resources[ranks[0]]['boot'] for host, ranks in ranks_of.items()}
     hosts = []
-    for place, ranks in ranks_of.items():
-        cores = sum(1 / sum(cpu in other_cpus for other_cpus in cpus.values()) for cpu in cpus[place])
+    for host, ranks in ranks_of.items():
+        cores = sum(1 / sum(cpu in other_cpus for other_cpus in cpus.values()) for cpu in cpus[host])
         burst = 0.0
         if all(resources[rank]['quota'] for rank in ranks):
             limits = [[number / sum(group in other_quotas for other_quotas in quotas.values()) for number in limit]
-                      for group, limit in quotas[place].items()]
+                      for group, limit in quotas[host].items()]
             allowed = sum(limit[0] for limit in limits)
             if allowed < cores:
                 cores, burst = allowed, sum(limit[1] for limit in limits)
@@ -133,7 +133,7 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
         if any(resources[rank]['hidden'] for rank in ranks) and \
                 received < _HIDDEN_QUOTA_SHARE * min(cores, len(ranks)):
             cores, burst = received, 0.0
-        memory = min(resources[rank]['memory'] for rank in ranks) // list(boots.values()).count(boots[place])
+        memory = min(resources[rank]['memory'] for rank in ranks) // list(boots.values()).count(boots[host])
         speed = sum(speeds[rank] for rank in ranks) / len(ranks)
         hosts.append(Host(names[ranks[0]], len(ranks), cores, burst, speed, memory))
     return hosts
