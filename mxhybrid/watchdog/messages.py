@@ -86,10 +86,18 @@ class Sender:
             # A newline ends a message that was sent in part, so that it does not spoil this one.
             text = b'\n' * self._incomplete + _encode(message)
             self._incomplete = True
-            self._sock.sendall(text)
+            self._send_all(text)
             self._incomplete = False
             return True
         except OSError:
             return False
         finally:
             self._lock.release()
+
+    def _send_all(self, text: bytes) -> None:
+        """Send all bytes; TimeoutError if that takes too long, as to a process whose buffers get free byte by byte."""
+        deadline, rest = time.monotonic() + SEND_TIMEOUT_S, memoryview(text)
+        while rest:
+            if time.monotonic() > deadline:
+                raise TimeoutError('the message was not sent within %g s' % SEND_TIMEOUT_S)
+            rest = rest[self._sock.send(rest):]

@@ -1,6 +1,7 @@
 """Messages are read however they are cut, and an incomplete one does not spoil another."""
 import json
 import socket
+import time
 
 import pytest
 from hypothesis import given, strategies as st
@@ -64,6 +65,26 @@ def test_objects_without_json_are_sent_as_plain_values(pair):
     near, far = pair
     assert Sender(near).send({'a': Number(), 'b': ValueError('c')})
     assert receive(far, 1000, 10) == {'a': 7, 'b': 'c'}
+
+
+def test_a_process_that_reads_byte_by_byte_is_given_up(monkeypatch):
+    class Trickling:
+        """A socket whose peer makes room for a byte now and then."""
+
+        def settimeout(self, seconds):
+            pass
+
+        def setsockopt(self, *option):
+            pass
+
+        def send(self, text):
+            time.sleep(0.05)
+            return 1
+
+    monkeypatch.setattr(messages, 'SEND_TIMEOUT_S', 1)
+    start = time.monotonic()
+    assert not Sender(Trickling()).send({'long': 'x' * 100000})
+    assert time.monotonic() - start < 10
 
 
 def test_an_incomplete_message_does_not_spoil_the_next_one(pair, monkeypatch):
