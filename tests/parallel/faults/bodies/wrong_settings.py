@@ -1,11 +1,14 @@
 """Makes stores by settings in the environment that are wrong, and reports the errors, by the settings.
 
-The arguments are NAME=VALUE. In the end it makes a store by settings that are right.
+The arguments are NAME=VALUE. In the end, when both workers have reported, it makes a store by settings that are right;
+the launcher ends a worker whose peer has failed.
 """
 import os
 import sys
+import time
+from pathlib import Path
 
-from lab.reports import report
+from lab.reports import DIRECTORY, read_reports, report
 
 import mxhybrid
 
@@ -19,4 +22,10 @@ for setting in sys.argv[1:]:
     except mxhybrid.SettingError as error:
         report(rank, **{setting: str(error)})
     del os.environ[name]
+
+deadline = time.monotonic() + 40
+while sum(len(values) for values in read_reports(Path(os.environ[DIRECTORY])).values()) < 2 * len(sys.argv[1:]):
+    if time.monotonic() > deadline:
+        raise TimeoutError('the other worker has not reported within 40 s')
+    time.sleep(0.1)
 mxhybrid.create()
