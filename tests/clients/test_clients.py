@@ -13,9 +13,6 @@ from mxhybrid.parallel.ops.tracing import traced
 
 from .networks import CLIENTS
 
-for package in ('gluoncv', 'gluonnlp', 'sockeye'):
-    pytest.importorskip(package)
-
 BODY = Path(__file__).parent / 'body.py'
 #: Outputs and weights after some steps, by type.
 TOLERANCES = {'float64': 1e-10, 'float32': 1e-4}
