@@ -40,8 +40,8 @@ class ProgramRunner:
     def run(self, given: Dict[str, Any], params: Any) -> List[Any]:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
-        given = {**self.constants, **self._next, **given, TOKEN: self.token}
-        outputs = self._call(*[given[name] if name in given else params[name].data() for name in self._inputs])
+        arrays = {**self.constants, **self._next, **given, TOKEN: self.token}
+        outputs = self._call(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs])
         return (list(outputs) if isinstance(outputs, (list, tuple)) else [outputs])[self.program.leading:]
 
     def _find_averages(self, params: Any) -> None:

@@ -21,6 +21,8 @@ from .network_shards import NetworkShards
 
 def micro_batch_of(network: TracedNetwork, micro_batches: int) -> TracedNetwork:
     """Return a network for a micro-batch; InputError if the micro-batches do not divide the joint batch."""
+    if micro_batches == 1:
+        return network
     shapes = []
     for name, axis in network.axes.items():
         shape = list(network.graph.data[name])
@@ -221,9 +223,9 @@ def routes_of_outputs(transport: Transport, rank: int, graph: Graph, dimensions:
                  for at, (low, high) in enumerate(ranges)}
         redistributions, differentiable = [], bool(np.issubdtype(graph.dtypes[entry], np.floating))
         for micro_batch in range(micro_batches):
-            wanted = _samples_within(boxes, axis.axis, samples * axis.each, micro_batch)
+            needed = _samples_within(boxes, axis.axis, samples * axis.each, micro_batch)
             redistributions.append(Redistribution(
-                number, rank, Layout(graph.shapes[entry], computed[entry]), wanted, graph.dtypes[entry],
+                number, rank, Layout(graph.shapes[entry], computed[entry]), needed, graph.dtypes[entry],
                 one_gradient=True, label=graph.operators[entry[0]].name, differentiable=differentiable))
             number += 1
         routes.append(SampleRoutes(transport, redistributions, axis.axis, False, differentiable,

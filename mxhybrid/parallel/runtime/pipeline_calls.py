@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from ...base.errors import InputError
+from ...base.errors import InputError, JobError
 from ...kvstore.weight_shards import agreed
 from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import is_loss
@@ -27,6 +27,9 @@ from .micro_batches import SampleRoutes, gather_rows, output_boxes, read_boxes, 
 from .rank_program import Program
 from .schedule import passes
 from .split_network import SplitNetwork
+
+#: Seconds that a call waits for MXNet's thread to begin the passes of the last backward pass.
+BACKWARD_S = 600.0
 
 
 def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any, number: int
@@ -140,7 +143,9 @@ class PipelineCalls:
         """Wait until the passes of the last call are given to the engine, if its backward pass has begun."""
         if self._last is not None and self._stages.schedule == 'gpipe':
             if is_fresh(self._anchor):
-                self._last.ended.wait()
+                if not self._last.ended.wait(BACKWARD_S):
+                    raise JobError('a pipeline: the backward pass of the last call has begun, but MXNet has not '
+                                   'made it within %g s' % BACKWARD_S)
             elif not self._last.ended.is_set():
                 self._last.is_superseded = True
                 self._last.waiting.clear()
@@ -241,10 +246,10 @@ class PipelineCalls:
         if autograd.is_recording():
             autograd.mark_variables([token], [mx.nd.zeros(1, ctx=mx.cpu())], 'write')
         runner.token = token
-        given = {name: array for name, array in inputs.items() if array is not None}
+        arrays = {name: array for name, array in inputs.items() if array is not None}
         if autograd.is_recording():
-            given.update(self._shared_inputs(runner, weights))
-        outputs = runner.run({**given, **weights}, self._params)
+            arrays.update(self._shared_inputs(runner, weights))
+        outputs = runner.run({**arrays, **weights}, self._params)
         after = outputs[program.token_position] if program.uses_token else None
         if after is not None:
             self._after_forward = after.detach()

@@ -51,7 +51,7 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     joint = network
-    network = micro_batch_of(network, plan.micro_batches) if plan.micro_batches > 1 else network
+    network = micro_batch_of(network, plan.micro_batches)
     graph, dimensions = network.graph, network.dimensions
     resolved = plan.resolve(graph, dimensions, workers.size)
     if resolved.stages is not None and input_grad:
