@@ -40,7 +40,7 @@ class FactoredRule(Rule):
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the grains of the array's dimensions, in units of their first factors."""
-        grains = self.rule.grains(graph.with_arrays({}), operator)
+        grains = self.rule.grains(graph.arrays, operator)
         factors = factors_of(graph, (operator.number, 0))
         result = []
         for axis, position, _ in self._dimensions(graph, operator):
@@ -50,7 +50,7 @@ class FactoredRule(Rule):
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for factors of aligned dimensions, and for the first factor of others."""
-        plain = self.rule.splittable(graph.with_arrays({}), operator)
+        plain = self.rule.splittable(graph.arrays, operator)
         factors = factors_of(graph, (operator.number, 0))
         return [plain[axis] and not self._is_collective(graph, operator, axis) and (
                     alignment is not None or position == 0
@@ -61,11 +61,13 @@ class FactoredRule(Rule):
         """Tell whether ranks would need each other if a dimension of the array is split."""
         degrees = [2 if at == axis else 1 for at in range(len(graph.array_shapes[operator.number, 0]))]
         return self.rule.collective is not None and self.rule.collective.applies(
-            graph.with_arrays({}), operator, Split(degrees, (0, 1)))
+            graph.arrays, operator, Split(degrees, (0, 1)))
 
     def _reads_products(self, graph: Graph, operator: Operator, axis: int, inner: int) -> bool:
         """Tell whether shards of a dimension that is not aligned read whole inner factors of inputs."""
-        arrays = graph.with_arrays({})
+        if not self._has_unaligned_factors(graph, operator):
+            return True
+        arrays = graph.arrays
         shape = graph.array_shapes[operator.number, 0]
         grain = _least_common_multiple(self.rule.grains(arrays, operator)[axis], inner)
         for low in range(0, shape[axis], grain):
@@ -80,9 +82,15 @@ class FactoredRule(Rule):
 
     def addends(self, graph: Graph, operator: Operator) -> int:
         """Return the number of addends, 1 if the dimension that is summed over may have factors."""
-        has_factors = any(entry in graph.factors for entry in operator.inputs)
-        return 1 if has_factors and (operator.number, 0) not in graph.factors else self.rule.addends(
-            graph.with_arrays({}), operator)
+        return 1 if self._has_unaligned_factors(graph, operator) else self.rule.addends(graph.arrays, operator)
+
+    @staticmethod
+    def _has_unaligned_factors(graph: Graph, operator: Operator) -> bool:
+        """Tell whether an input has a dimension with factors that is not one of the output."""
+        aligned = {pair for alignment in graph.alignments[operator.number] if alignment is not None
+                   for pair in alignment.inputs.items()}
+        return any(len(part) > 1 and (position, axis) not in aligned for position, entry in enumerate(operator.inputs)
+                   for axis, part in enumerate(factors_of(graph, entry)))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
@@ -114,18 +122,18 @@ class FactoredRule(Rule):
         shard = self.rule.shard(arrays, operator, output_shard._replace(box=tuple(box)))
         inputs = [None if read is None else _with_factors(read, factors_of(graph, entry), aligned_inputs, position)
                   for position, (entry, read) in enumerate(zip(operator.inputs, shard.inputs))]
-        computed = [_with_factors(made, factors_of(graph, entry), aligned_outputs, output)
-                    for output, (entry, made) in enumerate(zip(outputs, shard.outputs))]
+        computed = [_with_factors(whole, factors_of(graph, entry), aligned_outputs, output)
+                    for output, (entry, whole) in enumerate(zip(outputs, shard.outputs))]
         merged = [shape_of(read) for read in shard.inputs if read is not None]
         with_factors = [shape_of(read) for read in inputs if read is not None]
 
-        def build(given: List[Any], name: str, attributes: Any) -> Any:
-            given = [mx.sym.reshape(symbol, shape=shape) if shape != factors else symbol
-                     for symbol, shape, factors in zip(given, merged, with_factors)]
-            made = (shard.build(given, name, attributes) if shard.build is not None else
-                    symbol_function(operator.op)(*given, name=name, **attributes))
-            several = len(made.list_outputs()) > 1
-            results = [made[output] if several else made for output in range(operator.outputs)]
+        def build(symbols: List[Any], name: str, attributes: Any) -> Any:
+            arrays = [mx.sym.reshape(symbol, shape=shape) if shape != factors else symbol
+                      for symbol, shape, factors in zip(symbols, merged, with_factors)]
+            computing = (shard.build(arrays, name, attributes) if shard.build is not None else
+                         symbol_function(operator.op)(*arrays, name=name, **attributes))
+            several = len(computing.list_outputs()) > 1
+            results = [computing[output] if several else computing for output in range(operator.outputs)]
             results = [result if shape_of(array) == shape_of(factors) else
                        mx.sym.reshape(result, shape=shape_of(factors))
                        for result, array, factors in zip(results, shard.outputs, computed)]
@@ -138,7 +146,7 @@ class FactoredRule(Rule):
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the limit of indices, see :meth:`Rule.index_limit`."""
-        return self.rule.index_limit(graph.with_arrays({}), operator)
+        return self.rule.index_limit(graph.arrays, operator)
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return the number of floating-point operations, see :meth:`Rule.flop`."""
@@ -153,7 +161,7 @@ class FactoredRule(Rule):
         """Return the sample axis of each output, see :meth:`Rule.samples`."""
         merged = [after_reshape(axis, graph.shapes[entry], graph.array_shapes[entry])
                   for axis, entry in zip(known, operator.inputs)]
-        axes = self.rule.samples(graph.with_arrays({}), operator, merged)
+        axes = self.rule.samples(graph.arrays, operator, merged)
         outputs = [(operator.number, output) for output in range(operator.outputs)]
         return [after_reshape(axis, graph.array_shapes[entry], graph.shapes[entry])
                 for axis, entry in zip(axes, outputs)]

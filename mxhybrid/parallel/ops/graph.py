@@ -2,6 +2,7 @@
 import ast
 import contextlib
 import copy
+import functools
 import hashlib
 import io
 import itertools
@@ -147,9 +148,15 @@ class Graph:
             if operator.has_factors and operator.op != 'null':
                 self.alignments[operator.number] = alignments[operator.number]
 
+    @functools.cached_property
+    def arrays(self) -> 'Graph':
+        """A view of the graph without factors."""
+        return self.with_arrays({})
+
     def with_arrays(self, shapes: Mapping[Entry, Tuple[int, ...]]) -> 'Graph':
         """Return a view of the graph without factors, in which some arrays have other shapes."""
         view = copy.copy(self)
+        view.__dict__.pop('arrays', None)
         view.shapes = ChainMap(dict(shapes), self.array_shapes)  # type: ignore[assignment, arg-type]
         return view
 

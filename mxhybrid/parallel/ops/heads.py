@@ -144,9 +144,9 @@ class _Finder:
                             intervals[self._root(target)], changed = interval, True
                         elif former != interval:
                             conflicting.add(self._root(target))
-        wanted = {components.root(root) for root in batched}
+        with_products = {components.root(root) for root in batched}
         return {root: interval for root, interval in intervals.items()
-                if root not in conflicting and components.root(root) in wanted}
+                if root not in conflicting and components.root(root) in with_products}
 
     def _length(self, dimension: Dimension) -> int:
         return self._graph.shapes[dimension[0]][dimension[1]]
