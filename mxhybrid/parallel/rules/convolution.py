@@ -8,7 +8,7 @@ from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
 from ..sharding.box import Box, full, shape_of
 from ..sharding.split import OutputShard
 from .dense import with_bias
-from .windows import is_channels_first, window
+from .windows import is_channels_first, shard_of_samples, window
 
 
 def _filter_size(shard: OperatorShard) -> float:
@@ -53,8 +53,7 @@ class Convolution(Rule):
         out, shape = output_shard.box, graph.shape(operator)
         data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):
-            return OperatorShard([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(operator)[1:]],
-                                 [out])
+            return shard_of_samples(graph, operator, out)
         count = len(data) - 2
         kernel = as_tuple(operator.get('kernel'), count, 1)
         strides, pads = as_tuple(operator.get('stride'), count, 1), as_tuple(operator.get('pad'), count, 0)

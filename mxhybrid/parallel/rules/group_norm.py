@@ -47,8 +47,8 @@ class JointGroupNorm:
             return parts, (0, 2), samples, (channels[0] // per_group, channels[1] // per_group)
         own = {rank: parts.index(boxes[rank]) for rank, parts in parts_by_rank.items()}
         have = Layout((count, 2, shape[0], group_count), {rank: box(rank, (at, at + 1)) for rank, at in own.items()})
-        wanted = {rank: box(rank, (0, len(parts))) for rank, parts in parts_by_rank.items()}
-        return have, wanted, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
+        needed = {rank: box(rank, (0, len(parts))) for rank, parts in parts_by_rank.items()}
+        return have, needed, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
     def build(cls, program: Any, operator: Operator, given: List[Any]) -> Any:

@@ -10,7 +10,7 @@ from ..ops.rule import OperatorShard, Rule, as_tuple, elements_of, summed
 from ..sharding.box import Box, Range, full, shape_of
 from ..sharding.split import OutputShard
 from .dense import with_bias
-from .windows import is_channels_first, transposed_window
+from .windows import is_channels_first, shard_of_samples, transposed_window
 
 
 class _Filters(NamedTuple):
@@ -106,8 +106,7 @@ class Deconvolution(Rule):
         out, shape = output_shard.box, graph.shape(operator)
         data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):
-            return OperatorShard([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(operator)[1:]],
-                                 [out])
+            return shard_of_samples(graph, operator, out)
         groups, channels = self._groups(operator), out[1]
         if groups == 1:
             read, filters_read, group_count = summed(data[1], output_shard), channels, 1
