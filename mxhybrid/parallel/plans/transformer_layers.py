@@ -20,10 +20,10 @@ class Heads(NamedTuple):
 
 def heads_in(graph: Graph, entry: Entry) -> Optional[Heads]:
     """Return the heads of an array: in a dimension of their own if there is one, else in its channels."""
-    found = [Heads(axis, graph.shapes[entry][axis] // features, features)
-             for axis, features in graph.heads_of.get(entry, {}).items()]
-    alone = [heads for heads in found if heads.features == 1]
-    return next(iter(alone or [heads for heads in found if heads.axis == len(graph.shapes[entry]) - 1]), None)
+    all_heads = [Heads(axis, graph.shapes[entry][axis] // features, features)
+                 for axis, features in graph.heads_of.get(entry, {}).items()]
+    alone = [heads for heads in all_heads if heads.features == 1]
+    return next(iter(alone or [heads for heads in all_heads if heads.axis == len(graph.shapes[entry]) - 1]), None)
 
 
 def is_dense(operator: Operator) -> bool:

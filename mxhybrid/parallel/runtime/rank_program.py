@@ -186,12 +186,11 @@ class Program:
     def _data(self, operator: Operator, boxes: Dict[int, Box], has_gradient: bool) -> None:
         entry = operator.number, 0
         self._layouts[entry] = Layout(self.graph.shape(operator), boxes)
-        if self.rank not in boxes:
-            return
-        given = mx.sym.var(operator.name, dtype=self.graph.dtypes[entry])
-        if entry in self.graph.factors:
-            given = mx.sym.reshape(given, shape=shape_of(boxes[self.rank]))
-        self._local[entry] = given if has_gradient else mx.sym.BlockGrad(given)
+        if self.rank in boxes:
+            samples = mx.sym.var(operator.name, dtype=self.graph.dtypes[entry])
+            if entry in self.graph.factors:
+                samples = mx.sym.reshape(samples, shape=shape_of(boxes[self.rank]))
+            self._local[entry] = samples if has_gradient else mx.sym.BlockGrad(samples)
         if has_gradient:
             self._flowing.add(operator.number)
             self._learning.add(operator.number)
@@ -380,10 +379,10 @@ class Program:
         """Return the input of the graph that is a weight or a running average."""
         key = operator.number, None
         if key not in self._fixed:
-            given = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
+            weight = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
             if (operator.number, 0) in self.graph.factors:
-                given = mx.sym.reshape(given, shape=shape_of(self.shards.weights.boxes(operator.name)[self.rank]))
-            self._fixed[key] = given
+                weight = mx.sym.reshape(weight, shape=shape_of(self.shards.weights.boxes(operator.name)[self.rank]))
+            self._fixed[key] = weight
         return self._fixed[key]
 
     def _constant(self, entry: Entry, box: Box) -> Any:
@@ -422,7 +421,7 @@ class Program:
     def _shard_of_weights(self, operator: Operator, shard: OperatorShard, attrs: Dict[str, Any]) -> Any:
         """Return the symbol of a shard of an operator on weights alone."""
         weights = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
-                 if read is not None]
+                   if read is not None]
         attrs = {**attrs, **{key: str(value) for key, value in shard.attrs.items()}}
         if shard.build is not None:
             return shard.build([mx.sym.identity(symbol) for symbol in weights], operator.name, attrs)
