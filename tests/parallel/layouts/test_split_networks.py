@@ -165,6 +165,17 @@ def _attention_of_one_projection(x):
     return mx.sym.FullyConnected(mx.sym.reshape(context, shape=(0, 0, -1)), num_hidden=5, flatten=False, name='out')
 
 
+def _projection_of_a_projection(x):
+    """A projection of (3, heads, features) reads another one, which is not cut by heads there."""
+    def products(joint):
+        apart = mx.sym.transpose(mx.sym.reshape(joint, shape=(0, 0, 3, 2, -1)), axes=(2, 0, 3, 1, 4))
+        query, key, value = mx.sym.split(apart, num_outputs=3, axis=0, squeeze_axis=True)
+        return mx.sym.linalg.gemm2(mx.sym.softmax(mx.sym.linalg.gemm2(query, key, transpose_b=True)), value)
+    first = mx.sym.FullyConnected(x, num_hidden=3 * 4, flatten=False, name='first')
+    second = mx.sym.FullyConnected(mx.sym.tanh(first), num_hidden=3 * 4, flatten=False, name='second')
+    return products(first) + products(second)
+
+
 def _attention_of_joint_weights(x):
     """Self-attention of (times, samples, features) as gluonnlp's BERT has it: one weight is made of three."""
     heads, features = 3, 2
@@ -267,6 +278,7 @@ OPERATORS = {
     'attention by reshape': (_attention_by_reshape, [(REALS, (3, 4, 6)), (IDS, (3, 4, 4))]),
     'attention of one projection': (_attention_of_one_projection, [(REALS, (3, 4, 5))]),
     'attention of joint weights': (_attention_of_joint_weights, [(REALS, (4, 3, 5))], (1,)),
+    'attention of two projections': (_projection_of_a_projection, [(REALS, (3, 4, 5))]),
     'attention weights': (_attention_weights, [(REALS, (3, 4, 6))]),
     'heads': (_heads, [(REALS, (4, 4, 4))]),
     'sequences': (_sequences, [(REALS, (4, 4, 3)), (IDS, (4,))], (1, 0)),
