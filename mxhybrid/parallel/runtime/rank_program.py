@@ -100,6 +100,8 @@ class Program:
         #: Operators through which gradients may go back; those of them that lead to a trained weight or data.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
+        #: Data inputs of this rank through which gradients go back.
+        self._data_with_gradients: Set[int] = set()
         self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
         self.averages: Dict[str, str] = {}
         self.constants: Dict[str, np.ndarray] = {}
@@ -155,18 +157,20 @@ class Program:
         return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
 
     def _unread(self, symbol: Any) -> List[Any]:
-        """Return an element of each weight that this rank holds, but that no output of the symbol depends on, as where
-        another rank computes a copy: so that the backward pass gives it a gradient of zeros.
+        """Return an element of each weight and of each data input with a gradient that this rank holds, but that no
+        output of the symbol depends on, as where another rank computes a copy, or an operator reads the shape alone:
+        so that the backward pass gives it a gradient of zeros.
         """
         used, elements = set(symbol.list_inputs()), []
         for operator in self.graph.operators:
+            if operator.number in self._data_with_gradients and operator.name not in used:
+                elements.append(_first_element(self._local[operator.number, 0]))
             boxes = self.shards.weights.boxes(operator.name) if self.graph.is_parameter(operator.number) else {}
             if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
                 elements.append(self._element(operator))
         # A loss returns a gradient even if no operator reads its values, as where one reads its shape alone.
         losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
-        return elements + [mx.sym.slice_axis(mx.sym.reshape(loss, shape=(-1,)), axis=0, begin=0, end=1)
-                           for loss in losses]
+        return elements + [_first_element(loss) for loss in losses]
 
     def _is_loss(self, entry: Entry) -> bool:
         return is_loss(self.graph.operators[entry[0]]) and entry[0] in self._learning
@@ -191,6 +195,8 @@ class Program:
             if entry in self.graph.factors:
                 samples = mx.sym.reshape(samples, shape=shape_of(boxes[self.rank]))
             self._local[entry] = samples if has_gradient else mx.sym.BlockGrad(samples)
+            if has_gradient:
+                self._data_with_gradients.add(operator.number)
         if has_gradient:
             self._flowing.add(operator.number)
             self._learning.add(operator.number)
@@ -455,6 +461,10 @@ class Program:
         dtype, box = self.graph.dtypes[parameter.number, 0], self.shards.weights.boxes(parameter.name)[self.rank]
         following = mx.sym.var(name, shape=shape_of(box), dtype=dtype)
         return Updated(following, self._parameter(parameter), calls, dtype, size_of(box))
+
+
+def _first_element(symbol: Any) -> Any:
+    return mx.sym.slice_axis(mx.sym.reshape(symbol, shape=(-1,)), axis=0, begin=0, end=1)
 
 
 def _slice(symbol: Any, where: Tuple[slice, ...]) -> Any:

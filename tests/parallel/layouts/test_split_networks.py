@@ -64,6 +64,20 @@ def test_ranks_that_take_too_long_are_started_anew(four, monkeypatch):
     np.testing.assert_allclose(found[0], whole[0], rtol=1e-12)
 
 
+def test_data_of_which_the_shape_alone_is_read_has_a_gradient_of_zeros(four):
+    symbol = mx.sym.slice_like(mx.sym.tanh(mx.sym.var('data')), mx.sym.var('like'))
+    data = {name: np.random.RandomState(0).uniform(-1, 1, shape) for name, shape in
+            (('data', (4, 3)), ('like', (4, 2)))}
+    graph = Graph(symbol, {name: array.shape for name, array in data.items()}, dict.fromkeys(data, 'float64'))
+    splits = {operator.number: Split([4, 1], [0, 1, 2, 3]) for operator in graph.computing}
+    whole, whole_gradients = run_whole(symbol, data, {})
+    outputs, gradients, _ = four.run(symbol, data, {}, splits)
+    np.testing.assert_allclose(outputs[0], whole[0], rtol=1e-12)
+    assert sorted(gradients) == sorted(whole_gradients) == ['data', 'like']
+    np.testing.assert_allclose(gradients['data'], whole_gradients['data'], rtol=1e-12)
+    np.testing.assert_array_equal(gradients['like'], np.zeros((4, 2)))
+
+
 def _ids(rng, shape):
     return rng.randint(0, 7, shape).astype('float64')
 
