@@ -4,7 +4,7 @@ The compiled part has access to rows and state.  An optimizer without a compiled
 same rows if it takes a dense array; if it takes a row_sparse array, it updates a copy, whose changed rows are copied
 back.
 """
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 import numpy as np
 from mxnet import ndarray as nd
@@ -12,31 +12,13 @@ from mxnet import ndarray as nd
 from ..lane.agent import Agent
 from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
-from ..native.optimizers import TableOptimizer, as_read
+from ..native.optimizers import TableOptimizer
+from .kernel_rules import has_kernel, kernel_rule
 from .partition_state import Partition
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 
 #: Rules of the compiled part for modes without an optimizer.
 _RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
-#: Rule and attributes of each optimizer with a compiled kernel; :func:`_settings` adds the common attributes.
-_KERNELS: Dict[str, Any] = {
-    'sgd': ('sgd', {'momentum': 'momentum'}),
-    'ccsgd': ('sgd', {'momentum': 'momentum'}),
-    'adam': ('adam', {'beta1': 'beta1', 'beta2': 'beta2', 'epsilon': 'epsilon'}),
-    'adagrad': ('adagrad', {'epsilon': 'float_stable_eps'}),
-    'groupadagrad': ('group adagrad', {'epsilon': 'float_stable_eps'}),
-    'ftrl': ('ftrl', {'lamda1': 'lamda1', 'beta': 'beta'}),
-}
-
-
-def _settings(optimizer: Any, more: Dict[str, str]) -> Dict[str, float]:
-    """Return the settings of a rule, from the attributes of an optimizer of MXNet."""
-    clip = optimizer.clip_gradient
-    settings = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad,
-                'clip': clip if clip else -1.0}
-    settings.update((name, getattr(optimizer, attribute)) for name, attribute in more.items())
-    # Python computes adam's learning rate with its betas; from 0.0001 to 1 their floats are equal either way.
-    return {name: float(value) if name in ('beta1', 'beta2') else as_read(value) for name, value in settings.items()}
 
 
 class Shard(Partition):
@@ -94,18 +76,14 @@ class Shard(Partition):
         assert self._optimizer is not None
         self.ensure_state(self._optimizer)
         if self._has_kernel(self._optimizer):
-            rule, names = _KERNELS[self._optimizer.reference]
-            if rule == 'sgd' and self._arrays:
-                rule = 'momentum'
-            self._agent.set_rule(self._number, self._part, rule,
-                                settings=_settings(self._optimizer.live, names))
+            rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._arrays))
+            self._agent.set_rule(self._number, self._part, rule, settings=settings)
         else:
             self._leave_kernels(self._optimizer)
             self._agent.set_rule(self._number, self._part, 'callback')
 
     def _has_kernel(self, optimizer: TableOptimizer) -> bool:
-        return (optimizer.reference in _KERNELS and self._rows.dtype != np.float16 and self.state is None
-                and getattr(optimizer.live, 'lazy_update', True))
+        return self.state is None and has_kernel(optimizer.live, self._rows.dtype)
 
     def _leave_kernels(self, optimizer: TableOptimizer) -> None:
         """Hand the state of the compiled part over to MXNet."""
