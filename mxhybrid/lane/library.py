@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 12
+_VERSION = 13
 
 #: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -113,6 +113,24 @@ _FUNCTIONS = {
     'worker_close': (None, [_POINTER]),
     'finite_halves': (_INT, [_POINTER, _U64]),
     'attribute': (ctypes.c_float, [ctypes.c_double, _INT]),
+    'first_value_name': (ctypes.c_char_p, [_U32]),
+    'first_values': (None, [_U32, ctypes.c_double, _U64, _U32, _POINTER, _U64, _U32, _POINTER]),
+    'rule_state_width': (_U64, [_U32, _U32, _U32]),
+    'partitions_of': (None, [_POINTER, _U64, _U32, _POINTER]),
+    'row_store_new': (_POINTER, [_U32, _U32, _U32, ctypes.c_double, _U64, _U32, _U64, _U64, _INT, ctypes.c_char_p,
+                                 _U64]),
+    'row_store_close': (None, [_POINTER]),
+    'row_store_set_state_bytes': (_INT, [_POINTER, _U64, _U64]),
+    'row_store_set_updates': (None, [_POINTER, _U64]),
+    'row_store_read': (_INT, [_POINTER, _POINTER, _U64, _POINTER]),
+    'row_store_read_state': (_INT, [_POINTER, _U32, _POINTER, _U64, _POINTER]),
+    'row_store_update': (_I64, [_POINTER, _U32, _U32, _DOUBLES, _POINTER, _POINTER, _U64]),
+    'row_store_assign': (_INT, [_POINTER, _POINTER, _POINTER, _U64]),
+    'row_store_assign_state': (_INT, [_POINTER, _U32, _POINTER, _POINTER, _U64]),
+    'row_store_erase': (_I64, [_POINTER, _POINTER, _U64]),
+    'row_store_clear': (_INT, [_POINTER]),
+    'row_store_size': (_U64, [_POINTER]),
+    'row_store_statistics': (None, [_POINTER, _COUNTS]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
     'read_row_ids': (_I64, [_POINTER, _POINTER, _I64, _I64, _POINTER]),
     'read_rows': (_I64, [_POINTER, _POINTER, _I64, _I64, _INT, _I64, _POINTER, _POINTER]),
@@ -135,6 +153,9 @@ class Library:
             setattr(self, name, function)
         #: Numbers of the types of elements by NumPy's names, see ``src/dtype.h``.
         self.dtypes: Dict[str, int] = {name: number for number, name in enumerate(_names(self.dtype_name))}
+        #: Numbers of the kinds of first values by name, see ``src/first_values.h``.
+        self.first_value_kinds: Dict[str, int] = {
+            name: number for number, name in enumerate(_names(self.first_value_name))}
         #: Numbers of update rules by name, and names of their settings in order, see ``src/update.cc``.
         self.rules: Dict[str, int] = {name: number for number, name in enumerate(_names(self.rule_name))}
         self.rule_settings: List[str] = _names(self.rule_setting_name)

@@ -3,16 +3,14 @@
 // Functions return 0, or the value that their comments name.  On an error they return -1 or null; lane_error then
 // returns the message, in the same thread.
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "agent.h"
+#include "api_errors.h"
 #include "attribute.h"
 #include "exchange_operator.h"
 #include "gradient_bucket.h"
@@ -26,6 +24,7 @@ using lane::ArrayOperator;
 using lane::Box;
 using lane::ExchangeOperator;
 using lane::GradientBucket;
+using lane::guarded;
 using lane::Membership;
 using lane::MxnetFunctions;
 using lane::PersistentTransfer;
@@ -37,21 +36,6 @@ using lane::Worker;
 using lane::WorkerAllreduce;
 
 namespace {
-
-thread_local std::string error;
-
-template <typename Function>
-auto guarded(Function function, decltype(function()) failed) -> decltype(function()) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    error = lane::refusal_text("cannot get memory", 0, ENOMEM);
-    return failed;
-  } catch (const std::exception& problem) {
-    error = problem.what();
-    return failed;
-  }
-}
 
 Membership membership_of(uint32_t agents, const uint32_t* hosts, uint32_t count, const uint32_t* workers) {
   Membership membership;
@@ -106,9 +90,9 @@ Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* 
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 12; }
+int lane_version() { return 13; }
 
-const char* lane_error() { return error.c_str(); }
+const char* lane_error() { return lane::api_error.c_str(); }
 
 /// Return the name of a rule by its number, or of a setting by its position in lists of settings; null after the last
 /// one.
@@ -225,7 +209,7 @@ int lane_agent_close(void* agent, int milliseconds) {
   return guarded([&] {
     Agent& host_agent = *static_cast<Agent*>(agent);
     if (host_agent.close(milliseconds)) return 0;
-    error = host_agent.pending_work();
+    lane::api_error = host_agent.pending_work();
     return 1;
   }, -1);
 }

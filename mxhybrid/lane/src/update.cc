@@ -148,28 +148,29 @@ void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   }
 }
 
-/// A kind of rule: its name in Python, and its kernels if it is an optimizer.
+/// A kind of rule: its name in Python, and, if it is an optimizer, its kernels and its arrays of state.
 struct RuleRow {
   RuleKind kind;
   const char* name;
   UpdateKernel float32, float64;
+  uint32_t states;
 };
 
 /// All rules, in the order of RuleKind.  To add an optimizer's kernel, add its enumerator, its kernel and its row here.
 constexpr RuleRow kRules[] = {
-    {RuleKind::kIgnore, "ignore", nullptr, nullptr},
-    {RuleKind::kAssign, "assign", nullptr, nullptr},
-    {RuleKind::kReplace, "replace", nullptr, nullptr},
-    {RuleKind::kAssignState, "assign state", nullptr, nullptr},
-    {RuleKind::kCallback, "callback", nullptr, nullptr},
-    {RuleKind::kSgd, "sgd", sgd<float>, sgd<double>},
-    {RuleKind::kMomentum, "momentum", momentum<float>, momentum<double>},
-    {RuleKind::kAdam, "adam", adam<float>, adam<double>},
-    {RuleKind::kAdagrad, "adagrad", adagrad<float>, adagrad<double>},
-    {RuleKind::kGroupAdagrad, "group adagrad", group_adagrad<float>, group_adagrad<double>},
-    {RuleKind::kFtrl, "ftrl", ftrl<float>, ftrl<double>},
-    {RuleKind::kMultiSgd, "multi sgd", multi_sgd<float>, multi_sgd<double>},
-    {RuleKind::kDenseAdam, "dense adam", dense_adam<float>, dense_adam<double>},
+    {RuleKind::kIgnore, "ignore", nullptr, nullptr, 0},
+    {RuleKind::kAssign, "assign", nullptr, nullptr, 0},
+    {RuleKind::kReplace, "replace", nullptr, nullptr, 0},
+    {RuleKind::kAssignState, "assign state", nullptr, nullptr, 0},
+    {RuleKind::kCallback, "callback", nullptr, nullptr, 0},
+    {RuleKind::kSgd, "sgd", sgd<float>, sgd<double>, 0},
+    {RuleKind::kMomentum, "momentum", momentum<float>, momentum<double>, 1},
+    {RuleKind::kAdam, "adam", adam<float>, adam<double>, 2},
+    {RuleKind::kAdagrad, "adagrad", adagrad<float>, adagrad<double>, 1},
+    {RuleKind::kGroupAdagrad, "group adagrad", group_adagrad<float>, group_adagrad<double>, 1},
+    {RuleKind::kFtrl, "ftrl", ftrl<float>, ftrl<double>, 2},
+    {RuleKind::kMultiSgd, "multi sgd", multi_sgd<float>, multi_sgd<double>, 0},
+    {RuleKind::kDenseAdam, "dense adam", dense_adam<float>, dense_adam<double>, 2},
 };
 constexpr uint32_t kNumRules = sizeof kRules / sizeof *kRules;
 
@@ -230,6 +231,11 @@ UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count) {
 UpdateKernel kernel(RuleKind kind, Dtype dtype) {
   const RuleRow& row = kRules[static_cast<uint32_t>(kind)];
   return dtype == Dtype::kFloat32 ? row.float32 : dtype == Dtype::kFloat64 ? row.float64 : nullptr;
+}
+
+size_t state_width(RuleKind kind, uint32_t slot, size_t width) {
+  if (slot >= kRules[static_cast<uint32_t>(kind)].states) return 0;
+  return kind == RuleKind::kGroupAdagrad ? 1 : width;
 }
 
 }  // namespace lane

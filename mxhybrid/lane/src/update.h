@@ -69,5 +69,7 @@ struct RowUpdate {
 using UpdateKernel = void (*)(const UpdateSettings& settings, const RowUpdate& row);
 /// Return the kernel of a rule; null if the rule is not an optimizer's, or `dtype` is float16.
 UpdateKernel kernel(RuleKind kind, Dtype dtype);
+/// Return the number of elements of optimizer state number `slot`, 0 or 1, that a rule's kernel uses for a row.
+size_t state_width(RuleKind kind, uint32_t slot, size_t width);
 
 }  // namespace lane

@@ -1,0 +1,237 @@
+"""Rows of a dynamic table in this process: a table of which only the rows that were touched exist, ``src/row_store.h``.
+
+A row has a key, any int64.  A key without a row reads as its first values, a function of seed, key and column; the row
+itself is made by the first update that has the key.
+"""
+import ctypes
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from ..base.errors import InputError, SettingError
+from . import library
+from .agent import rule_settings
+
+#: The types of the elements of dynamic tables.
+DTYPES = ('float32', 'float64')
+#: Which rows leave a table that is over its capacity.
+EVICTIONS = ('lru', 'rarest')
+#: The fields of ``struct RowStoreStatistics``.
+_STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'admitted', 'waiting', 'expired', 'updates', 'steps')
+#: The most columns of a table.
+_MAX_WIDTH = 1 << 24
+
+
+class FirstValues(NamedTuple):
+    """The values that rows begin with: a function of seed, key and column alone.
+
+    Attributes
+    ----------
+    kind : str
+        'zero', 'constant', 'uniform' (from -`value` to `value`) or 'normal' (mean 0, standard deviation `value`).
+    value : float
+    seed : int
+        0 to 2^64 - 1.
+    """
+
+    kind: str = 'zero'
+    value: float = 0.0
+    seed: int = 0
+
+    def rows(self, keys: Any, width: int, dtype: Any = 'float32') -> np.ndarray:
+        """Return the first values of the rows of keys, of shape (number of keys, width)."""
+        keys = as_keys(keys)
+        rows = np.empty((len(keys), width), _dtype_of(dtype))
+        loaded = library.load()
+        loaded.first_values(*self._numbers(), loaded.dtypes[rows.dtype.name], keys.ctypes.data, len(keys), width,
+                            rows.ctypes.data)
+        return rows
+
+    def _numbers(self) -> Any:
+        kinds = library.load().first_value_kinds
+        if self.kind not in kinds:
+            raise InputError('first values: %r is no kind of them: give one of %s' % (self.kind, ', '.join(kinds)))
+        if not np.isfinite(self.value):
+            raise InputError('first values: %r is not finite: give a finite number' % (self.value,))
+        if not 0 <= self.seed < 1 << 64:
+            raise InputError('first values: seed %r: give an integer from 0 to 2^64 - 1' % (self.seed,))
+        return kinds[self.kind], float(self.value), self.seed
+
+
+def as_keys(keys: Any) -> np.ndarray:
+    """Return keys as a contiguous array of int64 with one dimension; raise InputError if they are no integers."""
+    array = np.asarray(keys)
+    if array.dtype.kind not in 'iu' and array.size:
+        raise InputError('keys of type %s: give integers; a float holds only integers up to 2^24 (float32) or 2^53 '
+                         '(float64)' % array.dtype)
+    if array.dtype == np.uint64 and array.size and array.max() >= 1 << 63:
+        raise InputError('key %d is not below 2^63: give keys of type int64, for example by keys.view("int64")'
+                         % array.max())
+    return np.ascontiguousarray(array, np.int64).reshape(-1)
+
+
+def partition_of(keys: Any, count: int) -> np.ndarray:
+    """Return the partition of each key among `count` partitions: the key's hash modulo `count`, uint32."""
+    keys = as_keys(keys)
+    partitions = np.empty(len(keys), np.uint32)
+    library.load().partitions_of(keys.ctypes.data, len(keys), count, partitions.ctypes.data)
+    return partitions
+
+
+def state_widths_of(rule: str, width: int) -> Sequence[int]:
+    """Return the number of elements a row of each array of optimizer state that a rule of ``src/update.cc`` uses."""
+    loaded = library.load()
+    widths = [loaded.rule_state_width(loaded.rules[rule], slot, width) for slot in range(2)]
+    return [each for each in widths if each]
+
+
+class RowStore:
+    """The rows of a dynamic table, or of one partition of it, in this process.
+
+    Known limits: 2^31 rows; optimizers with a compiled kernel; keys are not protected against an adversary who chooses
+    them so that their hashes collide.  One thread uses a store at a time.
+
+    Parameters
+    ----------
+    width : int
+        The number of columns.
+    dtype : str
+        'float32' or 'float64'.
+    first_values : FirstValues
+    admit : int
+        A key gets a row after this number of updates that have it.
+    capacity : int
+        The most rows after an update; 0: no limit.
+    expire_after : int
+        Rows that were not updated for this number of updates of the table are removed; 0: never.
+    evict : str
+        The rows that leave a table over its capacity: 'lru', the least recently updated, or 'rarest', those with the
+        fewest updates.
+    directory : str
+        The folder of the files with rows and optimizer state; '': they are in memory.
+    resident_bytes : int
+        The resident memory of rows and state in files; 0: as much as the system leaves.
+    """
+
+    def __init__(self, width: int, dtype: Any = 'float32', first_values: FirstValues = FirstValues(), admit: int = 1,
+                 capacity: int = 0, expire_after: int = 0, evict: str = 'lru', directory: str = '',
+                 resident_bytes: int = 0):
+        self.width, self.dtype, self.first_values = width, _dtype_of(dtype), first_values
+        if not 0 < width <= _MAX_WIDTH:
+            raise InputError('width: %r columns: give an integer from 1 to %d' % (width, _MAX_WIDTH))
+        if evict not in EVICTIONS:
+            raise SettingError('evict: %r: give one of %s' % (evict, ', '.join(EVICTIONS)))
+        for name, value, least in (('admit', admit, 1), ('capacity', capacity, 0), ('expire_after', expire_after, 0),
+                                   ('resident_bytes', resident_bytes, 0)):
+            if not least <= value < 1 << 32 and not (name == 'resident_bytes' and value >= 0):
+                raise SettingError('%s: %r: give an integer from %d to 2^32 - 1' % (name, value, least))
+        self._library = library.load()
+        self._handle = self._library.checked(self._library.row_store_new(
+            self._library.dtypes[self.dtype.name], width, *first_values._numbers(), admit, capacity, expire_after,
+            int(evict == 'rarest'), directory.encode(), resident_bytes))
+        self._state_widths: Sequence[int] = ()
+
+    @property
+    def _store(self) -> Any:
+        if self._handle is None:
+            raise InputError('the rows of this table were freed by close(): make another store')
+        return self._handle
+
+    def __len__(self) -> int:
+        return int(self._library.row_store_size(self._store))
+
+    def set_state_widths(self, widths: Sequence[int]) -> None:
+        """Set the number of elements a row of each array of optimizer state, at most two; they become zeros."""
+        sizes = [width * self.dtype.itemsize for width in widths] + [0, 0]
+        self._library.checked(self._library.row_store_set_state_bytes(self._store, sizes[0], sizes[1]))
+        self._state_widths = tuple(widths)
+
+    def set_updates(self, count: int) -> None:
+        """Set the number of updates by an optimizer so far."""
+        self._library.row_store_set_updates(self._store, count)
+
+    def read(self, keys: Any) -> np.ndarray:
+        """Return the rows of keys, of shape (number of keys, width).  Reading makes no rows."""
+        keys = as_keys(keys)
+        rows = np.empty((len(keys), self.width), self.dtype)
+        self._library.checked(self._library.row_store_read(self._store, keys.ctypes.data, len(keys),
+                                                           rows.ctypes.data))
+        return rows
+
+    def update(self, rule: str, settings: Mapping[str, float], keys: Any, gradients: Any, slot: int = 0) -> int:
+        """Apply a rule of ``src/update.cc`` to the rows of sorted, unique keys; return the number of rows it changed.
+
+        `slot` is the number of the array of optimizer state of the rule 'assign state'.
+        """
+        keys, gradients = as_keys(keys), self._rows(gradients, len(as_keys(keys)), self.width)
+        return int(self._library.checked(self._library.row_store_update(
+            self._store, self._library.rules[rule], slot, rule_settings(settings), keys.ctypes.data,
+            gradients.ctypes.data, len(keys))))
+
+    def assign(self, keys: Any, rows: Any) -> None:
+        """Set the rows of keys; keys without a row get one."""
+        keys, rows = as_keys(keys), self._rows(rows, len(as_keys(keys)), self.width)
+        self._library.checked(self._library.row_store_assign(self._store, keys.ctypes.data, rows.ctypes.data,
+                                                             len(keys)))
+
+    def read_state(self, slot: int, keys: Any) -> np.ndarray:
+        """Return optimizer state number `slot` of keys; zeros for keys without a row."""
+        keys = as_keys(keys)
+        states = np.empty((len(keys), self._state_width(slot)), self.dtype)
+        self._library.checked(self._library.row_store_read_state(self._store, slot, keys.ctypes.data, len(keys),
+                                                                 states.ctypes.data))
+        return states
+
+    def assign_state(self, slot: int, keys: Any, states: Any) -> None:
+        """Set optimizer state number `slot` of keys; keys without a row get one."""
+        keys, states = as_keys(keys), self._rows(states, len(as_keys(keys)), self._state_width(slot))
+        self._library.checked(self._library.row_store_assign_state(self._store, slot, keys.ctypes.data,
+                                                                   states.ctypes.data, len(keys)))
+
+    def erase(self, keys: Any) -> int:
+        """Remove the rows of keys; return how many had one."""
+        keys = as_keys(keys)
+        return int(self._library.checked(self._library.row_store_erase(self._store, keys.ctypes.data, len(keys))))
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._library.checked(self._library.row_store_clear(self._store))
+
+    def statistics(self) -> Dict[str, int]:
+        """Return the numbers of ``struct RowStoreStatistics`` by name."""
+        numbers = (ctypes.c_uint64 * len(_STATISTICS))()
+        self._library.row_store_statistics(self._store, numbers)
+        return dict(zip(_STATISTICS, numbers))
+
+    def close(self) -> None:
+        """Free the rows; the store cannot be used any more."""
+        handle, self._handle = self._store, None
+        if handle is not None:
+            self._library.row_store_close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, '_handle', None) is not None:
+            self.close()
+
+    def _state_width(self, slot: int) -> int:
+        if not 0 <= slot < len(self._state_widths):
+            raise InputError('optimizer state number %r: the table has %d arrays of state' %
+                             (slot, len(self._state_widths)))
+        return self._state_widths[slot]
+
+    def _rows(self, rows: Any, count: int, width: int) -> np.ndarray:
+        rows = np.ascontiguousarray(rows, self.dtype)
+        if rows.shape != (count, width):
+            raise InputError('rows of shape %s for %d keys: give rows of shape %s' %
+                             (rows.shape, count, (count, width)))
+        return rows
+
+
+def _dtype_of(dtype: Any) -> np.dtype:
+    """Return the type of the elements of a dynamic table; raise InputError if it cannot have this type."""
+    kind = np.dtype(dtype)
+    if kind.name not in DTYPES:
+        raise InputError('a dynamic table of type %s: give one of %s; its optimizers have kernels for these types only. '
+                         "Rows may travel as float16 nevertheless, see the setting 'wire_dtype'"
+                         % (kind.name, ', '.join(DTYPES)))
+    return kind

@@ -1,0 +1,277 @@
+#include "row_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace lane {
+namespace {
+
+/// The most cache lines of a row and its state that are fetched ahead; the processor fetches the lines behind them.
+constexpr size_t kLines = 6;
+constexpr size_t kLine = 64;
+constexpr uint64_t kMaxSlots = uint64_t{1} << 31;
+
+}  // namespace
+
+RowStore::RowStore(const RowStoreOptions& options)
+    : options_(options), row_bytes_(options.width * size_of(options.dtype)), record_bytes_(row_bytes_) {
+  if (options.dtype != Dtype::kFloat32 && options.dtype != Dtype::kFloat64) {
+    throw std::runtime_error("a dynamic table has the type float32 or float64");
+  }
+  if (options.width == 0) throw std::runtime_error("a dynamic table has at least one column");
+  if (options.admit == 0) throw std::runtime_error("admit: 0 sightings: give 1 or more");
+}
+
+RowStore::~RowStore() = default;
+
+void RowStore::set_state_bytes(const size_t bytes[2]) {
+  if (bytes[0] == state_bytes_[0] && bytes[1] == state_bytes_[1]) return;
+  for (int i = 0; i < 2; ++i) {
+    if (bytes[i] % size_of(options_.dtype)) throw std::runtime_error("optimizer state has the type of the rows");
+  }
+  const size_t record_bytes = row_bytes_ + bytes[0] + bytes[1];
+  GrowingMemory records;
+  records.grow(slots_ * record_bytes);
+  for (uint64_t slot = 0; slot < slots_; ++slot) {
+    std::memcpy(records.data() + slot * record_bytes, row_of(slot), row_bytes_);
+  }
+  records_ = std::move(records);
+  std::copy(bytes, bytes + 2, state_bytes_);
+  record_bytes_ = record_bytes;
+}
+
+void RowStore::prefetch_record(uint32_t slot) const {
+  __builtin_prefetch(keys() + slot);
+  __builtin_prefetch(steps() + slot, 1);
+  const char* record = row_of(slot);
+  const size_t bytes = std::min(record_bytes_, kLines * kLine);
+  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(record + offset, 1);
+  __builtin_prefetch(record + bytes - 1, 1);
+}
+
+void RowStore::prefetch(const int64_t* keys, size_t count) const {
+  uint64_t hashes[kBlock];
+  for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash_of(keys[i]));
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t slot = index_.guess(hashes[i]);
+    if (slot != SlotIndex::kNone) prefetch_record(slot);
+  }
+}
+
+void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const {
+  for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash_of(keys[i]));
+  for (size_t i = 0; i < count; ++i) {
+    slots[i] = index_.guess(hashes[i]);
+    if (slots[i] != SlotIndex::kNone) prefetch_record(slots[i]);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (slots[i] == SlotIndex::kNone || key_of(slots[i]) != keys[i]) slots[i] = find(keys[i], hashes[i]);
+  }
+}
+
+void RowStore::write_missing(int64_t key, char* row) const {
+  options_.first_values.fill(options_.dtype, key, options_.width, row);
+}
+
+void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
+  uint64_t hashes[kBlock];
+  uint32_t slots[kBlock];
+  for (size_t first = 0; first < count; first += kBlock) {
+    const size_t block = std::min(kBlock, count - first);
+    find_block(keys + first, block, hashes, slots);
+    for (size_t i = 0; i < block; ++i) {
+      char* row = rows + (first + i) * row_bytes_;
+      if (slots[i] == SlotIndex::kNone) {
+        write_missing(keys[first + i], row);
+      } else {
+        std::memcpy(row, row_of(slots[i]), row_bytes_);
+      }
+    }
+  }
+}
+
+uint32_t RowStore::place(int64_t key, uint64_t hash) {
+  uint32_t slot = find(key, hash);
+  if (slot != SlotIndex::kNone) return slot;
+  if (!index_.has_room()) index_.grow(keys(), slots_, [this](uint64_t slot) { return is_live(slot); });
+  if (free_ != SlotIndex::kNone) {
+    slot = free_;
+    free_ = static_cast<uint32_t>(keys()[slot]);
+  } else {
+    if (slots_ == kMaxSlots) {
+      throw std::runtime_error("a partition of a dynamic table has " + std::to_string(kMaxSlots) +
+                               " rows, the most that it can have: use more partitions");
+    }
+    keys_.grow((slots_ + 1) * sizeof(int64_t));
+    steps_.grow((slots_ + 1) * sizeof(uint32_t));
+    records_.grow((slots_ + 1) * record_bytes_);
+    if (slots_ / 64 == live_.size()) live_.push_back(0);
+    slot = static_cast<uint32_t>(slots_++);
+  }
+  keys()[slot] = key;
+  steps()[slot] = step_;
+  options_.first_values.fill(options_.dtype, key, options_.width, row_of(slot));
+  std::memset(row_of(slot) + row_bytes_, 0, record_bytes_ - row_bytes_);
+  live_[slot >> 6] |= uint64_t{1} << (slot & 63);
+  index_.insert(hash, slot);
+  return slot;
+}
+
+void RowStore::remove(uint32_t slot) {
+  index_.erase(hash_of(key_of(slot)), slot);
+  live_[slot >> 6] &= ~(uint64_t{1} << (slot & 63));
+  keys()[slot] = free_;
+  free_ = slot;
+}
+
+uint64_t RowStore::erase(const int64_t* keys, size_t count) {
+  uint64_t erased = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t slot = find(keys[i], hash_of(keys[i]));
+    if (slot == SlotIndex::kNone) continue;
+    remove(slot);
+    ++erased;
+  }
+  return erased;
+}
+
+void RowStore::clear() {
+  index_.clear();
+  keys_ = GrowingMemory();
+  records_ = GrowingMemory();
+  steps_ = GrowingMemory();
+  live_.clear();
+  slots_ = 0;
+  free_ = SlotIndex::kNone;
+}
+
+void RowStore::check_state(uint32_t slot) const {
+  if (state_bytes(slot) == 0) {
+    throw std::runtime_error("a dynamic table has no optimizer state number " + std::to_string(slot));
+  }
+}
+
+void RowStore::begin_update(const Rule& rule) {
+  kernel_ = nullptr;
+  switch (rule.kind) {
+    case RuleKind::kAssignState:
+      check_state(rule.slot);
+      break;
+    case RuleKind::kReplace:
+      clear();
+      break;
+    case RuleKind::kIgnore:
+    case RuleKind::kAssign:
+      break;
+    default:
+      kernel_ = kernel(rule.kind, options_.dtype);
+      if (kernel_ == nullptr) {
+        throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) +
+                                 "' cannot update a dynamic table of type " +
+                                 kDtypeNames[static_cast<uint32_t>(options_.dtype)]);
+      }
+      for (uint32_t slot = 0; slot < 2; ++slot) {
+        const size_t needed = state_width(rule.kind, slot, options_.width) * size_of(options_.dtype);
+        if (needed > state_bytes_[slot]) {
+          throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) +
+                                   "' needs optimizer state of " + std::to_string(needed) + " bytes a row, number " +
+                                   std::to_string(slot) + ", but the dynamic table has " +
+                                   std::to_string(state_bytes_[slot]));
+        }
+      }
+      settings_ = UpdateSettings(rule, ++updates_);
+  }
+  rule_ = rule;
+  touched_ = 0;
+  ++step_;
+}
+
+void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient) {
+  if (rule_.kind == RuleKind::kIgnore) return;
+  if (slot == SlotIndex::kNone) {
+    slot = place(key, hash);
+    ++admitted_;
+  }
+  steps()[slot] = step_;
+  ++touched_;
+  if (kernel_ != nullptr) {
+    char* row = row_of(slot);
+    char* states[2] = {row + row_bytes_, row + row_bytes_ + state_bytes_[0]};
+    kernel_(settings_, {row, {states[0], states[1]}, gradient, options_.width});
+  } else if (rule_.kind == RuleKind::kAssignState) {
+    std::memcpy(state_of(slot, rule_.slot), gradient, std::min(state_bytes_[rule_.slot], row_bytes_));
+  } else {
+    std::memcpy(row_of(slot), gradient, row_bytes_);
+  }
+}
+
+void RowStore::update_row(int64_t key, const char* gradient) {
+  const uint64_t hash = hash_of(key);
+  update_slot(find(key, hash), key, hash, gradient);
+}
+
+uint32_t RowStore::end_update() { return touched_; }
+
+uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gradients, size_t count) {
+  for (size_t i = 1; i < count; ++i) {
+    if (keys[i] <= keys[i - 1]) throw std::runtime_error("keys of an update are not sorted or not unique");
+  }
+  begin_update(rule);
+  uint64_t hashes[kBlock];
+  uint32_t slots[kBlock];
+  for (size_t first = 0; first < count; first += kBlock) {
+    const size_t block = std::min(kBlock, count - first);
+    find_block(keys + first, block, hashes, slots);
+    for (size_t i = 0; i < block; ++i) {
+      update_slot(slots[i], keys[first + i], hashes[i], gradients + (first + i) * row_bytes_);
+    }
+  }
+  return end_update();
+}
+
+void RowStore::assign(const int64_t* keys, const char* rows, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t slot = place(keys[i], hash_of(keys[i]));
+    std::memcpy(row_of(slot), rows + i * row_bytes_, row_bytes_);
+    steps()[slot] = step_ + 1;
+  }
+}
+
+void RowStore::assign_state(uint32_t number, const int64_t* keys, const char* states, size_t count) {
+  check_state(number);
+  const size_t size = state_bytes_[number];
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t slot = place(keys[i], hash_of(keys[i]));
+    std::memcpy(state_of(slot, number), states + i * size, size);
+    steps()[slot] = step_ + 1;
+  }
+}
+
+void RowStore::read_state(uint32_t number, const int64_t* keys, size_t count, char* states) const {
+  check_state(number);
+  const size_t size = state_bytes_[number];
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t slot = find(keys[i], hash_of(keys[i]));
+    if (slot == SlotIndex::kNone) {
+      std::memset(states + i * size, 0, size);
+    } else {
+      std::memcpy(states + i * size, state_of(slot, number), size);
+    }
+  }
+}
+
+RowStoreStatistics RowStore::statistics() const {
+  RowStoreStatistics statistics = {};
+  statistics.rows = size();
+  statistics.slots = slots_;
+  statistics.memory_bytes =
+      slots_ * (sizeof(int64_t) + sizeof(uint32_t) + record_bytes_) + live_.size() * sizeof(uint64_t) + index_.bytes();
+  statistics.admitted = admitted_;
+  statistics.expired = expired_;
+  statistics.updates = updates_;
+  statistics.steps = step_;
+  return statistics;
+}
+
+}  // namespace lane

@@ -1,0 +1,142 @@
+// The rows of one partition of a dynamic table: a table of which only the rows that were touched exist.
+//
+// A row has a key, its elements, its optimizer state, and the step that changed it last.  They stand in areas, by slot;
+// areas grow without being copied.  A hash index finds the slot of a key.  So the memory is that of the rows and their
+// state, plus 8 bytes of the key, 6 to 8 of the index and 4 of the step.
+//
+// A store is not synchronized: one thread uses it at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtype.h"
+#include "first_values.h"
+#include "growing_memory.h"
+#include "slot_index.h"
+#include "update.h"
+
+namespace lane {
+
+struct RowStoreOptions {
+  Dtype dtype = Dtype::kFloat32;  // float32 or float64
+  uint32_t width = 1;
+  FirstValues first_values;
+  /// A key gets a row after this number of sightings.  A sighting is an update that has the key.
+  uint32_t admit = 1;
+  /// The most rows after an update; 0: no limit.
+  uint64_t capacity = 0;
+  /// Rows that were not updated for this number of steps are removed; 0: never.
+  uint64_t expire_after = 0;
+  /// Over capacity, remove the rows with the fewest updates first, instead of the least recently updated ones.
+  bool evict_rarest = false;
+  /// The folder of the files with rows and state; empty: they are in memory.
+  std::string directory;
+  /// The resident memory of rows and state in files; 0: as much as the system leaves.
+  uint64_t resident_bytes = 0;
+};
+
+struct RowStoreStatistics {
+  uint64_t rows;
+  uint64_t slots;         // ever taken: rows, and slots that later rows take
+  uint64_t memory_bytes;  // of slots and index
+  uint64_t file_bytes;
+  uint64_t admitted;  // rows that were made by updates
+  uint64_t waiting;   // keys that were sighted, but too few times; approximately
+  uint64_t expired;   // rows that were removed by capacity or age
+  uint64_t updates;   // updates by an optimizer
+  uint64_t steps;     // updates by any rule
+};
+
+class RowStore {
+ public:
+  /// Keys for which an update fetches memory before it uses it.
+  static constexpr size_t kBlock = 64;
+
+  /// Make an empty store; throws std::runtime_error.
+  explicit RowStore(const RowStoreOptions& options);
+  ~RowStore();
+  RowStore(const RowStore&) = delete;
+  RowStore& operator=(const RowStore&) = delete;
+
+  const RowStoreOptions& options() const { return options_; }
+  size_t row_bytes() const { return row_bytes_; }
+  size_t state_bytes(uint32_t slot) const { return slot < 2 ? state_bytes_[slot] : 0; }
+  /// Set the bytes of optimizer state of a row.  State begins with zeros; with other sizes than before, it does again.
+  void set_state_bytes(const size_t bytes[2]);
+  /// Set the number of updates by an optimizer so far, on which adam's learning rate depends.
+  void set_updates(uint64_t count) { updates_ = count; }
+
+  /// Write the rows of keys to `rows`.  A key without a row reads as its first values, or as the default row where keys
+  /// have to be admitted, and gets no row.
+  void read(const int64_t* keys, size_t count, char* rows) const;
+
+  /// Update rows of sorted, unique keys; return how many.  This is one step.  A rule is that of an optimizer, or
+  /// kIgnore, kAssign, kReplace or kAssignState.
+  uint32_t update(const Rule& rule, const int64_t* keys, const char* gradients, size_t count);
+  /// The same key by key: begin a step, update each key at most once, end the step.
+  void begin_update(const Rule& rule);
+  void update_row(int64_t key, const char* gradient);
+  uint32_t end_update();
+  /// Fetch the memory of a few keys into the cache, before `update_row` or `read`; at most kBlock at once.
+  void prefetch(const int64_t* keys, size_t count) const;
+
+  /// Set rows, or optimizer state, of keys, which get rows where they have none.
+  void assign(const int64_t* keys, const char* rows, size_t count);
+  void assign_state(uint32_t slot, const int64_t* keys, const char* states, size_t count);
+  /// Write the optimizer state of keys to `states`; zeros for keys without a row.
+  void read_state(uint32_t slot, const int64_t* keys, size_t count, char* states) const;
+  /// Remove the rows of keys; return how many had one.
+  uint64_t erase(const int64_t* keys, size_t count);
+  /// Remove all rows.
+  void clear();
+
+  /// The number of rows.
+  uint64_t size() const { return index_.size(); }
+  /// Slots are numbered from 0; some have no row.
+  uint64_t slots() const { return slots_; }
+  bool is_live(uint64_t slot) const { return live_[slot >> 6] >> (slot & 63) & 1; }
+  int64_t key_of(uint64_t slot) const { return keys()[slot]; }
+  char* row_of(uint64_t slot) const { return records_.data() + slot * record_bytes_; }
+  char* state_of(uint64_t slot, uint32_t number) const {
+    return row_of(slot) + row_bytes_ + (number ? state_bytes_[0] : 0);
+  }
+  RowStoreStatistics statistics() const;
+
+ private:
+  int64_t* keys() const { return reinterpret_cast<int64_t*>(keys_.data()); }
+  uint32_t* steps() const { return reinterpret_cast<uint32_t*>(steps_.data()); }
+  uint32_t find(int64_t key, uint64_t hash) const { return index_.find(key, hash, keys()); }
+  void prefetch_record(uint32_t slot) const;
+  /// Return the slot of a key, which gets a row if it has none.
+  uint32_t place(int64_t key, uint64_t hash);
+  void remove(uint32_t slot);
+  void write_missing(int64_t key, char* row) const;
+  void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
+  /// Find the slots of at most kBlock keys; kNone where a key has none.
+  void find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const;
+  void check_state(uint32_t slot) const;
+
+  RowStoreOptions options_;
+  size_t row_bytes_;
+  size_t state_bytes_[2] = {0, 0};
+  size_t record_bytes_;  // of a row and its state, which stand together
+
+  SlotIndex index_;
+  GrowingMemory keys_, records_, steps_;
+  std::vector<uint64_t> live_;  // a bit for each slot
+  uint64_t slots_ = 0;
+  uint32_t free_ = SlotIndex::kNone;  // the slot that was freed last; a free slot has the next one in place of its key
+
+  // The update under way.
+  Rule rule_;
+  UpdateKernel kernel_ = nullptr;
+  UpdateSettings settings_{Rule(), 1};
+  uint32_t touched_ = 0;
+
+  uint32_t step_ = 0;
+  uint64_t updates_ = 0, admitted_ = 0, expired_ = 0;
+};
+
+}  // namespace lane

@@ -1,0 +1,259 @@
+"""Rows of a dynamic table in one process."""
+import collections
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mxhybrid.base.errors import InputError, JobError, SettingError
+from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, partition_of, state_widths_of
+from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
+from mxhybrid.servers.partition_state import Partition
+from mxhybrid.servers.protocol import OPTIMIZE
+from mxhybrid.servers.shard import _KERNELS, _settings
+
+pytestmark = pytest.mark.both_pythons
+
+#: Keys of all kinds: negative, and on both sides of 2^31, 2^53 and 2^63.
+SPECIAL = np.array(sorted({sign * ((1 << bits) + offset) for bits in (0, 7, 31, 32, 53, 62) for offset in (-1, 0, 1)
+                           for sign in (-1, 1)} | {(1 << 63) - 1, -1 << 63, 1 - (1 << 63)}), np.int64)
+FIRST = FirstValues('normal', 0.1, 12345)
+#: Rules with settings, by optimizer of MXNet.
+OPTIMIZERS = [('sgd', {}), ('sgd', {'momentum': 0.9}), ('adam', {'beta1': 0.8}), ('adagrad', {'eps': 1e-4}),
+              ('groupadagrad', {}), ('ftrl', {'lamda1': 0.1, 'beta': 0.7})]
+SGD = {'lr': 0.5, 'rescale': 1.0}
+
+
+def unique(keys):
+    return np.unique(as_keys(keys))
+
+
+def splitmix64(key):
+    """Return the first output of splitmix64 with a key as its state."""
+    mask = (1 << 64) - 1
+    mixed = (key + 0x9E3779B97F4A7C15) & mask
+    mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & mask
+    mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & mask
+    return mixed ^ mixed >> 31
+
+
+class Machine(RuleBasedStateMachine):
+    """A store beside a dictionary; plain SGD with rate 1 subtracts gradients."""
+
+    keys = st.lists(st.integers(0, 40) | st.sampled_from(SPECIAL.tolist()) | st.integers(-1 << 63, (1 << 63) - 1),
+                    max_size=30)
+
+    @initialize(width=st.sampled_from([1, 3, 16]), dtype=st.sampled_from(['float32', 'float64']))
+    def begin(self, width, dtype):
+        self.store = RowStore(width, dtype, FIRST)
+        self.store.set_state_widths([width])
+        self.rows, self.states = {}, {}
+
+    def teardown(self):
+        if hasattr(self, 'store'):
+            self.store.close()
+
+    def first(self, key):
+        return FIRST.rows([key], self.store.width, self.store.dtype)[0]
+
+    def drawn(self, count, seed):
+        return np.random.RandomState(seed).standard_normal((count, self.store.width)).astype(self.store.dtype)
+
+    @rule(keys=keys, seed=st.integers(0, 1000))
+    def update(self, keys, seed):
+        keys = unique(keys)
+        gradients = self.drawn(len(keys), seed)
+        assert self.store.update('sgd', {'lr': 1.0, 'rescale': 1.0}, keys, gradients) == len(keys)
+        for key, gradient in zip(keys.tolist(), gradients):
+            self.rows[key] = self.rows.get(key, self.first(key)) - gradient
+
+    @rule(first=st.integers(-1 << 40, 1 << 40), count=st.integers(1, 3000), stride=st.integers(1, 1 << 20))
+    def grow(self, first, count, stride):
+        keys = first + stride * np.arange(count)
+        rows = self.drawn(count, count)
+        self.store.assign(keys, rows)
+        self.rows.update(zip(keys.tolist(), rows))
+
+    @rule(keys=keys, seed=st.integers(0, 1000))
+    def assign(self, keys, seed):
+        keys = unique(keys)
+        rows = self.drawn(len(keys), seed)
+        self.store.assign(keys, rows)
+        self.rows.update(zip(keys.tolist(), rows))
+
+    @rule(keys=keys, seed=st.integers(0, 1000))
+    def assign_state(self, keys, seed):
+        keys = unique(keys)
+        states = self.drawn(len(keys), seed)
+        self.store.assign_state(0, keys, states)
+        for key, state in zip(keys.tolist(), states):
+            self.rows.setdefault(key, self.first(key))
+            self.states[key] = state
+
+    @rule(keys=keys, everywhere=st.integers(0, 9))
+    def erase(self, keys, everywhere):
+        # Some of those that exist, too, and now and then nearly all.
+        keys = set(keys) | {key for number, key in enumerate(sorted(self.rows)) if number % 10 < everywhere}
+        assert self.store.erase(sorted(keys)) == len(keys & set(self.rows))
+        for key in keys:
+            self.rows.pop(key, None)
+            self.states.pop(key, None)
+
+    @rule()
+    def clear(self):
+        self.store.clear()
+        self.rows, self.states = {}, {}
+
+    @invariant()
+    def rows_and_states_are_those_of_the_dictionary(self):
+        if not hasattr(self, 'store'):
+            return
+        assert len(self.store) == len(self.rows)
+        keys = list(self.rows)[-500:] + [5, -7, 1 << 55]
+        np.testing.assert_array_equal(self.store.read(keys),
+                                      [self.rows.get(key, self.first(key)) for key in keys])
+        zeros = np.zeros(self.store.width)
+        np.testing.assert_array_equal(self.store.read_state(0, keys), [self.states.get(key, zeros) for key in keys])
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-5), ('float64', 1e-10)])
+@pytest.mark.parametrize('more', [{}, {'clip_gradient': 0.05}, {'wd': 0.1, 'rescale_grad': 0.25}])
+@pytest.mark.parametrize('name, own', OPTIMIZERS)
+def test_updates_equal_mxnets(name, own, more, dtype, tolerance):
+    if name in ('adagrad', 'groupadagrad') and 'wd' in more:
+        more = {'rescale_grad': 0.25}
+    if name in ('adagrad', 'groupadagrad', 'ftrl') and dtype == 'float64':
+        tolerance = 1e-5  # MXNet keeps their state in float32, so a table of float32 is the reference
+    width, keys = 5, np.concatenate([SPECIAL[::2], np.arange(100, 120)])
+    keys.sort()
+    optimizer = mx.optimizer.create(name, learning_rate=0.1, **own, **more)
+    rule_name, names = _KERNELS[name]
+    rule_name = 'momentum' if own.get('momentum') else rule_name
+    store = RowStore(width, dtype, FIRST)
+    store.set_state_widths(state_widths_of(rule_name, width))
+    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
+    reference_dtype = dtype if tolerance == 1e-10 else 'float32'
+    reference = Partition(17, 'table', len(keys), width, OPTIMIZE)
+    reference.hold(make_row_sparse(np.arange(len(keys)), FIRST.rows(keys, width, reference_dtype), (len(keys), width)))
+    random, touched = np.random.RandomState(0), np.zeros(len(keys), bool)
+    for _ in range(6):
+        places = np.flatnonzero(random.rand(len(keys)) < 0.3)
+        gradients = random.standard_normal((len(places), width)).astype(reference_dtype)
+        touched[places] = True
+        assert store.update(rule_name, _settings(optimizer, names), keys[places], gradients) == len(places)
+        reference.update(theirs, make_row_sparse(places, gradients, (len(keys), width)))
+        np.testing.assert_allclose(store.read(keys), reference.view, rtol=tolerance, atol=tolerance)
+    assert len(store) == touched.sum()
+
+
+def test_state_of_groupadagrad_is_one_element_a_row():
+    assert list(state_widths_of('group adagrad', 16)) == [1]
+    assert list(state_widths_of('adam', 16)) == [16, 16]
+    assert list(state_widths_of('sgd', 16)) == []
+
+
+def test_reading_makes_no_rows():
+    store = RowStore(4, 'float64', FIRST)
+    np.testing.assert_array_equal(store.read(SPECIAL), FIRST.rows(SPECIAL, 4, 'float64'))
+    assert len(store) == 0
+
+
+def test_other_rules():
+    store = RowStore(2, 'float64')
+    store.set_state_widths([2, 1])
+    store.update('assign', {}, [3, 5], [[1, 2], [3, 4]])
+    store.update('ignore', {}, [5, 7], [[9, 9], [9, 9]])
+    store.update('assign state', {}, [5], [[5, 6]])
+    store.update('assign state', {}, [5], [[7, 8]], slot=1)
+    assert store.read([3, 5, 7]).tolist() == [[1, 2], [3, 4], [0, 0]]
+    assert store.read_state(0, [5]).tolist() == [[5, 6]] and store.read_state(1, [5]).tolist() == [[7]]
+    store.update('replace', {}, [8], [[1, 1]])
+    assert len(store) == 1 and store.read([3, 8]).tolist() == [[0, 0], [1, 1]]
+    assert store.statistics()['steps'] == 5 and store.statistics()['updates'] == 0
+
+
+def test_rows_stay_when_the_sizes_of_state_change():
+    store = RowStore(3, 'float32', FIRST)
+    keys = np.arange(1000)
+    store.update('sgd', SGD, keys, np.ones((1000, 3)))
+    rows = store.read(keys)
+    for widths in ([3], [3, 3], [1], []):
+        store.set_state_widths(widths)
+        np.testing.assert_array_equal(store.read(keys), rows)
+        if widths:
+            assert not store.read_state(len(widths) - 1, keys).any()
+
+
+def test_count_of_updates_sets_the_rate_of_adam():
+    stores = [RowStore(1, 'float64') for _ in range(2)]
+    adam = {'lr': 0.1, 'rescale': 1.0, 'beta1': 0.9, 'beta2': 0.999, 'epsilon': 1e-8}
+    for store in stores:
+        store.set_state_widths([1, 1])
+    stores[1].set_updates(10)
+    for store in stores:
+        store.update('adam', adam, [1], [[1.0]])
+    assert stores[0].read([1])[0, 0] != stores[1].read([1])[0, 0]
+    assert [store.statistics()['updates'] for store in stores] == [1, 11]
+
+
+@pytest.mark.parametrize('count', [1, 2, 7, 64])
+def test_partitions_are_hashes(count):
+    partitions = partition_of(SPECIAL, count)
+    assert partitions.tolist() == [splitmix64(int(key)) % count for key in SPECIAL]
+    shares = collections.Counter(partition_of(np.arange(0, 1 << 20, 64), count).tolist())
+    assert len(shares) == count and max(shares.values()) < 1.6 * min(shares.values())
+
+
+def test_memory_is_that_of_rows_and_16_bytes():
+    for width, states in ((4, 0), (16, 1), (64, 2)):  # narrower rows need up to 2 bytes more
+        store = RowStore(width)
+        store.set_state_widths([width] * states)
+        row_bytes, rows = width * 4 * (1 + states), 0
+        while rows < 300000:
+            store.assign(np.arange(rows, rows + 10000) * 7, np.zeros((10000, width)))
+            rows += 10000
+            assert store.statistics()['memory_bytes'] <= rows * (1.25 * row_bytes + 16) + 4096
+        store.close()
+
+
+@pytest.mark.parametrize('keys, message', [
+    ([1.0], 'float'), ([float('nan')], 'float'), (['a'], 'keys of type'),
+    (np.array([1 << 63], np.uint64), '9223372036854775808 is not below')])
+def test_bad_keys_are_refused(keys, message):
+    with pytest.raises(InputError, match=message):
+        as_keys(keys)
+
+
+@pytest.mark.parametrize('arguments, error, message', [
+    ({'width': 0}, InputError, 'width: 0 columns'), ({'dtype': 'float16'}, InputError, 'float16'),
+    ({'evict': 'first'}, SettingError, "evict: 'first'"), ({'admit': 0}, SettingError, 'admit: 0'),
+    ({'capacity': -1}, SettingError, 'capacity: -1')])
+def test_bad_settings_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        RowStore(**dict({'width': 4}, **arguments))
+
+
+def test_bad_calls_are_refused():
+    store = RowStore(2)
+    with pytest.raises(InputError, match=r'rows of shape \(1, 2\) for 2 keys'):
+        store.update('sgd', SGD, [1, 2], np.zeros((1, 2)))
+    for keys in ([2, 1], [1, 1]):
+        with pytest.raises(JobError, match='not sorted or not unique'):
+            store.update('sgd', SGD, keys, np.zeros((2, 2)))
+    with pytest.raises(JobError, match="'momentum' needs optimizer state of 8 bytes a row, number 0"):
+        store.update('momentum', SGD, [1], np.zeros((1, 2)))
+    with pytest.raises(JobError, match="'callback' cannot update a dynamic table"):
+        store.update('callback', {}, [1], np.zeros((1, 2)))
+    with pytest.raises(InputError, match='optimizer state number 0'):
+        store.read_state(0, [1])
+    assert len(store) == 0
+    store.close()
+    with pytest.raises(InputError, match='freed by close'):
+        store.read([1])
