@@ -58,6 +58,10 @@ class FirstValues(NamedTuple):
         return kinds[self.kind], float(self.value), self.seed
 
 
+#: The first values of a table that begins with zeros.
+ZERO = FirstValues()
+
+
 def as_keys(keys: Any) -> np.ndarray:
     """Return keys as a contiguous array of int64 with one dimension; raise InputError if they are no integers."""
     array = np.asarray(keys)
@@ -97,7 +101,8 @@ class RowStore:
         The number of columns.
     dtype : str
         'float32' or 'float64'.
-    first_values : FirstValues
+    initializer : FirstValues
+        The values that rows begin with.
     admit : int
         A key gets a row after this number of updates that have it.
     capacity : int
@@ -113,10 +118,10 @@ class RowStore:
         The resident memory of rows and state in files; 0: as much as the system leaves.
     """
 
-    def __init__(self, width: int, dtype: Any = 'float32', first_values: FirstValues = FirstValues(), admit: int = 1,
+    def __init__(self, width: int, dtype: Any = 'float32', initializer: FirstValues = ZERO, admit: int = 1,
                  capacity: int = 0, expire_after: int = 0, evict: str = 'lru', directory: str = '',
                  resident_bytes: int = 0):
-        self.width, self.dtype, self.first_values = width, _dtype_of(dtype), first_values
+        self.width, self.dtype, self.initializer = width, _dtype_of(dtype), initializer
         if not 0 < width <= _MAX_WIDTH:
             raise InputError('width: %r columns: give an integer from 1 to %d' % (width, _MAX_WIDTH))
         if evict not in EVICTIONS:
@@ -127,7 +132,7 @@ class RowStore:
                 raise SettingError('%s: %r: give an integer from %d to 2^32 - 1' % (name, value, least))
         self._library = library.load()
         self._handle = self._library.checked(self._library.row_store_new(
-            self._library.dtypes[self.dtype.name], width, *first_values._numbers(), admit, capacity, expire_after,
+            self._library.dtypes[self.dtype.name], width, *initializer._numbers(), admit, capacity, expire_after,
             int(evict == 'rarest'), directory.encode(), resident_bytes))
         self._state_widths: Sequence[int] = ()
 
@@ -231,7 +236,7 @@ def _dtype_of(dtype: Any) -> np.dtype:
     """Return the type of the elements of a dynamic table; raise InputError if it cannot have this type."""
     kind = np.dtype(dtype)
     if kind.name not in DTYPES:
-        raise InputError('a dynamic table of type %s: give one of %s; its optimizers have kernels for these types only. '
-                         "Rows may travel as float16 nevertheless, see the setting 'wire_dtype'"
+        raise InputError('a dynamic table of type %s: give one of %s; its optimizers have kernels for these types '
+                         "only. Rows may travel as float16 nevertheless, see the setting 'wire_dtype'"
                          % (kind.name, ', '.join(DTYPES)))
     return kind
