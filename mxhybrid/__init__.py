@@ -5,6 +5,8 @@
 parameter servers; gradients of dense parameters are summed by allreduce, as in Parallax (Kim et al., EuroSys 2019).
 The lane carries rows and sums where it is available (:mod:`mxhybrid.lane`), else ps-lite and Horovod.
 """
+from importlib.util import find_spec as _find_spec
+
 from .base.launcher import is_worker as _is_worker
 from .base.program import is_command as _is_command
 from .native.row_wise import row_wise
@@ -16,6 +18,19 @@ __version__ = '0.1.0'
 # until the job ends.  Such a process needs nothing else of this package (mxhybrid.servers.pickled, which MXNet's server
 # loads, imports what it uses) but row_wise, which is imported above for user modules that such a server imports.
 _is_tool = _is_command()
+if not _is_tool and _find_spec('mxnet') is None:
+    # A host that evaluates or serves: mxhybrid.checkpoint.open needs no MXNet.
+    from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
+
+    def __getattr__(name):
+        """Import mxhybrid.checkpoint at its first use; say what the other names need."""
+        if name == 'checkpoint':
+            from importlib import import_module
+            return import_module('.checkpoint', __name__)
+        raise AttributeError('mxhybrid.%s needs MXNet, which is not installed here: without it there is '
+                             'mxhybrid.checkpoint.open' % name)
+
+    _is_tool = True
 if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 

@@ -1,4 +1,25 @@
-"""Checkpoints of a whole training: save and restore the weights of a net and the state of its Trainer."""
-from .save_load import Checkpoint, gather, load, save
+"""Checkpoints of a whole training: save and restore the weights of a net and the state of its Trainer.
 
-__all__ = ['Checkpoint', 'gather', 'load', 'save']
+:func:`open` gives the tables of a checkpoint to read, without MXNet.
+"""
+import importlib as _importlib
+
+# Imported at their first use: only the functions for a training need MXNet.
+_LATER = {'Checkpoint': ('save_load', 'Checkpoint'), 'gather': ('save_load', 'gather'),
+          'load': ('save_load', 'load'), 'save': ('save_load', 'save'),
+          'open': ('read_only', 'open_checkpoint'), 'compact': ('compaction', 'compact')}
+
+__all__ = ['Checkpoint', 'compact', 'gather', 'load', 'open', 'save']
+
+
+def __getattr__(name):
+    """Import the module of a name of the folder at its first use."""
+    if name not in _LATER:
+        raise AttributeError('module %r has no attribute %r' % (__name__, name))
+    module, attribute = _LATER[name]
+    globals()[name] = getattr(_importlib.import_module('.' + module, __name__), attribute)
+    return globals()[name]
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_LATER))

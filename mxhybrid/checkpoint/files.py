@@ -11,7 +11,8 @@ A checkpoint is a directory with a manifest, and shards of at most :data:`SHARD_
 
 The first number counts the checkpoints of a directory: the highest is the newest, even if a job went back to an earlier
 step.  The manifest says, for each array, which shard has which elements, counted in C order.  It has a digest of every
-shard and of itself.  Nothing in a checkpoint is code, and nothing in it is unpickled.
+shard and of itself.  Nothing in a checkpoint is code, and nothing in it is unpickled.  Dynamic tables have files of
+their own, see :mod:`mxhybrid.checkpoint.table_files`.
 
 A checkpoint is written under another name, flushed to the disk with its directory, and then renamed; so a directory
 with a checkpoint's name is complete, unless something damaged it later.  An old checkpoint is renamed before it is
@@ -24,28 +25,30 @@ import os
 import re
 import shutil
 import stat
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Type
 
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError, SettingError
 from ..base.log import get_logger
-from . import folder, leftovers, manifest
+from . import folder, leftovers, manifest, table_files
 from .folder import names
+from .npy_files import FormatError
 
 logger = get_logger(__name__)
 
-#: Version of the layout, raised when older readers would misread it.
-FORMAT = 1
+#: Version of the layout, raised when older readers would misread it: the first one has no dynamic tables.
+FORMAT, FORMAT_WITHOUT_TABLES = 2, 1
 #: Bytes of arrays in a shard; writing and reading take a small multiple of them as memory.
 SHARD_BYTES = 32 << 20
 #: Largest size of a manifest, in bytes, that a reader accepts.
 MAX_MANIFEST_BYTES = 256 << 20
 
 _MANIFEST = 'manifest.json'
-_WRITING, _REMOVING = '.writing', '.removing'
-_ASIDE = re.compile(r'\.(writing|removing)(-\d+)?')
+_WRITING, _REMOVING, COMPACTING = '.writing', '.removing', '.compacting'
+_ASIDE = re.compile(r'\.(writing|removing|compacting)(-\d+)?')
 #: Errors of a damaged disk or an interrupted copy.  Other errors, such as a lack of permission, end the load.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EINVAL)
 
@@ -74,13 +77,16 @@ def _write(path: str, data: bytes) -> None:
 class Writer:
     """Writes one checkpoint into a directory that is :func:`~mxhybrid.checkpoint.folder.locked`.
 
-    A context manager, which removes the unfinished checkpoint unless :meth:`commit` was reached.
+    A context manager, which removes the unfinished checkpoint unless :meth:`commit` was reached.  With the temporary
+    name :data:`COMPACTING`, the directory needs to be locked only at the beginning and for the commit.
     """
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, aside: str = _WRITING):
         self._directory = directory
-        self._aside = ''
+        self._aside_name, self._aside = aside, ''
+        self._locks = ExitStack()
         self._arrays: Dict[str, Any] = {}
+        self._tables: Dict[str, Any] = {}
         self._shards: List[Dict[str, Any]] = []
         self._pending: List[Tuple[str, np.ndarray]] = []
         self._pending_bytes = 0
@@ -90,15 +96,30 @@ class Writer:
         for name in filter(_ASIDE.fullmatch, os.listdir(self._directory)):
             path = os.path.join(self._directory, name)
             with leftovers.tried(path):
-                leftovers.delete(path)
-        self._aside = leftovers.free_name(self._directory, _WRITING)
+                if not self._is_compacting(path):
+                    leftovers.delete(path)
+        self._aside = leftovers.free_name(self._directory, self._aside_name)
         os.mkdir(self._aside)
+        self._locks.enter_context(folder.shared(self._aside))
         return self
+
+    @staticmethod
+    def _is_compacting(path: str) -> bool:
+        """Return whether another process writes a compacted checkpoint there."""
+        if not os.path.basename(path).startswith(COMPACTING) or os.path.islink(path):
+            return False
+        handle = folder.open_at_once(path)
+        try:
+            return folder.is_read_by_others(handle)
+        finally:
+            os.close(handle)
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
         self._pending = []
-        shutil.rmtree(self._aside, ignore_errors=True)
+        self._locks.close()
+        if self._aside:
+            shutil.rmtree(self._aside, ignore_errors=True)
 
     def add(self, name: str, shape: Tuple[int, ...], dtype: Any, pieces: Iterable[np.ndarray]) -> None:
         """Write an array; `pieces` are read until :meth:`commit`, and yield its elements in C order, cut anywhere."""
@@ -115,25 +136,53 @@ class Writer:
                 if self._pending_bytes + elements.nbytes > SHARD_BYTES:
                     self._flush()
                 entry['pieces'].append([len(self._shards), position, position + len(elements)])
-                self._pending.append((_key(name, position), elements))
+                self._pending.append((shard_key(name, position), elements))
                 self._pending_bytes += elements.nbytes
                 position += len(elements)
         size = manifest.size(shape)
         if position != size:
             raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, position, size, shape))
 
+    def add_table(self, name: str, description: table_files.TableDescription, delta: bool,
+                  write: Callable[[str], List[Dict[str, Any]]]) -> None:
+        """Write a dynamic table; ``write(path)`` writes its parts below `path` and returns their entries."""
+        directory = table_files.table_directory(len(self._tables))
+        path = os.path.join(self._aside, directory)
+        os.mkdir(path)
+        self._tables[name] = dict(description.as_json(), directory=directory, delta=delta, parts=write(path))
+        folder.sync_directory(path)
+
     def _flush(self) -> None:
         if not self._pending:
             return
         data = self._tensors.save(dict(self._pending))
         self._pending, self._pending_bytes = [], 0
-        _write(os.path.join(self._aside, _shard(len(self._shards))), data)
+        _write(os.path.join(self._aside, shard_file(len(self._shards))), data)
         self._shards.append({'bytes': len(data), 'blake2b': manifest.digest(data)})
 
-    def commit(self, step: int, content: Dict[str, Any], keep: int) -> str:
-        """Make the checkpoint the newest of its directory, and remove all but the newest `keep`; returns its path."""
+    def commit(self, step: int, content: Dict[str, Any], keep: int, base: Optional[Dict[str, str]] = None) -> str:
+        """Make the checkpoint the newest of its directory, and remove all but the newest `keep`; returns its path.
+
+        `base` is the :attr:`Reader.identity` of the checkpoint that a delta builds on.  Checkpoints that others build
+        on stay.
+        """
+        self._write_manifest(step, dict(content, base=base) if base else content)
+        others = names(self._directory)
+        name = '%08d-step-%d' % (folder.number_of(others[0]) + 1 if others else 1, step)
+        path = self._publish(name)
+        self.remove_unneeded(others[keep - 1:], [name] + others[:keep - 1])
+        return path
+
+    def commit_in_place_of(self, source: 'Reader', content: Dict[str, Any]) -> str:
+        """Make the checkpoint the one that counts instead of `source`, which stays; returns its path."""
+        self._write_manifest(source.content['step'], dict(content, replaces=source.identity['blake2b']))
+        return self._publish(os.path.basename(source.path) + folder.COMPACTED)
+
+    def _write_manifest(self, step: int, content: Dict[str, Any]) -> None:
         self._flush()
-        content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
+        content = dict(content, format=FORMAT_WITHOUT_TABLES, step=step, arrays=self._arrays, shards=self._shards)
+        if self._tables:
+            content.update(format=FORMAT, dynamic_tables=self._tables)
         content = manifest.plain(content, 'the content of a checkpoint')
         digest = manifest.digest(manifest.canonical(content))
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
@@ -142,8 +191,8 @@ class Writer:
                                   % (len(text), MAX_MANIFEST_BYTES))
         _write(os.path.join(self._aside, _MANIFEST), text)
         folder.sync_directory(self._aside)
-        others = names(self._directory)
-        name = '%08d-step-%d' % (folder.number_of(others[0]) + 1 if others else 1, step)
+
+    def _publish(self, name: str) -> str:
         path = os.path.join(self._directory, name)
         os.rename(self._aside, path)
         try:
@@ -151,9 +200,20 @@ class Writer:
         except OSError:
             os.rename(path, self._aside)  # a name that is not on the disk must not be found
             raise
-        for old in others[keep - 1:]:
-            self._remove(old)
+        self._locks.close()
+        self._aside = ''
         return path
+
+    def remove_unneeded(self, old: List[str], kept: List[str]) -> None:
+        """Remove `old` checkpoints, except those that the `kept` ones build on."""
+        needed: Set[str] = set()
+        for name in kept if old else []:
+            with suppress(CheckpointError):  # a damaged checkpoint needs no other one
+                bases = Reader(os.path.join(self._directory, name)).bases()
+                needed.update(os.path.basename(base.path) for base in bases)
+        for name in old:
+            if name not in needed:
+                self._remove(name)
 
     def _remove(self, name: str) -> None:
         path = os.path.join(self._directory, name)
@@ -184,7 +244,6 @@ class Reader:
     def __init__(self, path: str):
         self.path = path
         self._last: Tuple[int, Dict[str, np.ndarray]] = (-1, {})
-        self._deserialize = safetensors().numpy.load
         data = self._read(_MANIFEST, MAX_MANIFEST_BYTES)
         try:
             outer = manifest.read_json(data)
@@ -193,12 +252,18 @@ class Reader:
         if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
             raise self._damaged(_MANIFEST, 'has no content')
         self.content: Dict[str, Any] = outer['content']
-        if outer.get('blake2b') != manifest.digest(manifest.canonical(self.content)):
+        digest = manifest.digest(manifest.canonical(self.content))
+        if outer.get('blake2b') != digest:
             raise self._damaged(_MANIFEST, 'does not match its digest')
-        if self.content.get('format') != FORMAT:
-            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads format %d'
-                                  % (path, self.content.get('format'), self.content.get('mxhybrid'), FORMAT))
-        problem = manifest.flaw(self.content)
+        if self.content.get('format') not in (FORMAT, FORMAT_WITHOUT_TABLES):
+            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads formats %d and %d'
+                                  % (path, self.content.get('format'), self.content.get('mxhybrid'),
+                                     FORMAT_WITHOUT_TABLES, FORMAT))
+        #: Name and digest, by which a delta refers to this checkpoint.
+        self.identity = {'name': os.path.basename(path), 'blake2b': digest}
+        #: Entries of the dynamic tables by name.
+        self.tables: Dict[str, Any] = self.content.get('dynamic_tables', {})
+        problem = manifest.flaw(self.content) or table_files.flaw_of_tables(self.tables)
         if problem:
             raise self._damaged(_MANIFEST, problem)
 
@@ -227,25 +292,80 @@ class Reader:
         pieces: List[List[Tuple[str, str, int]]] = [[] for _ in self.content['shards']]
         for name, entry in self.content['arrays'].items():
             for shard, start, stop in entry['pieces']:
-                pieces[shard].append((_key(name, start), entry['dtype'], stop - start))
+                pieces[shard].append((shard_key(name, start), entry['dtype'], stop - start))
         for number, shard_pieces in enumerate(pieces):
             tensors = self._shard(number)
             for key, dtype, count in shard_pieces:
                 if key not in tensors or tensors[key].dtype.name != dtype or tensors[key].shape != (count,):
-                    raise self._damaged(_shard(number), 'lacks the %d elements of %s' % (count, key))
+                    raise self._damaged(shard_file(number), 'lacks the %d elements of %s' % (count, key))
+        self.verify_tables()
+
+    def verify_tables(self) -> None:
+        """Read the files of all dynamic tables once and compare the digests; Damaged if they differ."""
+        with _table_damage():
+            table_files.verify(self.path, self.tables)
+
+    def bases(self) -> List['Reader']:
+        """Return the checkpoints that a delta builds on, from new to old; none if this one is whole.
+
+        Damaged if one of them is missing.
+        """
+        readers: List[Reader] = []
+        base = self.content.get('base')
+        while base:
+            reader = self._base(base)
+            readers.append(reader)
+            base = reader.content.get('base')
+        return readers
+
+    def _base(self, identity: Dict[str, str]) -> 'Reader':
+        if not re.fullmatch(folder.NAME, identity['name']):
+            raise self._damaged(_MANIFEST, 'builds on %r' % identity['name'])
+        path = os.path.join(os.path.dirname(self.path), identity['name'])
+        with suppress(Damaged):
+            compacted = Reader(path + folder.COMPACTED)
+            if compacted.content.get('replaces') == identity['blake2b']:
+                return compacted
+        try:
+            reader = Reader(path)
+        except Damaged as error:
+            raise self._damaged(_MANIFEST, 'is that of a delta to %s, which is missing or damaged: %s'
+                                % (path, error)) from error
+        if reader.identity != identity:
+            raise self._damaged(_MANIFEST, 'is that of a delta to another checkpoint of the name %s' % path)
+        return reader
+
+    def layers(self, name: str, bases: List['Reader']) -> List[List[table_files.Part]]:
+        """Return the parts of a dynamic table in this checkpoint and in its `bases`, from new to old.
+
+        Damaged if a file does not fit the manifest.
+        """
+        layers: List[List[table_files.Part]] = []
+        for reader in [self] + bases:
+            entry = reader.tables.get(name)
+            if entry is None:
+                raise reader._damaged(_MANIFEST, 'lacks the table %s, of which %s is a delta' % (name, self.path))
+            description = table_files.TableDescription.from_json(entry)
+            with _table_damage():
+                layers.append([table_files.Part(path, part, description)
+                               for path, part in table_files.parts_of(reader.path, entry)])
+            if not entry['delta']:
+                return layers
+        raise self._damaged(_MANIFEST, 'has a delta of %s without a base' % name)
 
     def _shard(self, number: int) -> Dict[str, np.ndarray]:
         if self._last[0] == number:
             return self._last[1]
         self._last = (-1, {})  # at most one shard in memory
-        entry, file = self.content['shards'][number], _shard(number)
+        deserialize = safetensors().numpy.load
+        entry, file = self.content['shards'][number], shard_file(number)
         data = self._read(file, entry['bytes'])
         if len(data) != entry['bytes']:
             raise self._damaged(file, 'has %d of its %d bytes' % (len(data), entry['bytes']))
         if manifest.digest(data) != entry['blake2b']:
             raise self._damaged(file, 'does not match its digest')
         try:
-            tensors = self._deserialize(data)
+            tensors = deserialize(data)
         except Exception as error:  # the native library may raise anything
             raise self._damaged(file, 'is not a safetensors file: %s' % error) from error
         self._last = (number, tensors)
@@ -258,16 +378,31 @@ class Reader:
         for shard, first, last in entry['pieces']:
             low, high = max(start, first), min(stop, last)
             if low < high:
-                elements = self._shard(shard).get(_key(name, first))
+                elements = self._shard(shard).get(shard_key(name, first))
                 if elements is None or elements.shape != (last - first,):
-                    raise self._damaged(_shard(shard), 'lacks elements of %s' % name)
+                    raise self._damaged(shard_file(shard), 'lacks elements of %s' % name)
                 result[low - start:high - start] = elements[low - first:high - first]
         return result
 
 
-def _shard(number: int) -> str:
+@contextmanager
+def _table_damage() -> Iterator[None]:
+    """Surround reads of files of dynamic tables: errors become Damaged or CheckpointError, which name the file."""
+    try:
+        yield
+    except FormatError as error:
+        raise Damaged(str(error)) from error
+    except OSError as error:
+        if error.errno in _DAMAGE:
+            raise Damaged('%s cannot be read: %s' % (error.filename, os.strerror(error.errno or 0))) from error
+        raise CheckpointError('cannot read %s: %s' % (error.filename, error)) from error
+
+
+def shard_file(number: int) -> str:
+    """Return the name of the file of a shard."""
     return '%05d.safetensors' % number
 
 
-def _key(name: str, start: int) -> str:
+def shard_key(name: str, start: int) -> str:
+    """Return the name that the elements of an array from `start` have in their shard."""
     return '%s@%d' % (name, start)

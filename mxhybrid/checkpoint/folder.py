@@ -3,7 +3,7 @@ import errno
 import fcntl
 import os
 import re
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Iterator, List
 
 from ..base.errors import CheckpointError
@@ -12,7 +12,10 @@ from ..base.files import locked_within
 #: Seconds to wait for another process that writes into the directory, the last of an earlier job.
 LOCK_TIMEOUT_S = 60.0
 
-_NAME = re.compile(r'(\d{8,})-step-(\d+)')
+#: Ending of the name of a compacted checkpoint, which counts instead of the delta of the name before.
+COMPACTED = '-compacted'
+#: Pattern of the names of checkpoints.
+NAME = re.compile(r'(\d{8,})-step-(\d+)(%s)?' % COMPACTED)
 
 
 def names(directory: str) -> List[str]:
@@ -21,7 +24,7 @@ def names(directory: str) -> List[str]:
         entries = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(filter(_NAME.fullmatch, entries), key=number_of, reverse=True)
+    return sorted(filter(NAME.fullmatch, entries), key=lambda name: (number_of(name), name), reverse=True)
 
 
 def number_of(name: str) -> int:
@@ -49,15 +52,23 @@ def locked(directory: str) -> Iterator[None]:
 @contextmanager
 def kept(directory: str) -> Iterator[List[str]]:
     """Keep writers from removing the checkpoints that a directory has now; yield their :func:`names`."""
-    handles = []
-    try:
+    with ExitStack() as locks:
         with locked(directory):
             checkpoints = names(directory)
             for name in checkpoints:
-                with suppress(OSError):  # damage is found later; not every file system has such locks
-                    handles.append(open_at_once(os.path.join(directory, name)))
-                    fcntl.flock(handles[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+                locks.enter_context(shared(os.path.join(directory, name)))
         yield checkpoints
+
+
+@contextmanager
+def shared(path: str) -> Iterator[None]:
+    """Show other processes that this one uses the directory of a checkpoint, see :func:`is_read_by_others`."""
+    handles = []
+    try:
+        with suppress(OSError):  # damage is found later; not every file system has such locks
+            handles.append(open_at_once(path))
+            fcntl.flock(handles[0], fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
     finally:
         for handle in handles:
             os.close(handle)

@@ -58,6 +58,10 @@ def _is_count(value: Any) -> bool:
 
 def flaw(content: Dict[str, Any]) -> str:
     """Return the error in the entries of a manifest for arrays and shards, '' if there is none."""
+    base = content.get('base')
+    if base is not None and not (isinstance(base, dict) and isinstance(base.get('name'), str)
+                                 and isinstance(base.get('blake2b'), str)):
+        return 'has a wrong entry for its base'
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
     if not _is_count(step):
         return 'has no step'

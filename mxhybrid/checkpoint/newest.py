@@ -25,6 +25,8 @@ def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Re
         try:
             reader = Reader(os.path.join(directory, name))
             reader.verify()
+            for base in reader.bases():
+                base.verify_tables()
             return reader
         except Damaged as problem:
             problems.append(str(problem))

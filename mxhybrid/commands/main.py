@@ -16,7 +16,7 @@ from ..base.launcher import is_worker
 from . import console
 
 #: Modules of subcommands, in the order in which help lists them.
-COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'partitions', 'env')
+COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'partitions', 'checkpoint', 'env')
 #: Former names of subcommands, which work for one more release; help does not list them.
 FORMER_COMMANDS = ('plot',)
 

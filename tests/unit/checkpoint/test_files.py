@@ -221,8 +221,8 @@ def test_damage_after_the_check_is_noticed(tmp_path):
 def test_a_later_format_is_not_damage(tmp_path):
     write(tmp_path, 1)
     path = write(tmp_path, 2)
-    rewrite(path, lambda content: content.update(format=2, mxhybrid='9.0'))
-    with pytest.raises(CheckpointError, match='format 2, written by mxhybrid 9.0; this version reads format 1'):
+    rewrite(path, lambda content: content.update(format=3, mxhybrid='9.0'))
+    with pytest.raises(CheckpointError, match='format 3, written by mxhybrid 9.0; this version reads formats 1 and 2'):
         newest(str(tmp_path))
 
 

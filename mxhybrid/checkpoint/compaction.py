@@ -1,0 +1,108 @@
+"""Merges a checkpoint and the ones that it builds on, a base and its deltas, to a whole one, in bounded memory."""
+import contextlib
+import os
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import numpy as np
+
+from ..base.errors import CheckpointError
+from . import files, folder, manifest, newest, table_files
+from .layers import Layers, merged
+from .table_files import PartWriter, TableDescription
+
+#: Bytes of a part that is written.
+PART_BYTES = 1 << 30
+#: Elements of an array that are copied at a time.
+_COPIED_ELEMENTS = 1 << 20
+
+#: Called with the name of a table and the number of its rows that were written since the last call.
+Progress = Callable[[str, int], None]
+
+
+def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Optional[str]:
+    """Replace the newest checkpoint of a directory, if it is a delta, by a whole one with the same content.
+
+    The base and the deltas that no other checkpoint builds on are removed afterwards.  A job may go on saving
+    meanwhile, and a kill leaves the checkpoints as they were.
+
+    Parameters
+    ----------
+    directory : str or path
+    progress : callable, optional
+        Called with the name of a table and the number of rows that were written since the last call.
+
+    Returns
+    -------
+    str or None
+        The path of the new checkpoint; None if the newest one is whole.
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, none is whole, or the disk is full; nothing has changed then.
+    """
+    directory = os.path.abspath(os.fspath(directory))
+    if not folder.names(directory):
+        raise CheckpointError('%s has no checkpoint' % directory)
+    try:
+        with contextlib.ExitStack() as stack:
+            with folder.kept(directory) as names:
+                source = newest.newest(directory, names)
+                assert source is not None
+                bases = source.bases()
+                if not bases:
+                    return None
+                with folder.locked(directory):
+                    writer = stack.enter_context(files.Writer(directory, files.COMPACTING))
+                _copy(source, bases, writer, progress)
+            with folder.locked(directory):
+                content = {name: value for name, value in source.content.items() if name not in _OF_THE_FILES}
+                path = writer.commit_in_place_of(source, content)
+                old = [os.path.basename(reader.path) for reader in [source] + bases]
+                writer.remove_unneeded(old, [name for name in folder.names(directory) if name not in old])
+            return path
+    except OSError as error:
+        raise CheckpointError('cannot compact %s: %s' % (directory, error)) from error
+
+
+#: Entries of a manifest that say which files and checkpoints belong to it.
+_OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'format', 'step', 'replaces')
+
+
+def _copy(source: files.Reader, bases: List[files.Reader], writer: files.Writer, progress: Progress) -> None:
+    for name, entry in source.content['arrays'].items():
+        writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, manifest.size(entry['shape'])))
+    for name, entry in source.tables.items():
+        description = TableDescription.from_json(entry)
+        writer.add_table(name, description, False, _merging(name, description, source.layers(name, bases), progress))
+
+
+def _pieces(source: files.Reader, name: str, elements: int) -> Iterator[np.ndarray]:
+    for start in range(0, elements, _COPIED_ELEMENTS):
+        yield source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
+
+
+def _merging(name: str, description: TableDescription, layers: Layers,
+             progress: Progress) -> Callable[[str], List[Dict[str, Any]]]:
+    """Return a function that writes the rows of all layers below a path and returns the entries of the parts."""
+    columns = table_files.columns_of(description)
+    for layer in layers:
+        for part in layer:
+            for column, array in part.columns.items():
+                columns.setdefault(column, (array.dtype, None))
+    row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
+
+    def write(path: str) -> List[Dict[str, Any]]:
+        entries: List[Dict[str, Any]] = []
+        pieces = merged(layers, description)
+        piece = next(pieces, None)
+        while piece is not None:
+            part_path = os.path.join(path, table_files.part_directory(len(entries)))
+            with PartWriter(part_path, columns) as part:
+                while piece is not None and part.rows * row_bytes < PART_BYTES:
+                    part.append(*piece)
+                    progress(name, len(piece[0]))
+                    piece = next(pieces, None)
+            entries.append(table_files.seal(part_path))
+        return entries
+    return write

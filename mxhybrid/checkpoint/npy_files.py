@@ -1,0 +1,92 @@
+"""Files in NumPy's .npy format, version 1.0: written in pieces, mapped when they are read."""
+import ast
+import os
+import struct
+from types import TracebackType
+from typing import Any, Optional, Tuple, Type
+
+import numpy as np
+
+#: First bytes of a file of version 1.0 (numpy.lib.format).
+_MAGIC = b'\x93NUMPY\x01\x00'
+#: Bytes of a header that this module writes: enough for a shape of two 64-bit counts.
+_HEADER_BYTES = 128
+#: Bytes of a header that this module reads.
+_MAX_HEADER_BYTES = 1 << 16
+
+
+class FormatError(ValueError):
+    """The content of a file is not an array of the expected kind; the message goes behind the name of the file."""
+
+
+def header(dtype: np.dtype, shape: Tuple[int, ...]) -> bytes:
+    """Return the first :data:`_HEADER_BYTES` bytes of a file that holds an array in C order."""
+    fields = {'descr': np.lib.format.dtype_to_descr(dtype), 'fortran_order': False, 'shape': shape}
+    text = repr(fields).encode()
+    return (_MAGIC + struct.pack('<H', _HEADER_BYTES - 10) + text).ljust(_HEADER_BYTES - 1) + b'\n'
+
+
+class ArrayWriter:
+    """Writes an array whose number of rows is known only at the end; a context manager.
+
+    `width` is the number of elements of a row, None for an array of one dimension.
+    """
+
+    def __init__(self, path: str, dtype: Any, width: Optional[int] = None):
+        self._dtype, self._width = np.dtype(dtype), width
+        self.rows = 0
+        self._file = open(path, 'xb')
+        self._file.write(header(self._dtype, self._shape()))
+
+    def __enter__(self) -> 'ArrayWriter':
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        with self._file:
+            if kind is None:
+                self._file.seek(0)
+                self._file.write(header(self._dtype, self._shape()))
+
+    def _shape(self) -> Tuple[int, ...]:
+        return (self.rows,) if self._width is None else (self.rows, self._width)
+
+    def append(self, rows: np.ndarray) -> None:
+        """Write further rows."""
+        rows = np.ascontiguousarray(rows, self._dtype)
+        if rows.shape[1:] != self._shape()[1:]:
+            raise ValueError('rows of shape %s do not continue an array of shape %s' % (rows.shape, self._shape()))
+        self._file.write(rows.reshape(-1).view(np.uint8).data)
+        self.rows += len(rows)
+
+
+def mapped(path: str) -> np.ndarray:
+    """Return the array of a file, read-only and mapped; FormatError if the file holds none, or a pickled one."""
+    with open(path, 'rb') as file:
+        start = file.read(10)
+        if start[:6] != _MAGIC[:6]:
+            raise FormatError('is not a .npy file')
+        if start[6] == 1 and len(start) == 10:
+            length = struct.unpack('<H', start[8:10])[0]
+        else:  # version 2 and 3 have a longer length
+            length = struct.unpack('<I', (start[8:10] + file.read(2)).ljust(4, b'\0'))[0]
+        if length > _MAX_HEADER_BYTES:
+            raise FormatError('has a header of %d bytes, more than %d' % (length, _MAX_HEADER_BYTES))
+        text, offset = file.read(length), file.tell()
+    try:
+        fields = ast.literal_eval(text.decode('latin1'))
+        dtype, shape, in_columns = np.dtype(fields['descr']), fields['shape'], fields['fortran_order']
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise FormatError('has a header that cannot be read: %s' % error) from error
+    if dtype.hasobject or not isinstance(shape, tuple) or not all(isinstance(size, int) and size >= 0
+                                                                  for size in shape):
+        raise FormatError('does not hold an array of numbers: dtype %s, shape %s' % (dtype, shape))
+    elements = 1
+    for size in shape:
+        elements *= size
+    if os.path.getsize(path) < offset + elements * dtype.itemsize:
+        raise FormatError('has %d bytes, too few for %s elements of %s' % (os.path.getsize(path), shape, dtype))
+    if not elements:  # an empty file cannot be mapped
+        return np.empty(shape, dtype)
+    array: np.ndarray = np.memmap(path, dtype, 'r', offset, shape, 'F' if in_columns else 'C')
+    return array

@@ -1,0 +1,261 @@
+"""Dynamic tables in a checkpoint: the rows that exist, by key, in any number of parts.
+
+::
+
+    00000003-step-600/
+        manifest.json
+        table-00000/
+            00000/              a part: the rows of a partition, or of any other set of keys
+                keys.npy        int64, sorted
+                rows.npy        (rows, width)
+                state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
+                used.npy        whatever else the table keeps for each row, such as the push that touched it last
+                removed.npy     keys of rows that expired since the checkpoint before, in a delta
+
+No key is in two parts of a checkpoint.  In a delta, a table has the rows that changed since the checkpoint before, and
+the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
+key, see :mod:`mxhybrid.checkpoint.philox`.
+"""
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from . import npy_files
+from .npy_files import ArrayWriter, FormatError
+
+#: Bytes that are read at a time to compute a digest.
+_DIGEST_BYTES = 8 << 20
+#: Largest width of a row or of its state that a reader accepts.
+_MAX_WIDTH = 1 << 24
+_KEYS, _ROWS, _REMOVED = 'keys', 'rows', 'removed'
+_KINDS = ('zero', 'constant', 'uniform', 'normal')
+
+
+class TableDescription(NamedTuple):
+    """The properties of a dynamic table that its checkpoint must share with the net."""
+
+    #: Elements of a row.
+    width: int
+    #: 'float32' or 'float64'.
+    dtype: str
+    #: The number of rows; None if any 64-bit key has a row.
+    rows: Optional[int]
+    #: {'kind': 'zero', 'constant', 'uniform' or 'normal', 'value': float, 'seed': int}
+    first_values: Dict[str, Any]
+    #: Bounds of the table: 'admit', 'capacity', 'expire_after', 'evict'.
+    options: Dict[str, Any]
+    #: Number of pushes so far.
+    updates: int
+    #: Elements of each array of optimizer state of a row.
+    state_widths: List[int]
+
+    def as_json(self) -> Dict[str, Any]:
+        """Return the description as a JSON value."""
+        return dict(self._asdict())
+
+    @classmethod
+    def from_json(cls, value: Dict[str, Any]) -> 'TableDescription':
+        """Return the description of an entry of a manifest."""
+        return cls(*(value[field] for field in cls._fields))
+
+
+class Part:
+    """The rows of one part, mapped: `keys`, and by name the `columns`, which have a row for each key.
+
+    `removed` has the keys that the part takes away from older checkpoints.
+    """
+
+    def __init__(self, path: str, entry: Dict[str, Any], description: TableDescription):
+        self.path = path
+        self.keys = _mapped(path, _KEYS, entry, np.int64, (entry['rows'],))
+        self.removed = np.zeros(0, np.int64)
+        if entry['removed']:
+            self.removed = _mapped(path, _REMOVED, entry, np.int64, (entry['removed'],))
+        self.columns: Dict[str, np.ndarray] = {}
+        widths = {'state%d' % slot: width for slot, width in enumerate(description.state_widths)}
+        widths[_ROWS] = description.width
+        for name in entry['files']:
+            if name in widths:
+                self.columns[name] = _mapped(path, name, entry, np.dtype(description.dtype),
+                                             (entry['rows'], widths[name]))
+            elif name not in (_KEYS, _REMOVED):
+                self.columns[name] = _mapped(path, name, entry, None, (entry['rows'],))
+        missing = sorted(set(widths) - set(self.columns))
+        if missing:
+            raise FormatError('%s lacks %s' % (path, ', '.join(missing)))
+
+
+def _mapped(path: str, name: str, entry: Dict[str, Any], dtype: Any, shape: Tuple[int, ...]) -> np.ndarray:
+    file = os.path.join(path, name + '.npy')
+    if name not in entry['files']:
+        raise FormatError('%s is not in the manifest' % file)
+    try:
+        if os.path.getsize(file) != entry['files'][name]['bytes']:
+            raise FormatError('has %d bytes, not the %d of the manifest'
+                              % (os.path.getsize(file), entry['files'][name]['bytes']))
+        array = npy_files.mapped(file)
+    except FormatError as error:
+        raise FormatError('%s %s' % (file, error)) from error
+    if array.shape != shape or dtype is not None and array.dtype != dtype:
+        raise FormatError('%s has an array of %s of shape %s, not of %s of shape %s'
+                          % (file, array.dtype, array.shape, 'numbers' if dtype is None else np.dtype(dtype), shape))
+    return array
+
+
+class PartWriter:
+    """Writes a part whose number of rows is known only at the end; a context manager.
+
+    `columns` has dtype and width of each column by name, as :func:`columns_of` gives it; width is None for one number
+    a row.
+    """
+
+    def __init__(self, path: str, columns: Dict[str, Tuple[Any, Optional[int]]]):
+        os.makedirs(path)
+        self._keys = ArrayWriter(os.path.join(path, _KEYS + '.npy'), np.int64)
+        self._columns = {name: ArrayWriter(os.path.join(path, name + '.npy'), dtype, width)
+                         for name, (dtype, width) in columns.items()}
+        self._path = path
+
+    def __enter__(self) -> 'PartWriter':
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for writer in [self._keys, *self._columns.values()]:
+            writer.__exit__(*exception)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows so far."""
+        return self._keys.rows
+
+    def append(self, keys: np.ndarray, columns: Dict[str, np.ndarray]) -> None:
+        """Write further rows; the keys are sorted, and higher than those before."""
+        self._keys.append(keys)
+        for name, writer in self._columns.items():
+            writer.append(columns[name])
+
+    def remove(self, keys: np.ndarray) -> None:
+        """Write the keys that the part takes away from older checkpoints, once."""
+        with ArrayWriter(os.path.join(self._path, _REMOVED + '.npy'), np.int64) as writer:
+            writer.append(keys)
+
+
+def columns_of(description: TableDescription) -> Dict[str, Tuple[Any, Optional[int]]]:
+    """Return dtype and width of the columns that every part of a table has."""
+    columns: Dict[str, Tuple[Any, Optional[int]]] = {_ROWS: (np.dtype(description.dtype), description.width)}
+    for slot, width in enumerate(description.state_widths):
+        columns['state%d' % slot] = np.dtype(description.dtype), width
+    return columns
+
+
+def table_directory(number: int) -> str:
+    """Return the name of the directory of a table inside a checkpoint."""
+    return 'table-%05d' % number
+
+
+def part_directory(number: int) -> str:
+    """Return the name of the directory of a part inside that of its table."""
+    return '%05d' % number
+
+
+def seal(path: str) -> Dict[str, Any]:
+    """Flush the files of a written part to the disk; return its entry in the manifest, with digests."""
+    files = sorted(name for name in os.listdir(path) if name.endswith('.npy'))
+    with ThreadPoolExecutor(max(1, len(files))) as threads:  # hashlib and fsync release Python's lock
+        sealed = dict(zip(files, threads.map(lambda name: _sealed(os.path.join(path, name)), files)))
+    entry = {'files': {name[:-len('.npy')]: record for name, record in sealed.items()}}
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # not every file system can flush a directory
+    finally:
+        os.close(handle)
+    removed = _REMOVED in entry['files']
+    return dict(entry, rows=len(npy_files.mapped(os.path.join(path, _KEYS + '.npy'))),
+                removed=len(npy_files.mapped(os.path.join(path, _REMOVED + '.npy'))) if removed else 0)
+
+
+def _sealed(path: str) -> Dict[str, Any]:
+    with ThreadPoolExecutor(1) as thread:
+        with open(path, 'rb') as file:
+            flushed = thread.submit(os.fsync, file.fileno())
+            size_bytes, digest = _digest(path)
+            flushed.result()
+    return {'bytes': size_bytes, 'blake2b': digest}
+
+
+def _digest(path: str) -> Tuple[int, str]:
+    state, size_bytes = hashlib.blake2b(digest_size=32), 0
+    with open(path, 'rb') as file:
+        for piece in iter(lambda: file.read(_DIGEST_BYTES), b''):
+            state.update(piece)
+            size_bytes += len(piece)
+    return size_bytes, state.hexdigest()
+
+
+def parts_of(path: str, entry: Dict[str, Any]) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Yield path and entry of each part of a table; `path` is the checkpoint's."""
+    for number, part in enumerate(entry['parts']):
+        yield os.path.join(path, entry['directory'], part_directory(number)), part
+
+
+def verify(path: str, tables: Dict[str, Any]) -> None:
+    """Read all files of all tables and compare the digests; FormatError, with the path of the file, if they differ."""
+    for entry in tables.values():
+        for part_path, part in parts_of(path, entry):
+            for name, record in part['files'].items():
+                file = os.path.join(part_path, name + '.npy')
+                if (record['bytes'], record['blake2b']) != _digest(file):
+                    raise FormatError('%s does not match its digest' % file)
+            Part(part_path, part, TableDescription.from_json(entry))
+
+
+def flaw_of_tables(tables: Any) -> str:
+    """Return the error in the entries of a manifest for dynamic tables, '' if there is none."""
+    if not isinstance(tables, dict):
+        return 'lists no dynamic tables'
+    for number, (name, entry) in enumerate(tables.items()):
+        if not (isinstance(entry, dict) and _fits(entry, _FIELDS)
+                and all(1 <= width <= _MAX_WIDTH for width in entry['state_widths'])
+                and _fits(entry['first_values'], _FIRST_VALUES)
+                and all(isinstance(part, dict) and _fits(part, _PART) for part in entry['parts'])):
+            return 'has a wrong entry for %r' % name
+        if entry['directory'] != table_directory(number):
+            return 'has files of %r in %r' % (name, entry['directory'])
+        for part in entry['parts']:
+            if not all(file.isidentifier() and isinstance(record, dict) and _fits(record, _FILE)
+                       for file, record in part['files'].items()):
+                return 'has a wrong entry for a part of %r' % name
+    return ''
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+_FIELDS: Dict[str, Callable[[Any], bool]] = {
+    'width': lambda value: _is_count(value) and 1 <= value <= _MAX_WIDTH,
+    'dtype': lambda value: value in ('float32', 'float64'),
+    'rows': lambda value: value is None or _is_count(value),
+    'first_values': lambda value: isinstance(value, dict),
+    'options': lambda value: isinstance(value, dict),
+    'updates': _is_count,
+    'state_widths': lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    'directory': lambda value: isinstance(value, str),
+    'delta': lambda value: isinstance(value, bool),
+    'parts': lambda value: isinstance(value, list)}
+_FIRST_VALUES: Dict[str, Callable[[Any], bool]] = {
+    'kind': lambda value: value in _KINDS,
+    'value': lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    'seed': lambda value: _is_count(value) and value < 1 << 64}
+_PART: Dict[str, Callable[[Any], bool]] = {'rows': _is_count, 'removed': _is_count,
+                                           'files': lambda value: isinstance(value, dict)}
+_FILE: Dict[str, Callable[[Any], bool]] = {'bytes': _is_count, 'blake2b': lambda value: isinstance(value, str)}
+
+
+def _fits(value: Dict[str, Any], fields: Dict[str, Callable[[Any], bool]]) -> bool:
+    return all(name in value and is_valid(value[name]) for name, is_valid in fields.items())

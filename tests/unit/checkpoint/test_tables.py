@@ -1,0 +1,404 @@
+"""Dynamic tables in checkpoints: bases and deltas, read together, compacted, cleaned up; damage is named."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mxhybrid.base.errors import CheckpointError, InputError
+from mxhybrid.checkpoint import compaction, files, folder, layers, npy_files, table_files, tensor_files
+from mxhybrid.checkpoint.compaction import compact
+from mxhybrid.checkpoint.files import Reader, Writer
+from mxhybrid.checkpoint.newest import newest
+from mxhybrid.checkpoint.philox import fill_first_values, philox
+from mxhybrid.checkpoint.read_only import open_checkpoint
+from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
+
+pytestmark = pytest.mark.both_pythons
+
+WIDTH = 3
+FIRST = {'kind': 'uniform', 'value': 0.5, 'seed': 7}
+DESCRIPTION = TableDescription(WIDTH, 'float32', None, FIRST, {'admit': 1}, 5, [WIDTH, 1])
+
+
+def row(key, version):
+    return np.float32([key % 1000, version, 1])
+
+
+class Table:
+    """The rows of a table, in memory, which is written to checkpoints."""
+
+    def __init__(self):
+        self.rows, self.changed, self.removed, self.version = {}, set(), set(), 0
+
+    def touch(self, *keys):
+        self.version += 1
+        for key in keys:
+            self.rows[key] = self.version
+            self.changed.add(key)
+            self.removed.discard(key)
+
+    def expire(self, *keys):
+        for key in keys:
+            self.rows.pop(key, None)
+            self.changed.discard(key)
+            self.removed.add(key)
+
+    def write(self, path, delta, partitions):
+        entries = []
+        for partition in range(partitions):
+            keys = np.array(sorted(key for key in (self.changed if delta else self.rows)
+                                   if key % partitions == partition), np.int64)
+            removed = np.array(sorted(key for key in self.removed if key % partitions == partition), np.int64)
+            part_path = os.path.join(path, table_files.part_directory(partition))
+            with PartWriter(part_path, dict(table_files.columns_of(DESCRIPTION), used=(np.uint32, None))) as part:
+                for piece in np.array_split(keys, 2):
+                    part.append(piece, self.columns(piece))
+                if delta and len(removed):
+                    part.remove(removed)
+            entries.append(table_files.seal(part_path))
+        self.changed, self.removed = set(), set()
+        return entries
+
+    def columns(self, keys):
+        versions = [self.rows[key] for key in keys.tolist()]
+        rows = np.array([row(key, version) for key, version in zip(keys.tolist(), versions)],
+                        np.float32).reshape(-1, WIDTH)
+        return {'rows': rows, 'state0': rows * 2, 'state1': rows[:, :1], 'used': np.array(versions, np.uint32)}
+
+    def assert_is(self, table):
+        """A read-only table has these rows, and first values for other keys."""
+        keys = np.array(sorted(self.rows) + [-5, 123456789], np.int64)[::-1].copy()
+        expected = np.empty((len(keys), WIDTH), np.float32)
+        fill_first_values(FIRST, keys, expected)
+        for place, key in enumerate(keys.tolist()):
+            if key in self.rows:
+                expected[place] = row(key, self.rows[key])
+        np.testing.assert_array_equal(table.rows(keys), expected)
+        np.testing.assert_array_equal(table.contains(keys), [key in self.rows for key in keys.tolist()])
+        assert len(table) == len(self.rows)
+        stored = np.concatenate([keys for keys, _ in table.pieces()] or [np.zeros(0, np.int64)])
+        assert stored.tolist() == sorted(self.rows)
+
+
+def save(directory, table, step, delta=False, keep=3, partitions=2):
+    os.makedirs(str(directory), exist_ok=True)
+    with folder.locked(str(directory)), Writer(str(directory)) as writer:
+        writer.add('dense/weight', (4, 2), 'float32', [np.arange(8, dtype='f4') + step])
+        base = Reader(os.path.join(str(directory), folder.names(str(directory))[0])).identity if delta else None
+        writer.add_table('users.weight', DESCRIPTION, delta, lambda path: table.write(path, delta, partitions))
+        return writer.commit(step, {'extra': {'at': step}}, keep, base)
+
+
+def chain(directory):
+    """A base and two deltas, of other numbers of partitions, in which keys change, expire and come back."""
+    table = Table()
+    table.touch(1, 2, 3, 2 ** 53 + 1, -2 ** 63, 10, 11)
+    save(directory, table, 1)
+    table.touch(2, 5)
+    table.expire(3, 10, 11)
+    save(directory, table, 2, delta=True, partitions=3)
+    table.touch(3, 12)
+    table.expire(1)
+    save(directory, table, 3, delta=True, partitions=1)
+    return table
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(files, 'SHARD_BYTES', 16)
+    monkeypatch.setattr(layers, 'MERGED_ROWS', 4)
+    monkeypatch.setattr(compaction, 'PART_BYTES', 200)
+
+
+def test_bases_and_deltas_are_read_together(tmp_path):
+    table = chain(tmp_path)
+    with open_checkpoint(tmp_path, verify=True) as tables:
+        assert (tables.step, tables.extra) == (3, {'at': 3})
+        assert list(tables) == ['dense', 'users.weight']
+        table.assert_is(tables['users'])
+        assert tables['users'].rows([[2, 3], [5, 2]]).shape == (2, 2, WIDTH)
+        assert tables['users'].rows([]).shape == (0, WIDTH)
+        np.testing.assert_array_equal(tables['dense'].numpy(), np.arange(8, dtype='f4').reshape(4, 2) + 3)
+        np.testing.assert_array_equal(tables['dense'].rows([[3], [1]]), [[[9, 10]], [[5, 6]]])
+        with pytest.raises(KeyError, match='no .items., but dense, users.weight'):
+            tables['items']
+        for wrong, message in [([1.0], 'float64'), (['1'], 'integers'), (np.uint64([2 ** 63]), '9223372036854775808')]:
+            with pytest.raises(InputError, match=message):
+                tables['users'].rows(wrong)
+        with pytest.raises(InputError, match='dense has rows 0 to 3, not 4'):
+            tables['dense'].rows([1, 4])
+    with open_checkpoint(os.path.join(str(tmp_path), '00000001-step-1')) as tables:
+        assert len(tables['users']) == 7
+
+
+def test_compaction(tmp_path):
+    table = chain(tmp_path)
+    seen = []
+    path = compact(tmp_path, lambda name, rows: seen.append((name, rows)))
+    assert os.path.basename(path) == '00000003-step-3-compacted'
+    assert os.listdir(str(tmp_path)) == [os.path.basename(path)]
+    assert sum(rows for _, rows in seen) == len(table.rows)
+    with open_checkpoint(tmp_path, verify=True) as tables:
+        table.assert_is(tables['users'])
+        assert (tables.step, tables.extra) == (3, {'at': 3})
+        np.testing.assert_array_equal(tables['dense'].numpy(), np.arange(8, dtype='f4').reshape(4, 2) + 3)
+    reader = Reader(path)
+    parts = [part for layer in reader.layers('users.weight', []) for part in layer]
+    assert len(parts) > 1
+    for part in parts:
+        expected = table.columns(part.keys)
+        assert set(part.columns) == set(expected)
+        for name, column in expected.items():
+            np.testing.assert_array_equal(part.columns[name], column)
+    assert compact(tmp_path) is None
+
+
+def test_a_delta_that_was_written_during_a_compaction(tmp_path):
+    table = chain(tmp_path)
+
+    def save_once(name, rows):
+        if len(folder.names(str(tmp_path))) == 3:
+            table.touch(77)
+            table.expire(5)
+            save(tmp_path, table, 4, delta=True)
+
+    compact(tmp_path, save_once)
+    assert sorted(os.listdir(str(tmp_path))) == ['00000003-step-3-compacted', '00000004-step-4']
+    with open_checkpoint(tmp_path, verify=True) as tables:
+        assert tables.step == 4
+        table.assert_is(tables['users'])
+    compact(tmp_path)
+    assert os.listdir(str(tmp_path)) == ['00000004-step-4-compacted']
+    with open_checkpoint(tmp_path, verify=True) as tables:
+        table.assert_is(tables['users'])
+
+
+def test_a_compaction_that_fails_changes_nothing(tmp_path):
+    table = chain(tmp_path)
+
+    def full(name, rows):
+        raise OSError(28, 'No space left on device')
+
+    with pytest.raises(CheckpointError, match='No space left'):
+        compact(tmp_path, full)
+    assert len(folder.names(str(tmp_path))) == len(os.listdir(str(tmp_path))) == 3
+    with open_checkpoint(tmp_path) as tables:
+        table.assert_is(tables['users'])
+
+
+def test_the_command(tmp_path):
+    def run(directory):
+        return subprocess.run([sys.executable, '-m', 'mxhybrid', 'checkpoint', 'compact', str(directory)], timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+
+    chain(tmp_path)
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout) == (0, '%s/00000003-step-3-compacted\n' % tmp_path), done.stderr
+    assert 'nothing to do' in run(tmp_path).stdout
+    done = run(tmp_path / 'none')
+    assert done.returncode == 1 and 'none has no checkpoint' in done.stderr
+
+
+def test_what_others_build_on_stays(tmp_path):
+    table = Table()
+    for step in range(1, 6):
+        table.touch(step)
+        save(tmp_path, table, step, delta=step not in (1, 4), keep=1)
+        expected = {1: [1], 2: [2, 1], 3: [3, 2, 1], 4: [4], 5: [5, 4]}[step]
+        assert [folder.number_of(name) for name in folder.names(str(tmp_path))] == expected
+    with open_checkpoint(tmp_path) as tables:
+        table.assert_is(tables['users'])
+
+
+def test_a_reader_keeps_what_it_reads(tmp_path):
+    table = chain(tmp_path)
+    with open_checkpoint(tmp_path) as tables:
+        later = Table()
+        later.touch(1)
+        save(tmp_path, later, 9, keep=1)
+        assert len(folder.names(str(tmp_path))) == 4
+        table.assert_is(tables['users'])
+    save(tmp_path, later, 10, keep=1)
+    assert [folder.number_of(name) for name in folder.names(str(tmp_path))] == [5]
+
+
+def damage(path, file, change):
+    path = os.path.join(path, file)
+    with open(path, 'r+b') as stream:
+        change(stream)
+
+
+@pytest.mark.parametrize('file', ['table-00000/00000/keys.npy', 'table-00000/00001/rows.npy',
+                                  'table-00000/00000/state1.npy', 'manifest.json'])
+@pytest.mark.parametrize('kind', ['changed', 'cut', 'missing'])
+@pytest.mark.parametrize('number', [1, 2])
+def test_damage_anywhere_in_a_chain(tmp_path, file, kind, number):
+    chain(tmp_path)
+    path = os.path.join(str(tmp_path), '%08d-step-%d' % (number, number))
+    if kind == 'missing':
+        os.remove(os.path.join(path, file))
+    elif kind == 'cut':
+        damage(path, file, lambda stream: stream.truncate(os.path.getsize(stream.name) - 1))
+    else:
+        damage(path, file, lambda stream: (stream.seek(-1, 2), stream.write(b'\xee')))
+    if number == 1:
+        with pytest.raises(CheckpointError, match='no checkpoint .* is whole: .*%s' % file):
+            newest(str(tmp_path))
+    else:  # the base is whole
+        assert newest(str(tmp_path)).content['step'] == 1
+    if kind == 'changed' and file != 'manifest.json':
+        return  # found by digests alone
+    if number == 1:
+        with pytest.raises(CheckpointError, match='no checkpoint .* is whole'):
+            open_checkpoint(tmp_path)
+    else:
+        with open_checkpoint(tmp_path) as tables:
+            assert tables.step == 1
+
+
+def test_another_base_of_the_same_name_is_noticed(tmp_path):
+    chain(tmp_path)
+    other = Table()
+    other.touch(4)
+    save(tmp_path / 'other', other, 2)
+    for name in ('00000001-step-1', '00000002-step-2'):
+        os.rename(str(tmp_path / name), str(tmp_path / ('aside-' + name)))
+    os.rename(str(tmp_path / 'other' / '00000001-step-2'), str(tmp_path / '00000002-step-2'))
+    with pytest.raises(CheckpointError, match='00000003-step-3.*another checkpoint of the name'):
+        Reader(str(tmp_path / '00000003-step-3')).bases()
+    assert newest(str(tmp_path)).content['step'] == 2
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda entry: entry.update(width=0), 'wrong entry'), (lambda entry: entry.update(directory='..'), "in '..'"),
+    (lambda entry: entry['first_values'].update(kind='xavier'), 'wrong entry'),
+    (lambda entry: entry['parts'][0]['files'].update({'../keys': {'bytes': 1, 'blake2b': ''}}), 'wrong entry'),
+    (lambda entry: entry['parts'].append([]), 'wrong entry'), (lambda entry: entry.update(delta=1), 'wrong entry')])
+def test_a_manifest_made_to_hurt(tmp_path, change, message):
+    table = Table()
+    table.touch(1)
+    path = save(tmp_path, table, 1)
+    file = os.path.join(path, 'manifest.json')
+    with open(file) as stream:
+        content = json.load(stream)['content']
+    change(content['dynamic_tables']['users.weight'])
+    digest = files.manifest.digest(files.manifest.canonical(content))
+    with open(file, 'w') as stream:
+        json.dump({'blake2b': digest, 'content': content}, stream)
+    with pytest.raises(files.Damaged, match=message):
+        Reader(path)
+
+
+def test_philox():
+    # The known answers of Random123 (kat_vectors, philox4x32 10).
+    for counter, key, expected in [
+            ([0] * 4, [0] * 2, [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]),
+            ([0xffffffff] * 4, [0xffffffff] * 2, [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]),
+            ([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0],
+             [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1])]:
+        words = philox([np.array([word], np.uint32) for word in counter], key)
+        assert [int(word[0]) for word in words] == expected
+
+
+@pytest.mark.parametrize('kind, mean, deviation', [('uniform', 0, 2 / 3 ** 0.5), ('normal', 0, 2), ('constant', 2, 0),
+                                                   ('zero', 0, 0)])
+def test_first_values(monkeypatch, kind, mean, deviation):
+    keys = np.random.RandomState(0).randint(-2 ** 62, 2 ** 62, 3000)
+    first = {'kind': kind, 'value': 2.0, 'seed': 2 ** 63 + 5}
+    rows = np.empty((len(keys), 7))
+    fill_first_values(first, keys, rows)
+    assert abs(rows.mean() - mean) < 0.05 and abs(rows.std() - deviation) < 0.05
+    monkeypatch.setattr('mxhybrid.checkpoint.philox._WORDS', 50)
+    again = np.empty((10, 6))
+    fill_first_values(first, keys[5:15], again)
+    np.testing.assert_array_equal(again, rows[5:15, :6])
+
+
+KEYS = st.integers(-20, 20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.lists(KEYS, max_size=15), st.lists(KEYS, max_size=15), st.integers(1, 3)), min_size=1,
+                max_size=4), st.integers(1, 9))
+def test_chains_against_a_dict(tmp_path_factory, steps, merged_rows):
+    directory, table = tmp_path_factory.mktemp('chain'), Table()
+    for number, (expired, touched, partitions) in enumerate(steps):
+        table.expire(*expired)
+        table.touch(*touched)
+        save(directory, table, number, delta=number > 0, partitions=partitions)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, 'MERGED_ROWS', merged_rows)
+        with open_checkpoint(directory) as tables:
+            table.assert_is(tables['users.weight'])
+        compact(directory)
+        with open_checkpoint(directory) as tables:
+            table.assert_is(tables['users.weight'])
+
+
+def test_arrays_in_npy_files(tmp_path):
+    path = str(tmp_path / 'a.npy')
+    with npy_files.ArrayWriter(path, 'f4', 3) as writer:
+        writer.append(np.arange(6).reshape(2, 3))
+        writer.append(np.zeros((0, 3)))
+        writer.append(np.ones((1, 3)))
+        with pytest.raises(ValueError, match='do not continue'):
+            writer.append(np.ones((1, 2)))
+    np.testing.assert_array_equal(np.load(path), [[0, 1, 2], [3, 4, 5], [1, 1, 1]])
+    np.testing.assert_array_equal(npy_files.mapped(path), np.load(path))
+    np.save(path, np.asfortranarray(np.arange(6).reshape(2, 3)))
+    np.testing.assert_array_equal(npy_files.mapped(path), np.load(path))
+    np.save(path, np.array([None]))
+    for content, message in [(None, 'numbers'), (b'no array', 'not a .npy file'), (b'\x93NUMPY\x02\x00', 'header'),
+                             (npy_files.header(np.dtype('f4'), (5,)), 'too few')]:
+        if content is not None:
+            with open(path, 'wb') as file:
+                file.write(content)
+        with pytest.raises(npy_files.FormatError, match=message):
+            npy_files.mapped(path)
+
+
+def test_arrays_in_safetensors_files(tmp_path):
+    from safetensors.numpy import save_file
+
+    arrays = {'a': np.arange(6, dtype='f4').reshape(2, 3), 'b': np.zeros((0, 3)), 'c': np.array([True, False])}
+    path = str(tmp_path / 'file.safetensors')
+    save_file(arrays, path)
+    read = tensor_files.tensors_of(path)
+    assert set(read) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[name], array)
+        assert read[name].dtype == array.dtype
+    for content in (b'', b'short', b'\xff' * 20, b'\x02' + b'\0' * 7 + b'[]', b'\x02' + b'\0' * 7 + b'{'):
+        with open(path, 'wb') as file:
+            file.write(content)
+        with pytest.raises(npy_files.FormatError):
+            tensor_files.tensors_of(path)
+
+
+def test_no_mxnet_is_needed(tmp_path):
+    table = chain(tmp_path)
+    program = ('import importlib.abc, sys\n'
+               'class Hidden(importlib.abc.MetaPathFinder):\n'
+               '    def find_spec(self, name, path, target=None):\n'
+               '        if name.partition(".")[0] in ("mxnet", "horovod", "safetensors"):\n'
+               '            raise ImportError(name)\n'
+               'import importlib.util\n'
+               'spec = importlib.util.find_spec\n'
+               'importlib.util.find_spec = lambda name: None if name == "mxnet" else spec(name)\n'
+               'sys.meta_path.insert(0, Hidden())\n'
+               'import mxhybrid\n'
+               'tables = mxhybrid.checkpoint.open(sys.argv[1])\n'
+               'print(len(tables["users"]), tables["dense"].numpy().sum())\n'
+               'try:\n'
+               '    mxhybrid.create\n'
+               'except AttributeError as error:\n'
+               '    print(error)\n')
+    output = subprocess.run([sys.executable, '-c', program, str(tmp_path)], check=True, stdout=subprocess.PIPE,
+                            timeout=60, universal_newlines=True).stdout.splitlines()
+    assert output == ['%d 52.0' % len(table.rows),
+                      'mxhybrid.create needs MXNet, which is not installed here: without it there is '
+                      'mxhybrid.checkpoint.open']
