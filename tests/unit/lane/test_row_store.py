@@ -11,9 +11,9 @@ from mxhybrid.base.errors import InputError, JobError, SettingError
 from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, partition_of, state_widths_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
+from mxhybrid.servers.kernel_rules import kernel_rule
 from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.protocol import OPTIMIZE
-from mxhybrid.servers.shard import _KERNELS, _settings
 
 pytestmark = pytest.mark.both_pythons
 
@@ -134,8 +134,7 @@ def test_updates_equal_mxnets(name, own, more, dtype, tolerance):
     width, keys = 5, np.concatenate([SPECIAL[::2], np.arange(100, 120)])
     keys.sort()
     optimizer = mx.optimizer.create(name, learning_rate=0.1, **own, **more)
-    rule_name, names = _KERNELS[name]
-    rule_name = 'momentum' if own.get('momentum') else rule_name
+    rule_name, rule_settings = kernel_rule(optimizer, has_state='momentum' in own)
     store = RowStore(width, dtype, FIRST)
     store.set_state_widths(state_widths_of(rule_name, width))
     theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
@@ -147,7 +146,7 @@ def test_updates_equal_mxnets(name, own, more, dtype, tolerance):
         places = np.flatnonzero(random.rand(len(keys)) < 0.3)
         gradients = random.standard_normal((len(places), width)).astype(reference_dtype)
         touched[places] = True
-        assert store.update(rule_name, _settings(optimizer, names), keys[places], gradients) == len(places)
+        assert store.update(rule_name, rule_settings, keys[places], gradients) == len(places)
         reference.update(theirs, make_row_sparse(places, gradients, (len(keys), width)))
         np.testing.assert_allclose(store.read(keys), reference.view, rtol=tolerance, atol=tolerance)
     assert len(store) == touched.sum()
