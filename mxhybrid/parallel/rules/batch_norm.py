@@ -83,7 +83,7 @@ class JointBatchNorm:
                   for what in ('mean', 'variance')]
         outputs = mx.sym.BatchNorm(*given[:3], *unused, name=operator.name, **{**attrs, 'output_mean_var': True})
         # The third output is the reciprocal of the standard deviation (batch_norm.cc).
-        cls._average(program, operator, outputs[1], 1 / mx.sym.square(outputs[2]) - float(operator.get('eps', 1e-3)))
+        cls._average(program, operator, outputs[1], 1 / mx.sym.square(outputs[2]) - _epsilon_of(operator))
         return outputs[0]
 
     @staticmethod
@@ -106,6 +106,11 @@ def with_own_statistics(graph: Graph) -> Graph:
     return changed_graph
 
 
+def _epsilon_of(operator: Operator) -> float:
+    """Return what is added to a variance; the default is a number of float32 (batch_norm-inl.h)."""
+    return float(operator.get('eps', np.float32(1e-3)))
+
+
 def _inner(symbol: Any) -> Any:
     """Return what a compiled operator may read of a symbol: a copy of an input, whose gradients may have to be
     added.
@@ -122,7 +127,7 @@ class _NormShard:
 
     def __init__(self, program: Any, operator: Operator, shape: Tuple[int, ...], axis: int, dtype: str):
         self._program, self._operator, self._shape, self._axis, self._dtype = program, operator, shape, axis, dtype
-        self._epsilon, self._fixes_gamma = float(operator.get('eps', 1e-3)), operator.get('fix_gamma', True) is True
+        self._epsilon, self._fixes_gamma = _epsilon_of(operator), operator.get('fix_gamma', True) is True
         self._constants = [program.constant(operator, what, np.full(shape[axis], value, dtype))
                            for what, value in (('zeros', 0), ('ones', 1))]
 

@@ -81,7 +81,8 @@ class JointGroupNorm:
         joint_mean = mx.sym.dot(shares, means)
         joint_variance = mx.sym.dot(shares, variances + mx.sym.square(mx.sym.broadcast_sub(means, joint_mean)))
         joint_mean, joint_variance = (mx.sym.reshape(moment, shape=(-1, 1)) for moment in (joint_mean, joint_variance))
-        epsilon = float(operator.get('eps', 1e-3 if operator.op == 'InstanceNorm' else 1e-5))
+        # MXNet has it as float32 for all types (instance_norm-inl.h, group_norm-inl.h).
+        epsilon = float(np.float32(operator.get('eps', 1e-3 if operator.op == 'InstanceNorm' else 1e-5)))
         normal = mx.sym.broadcast_mul(mx.sym.broadcast_sub(rows, joint_mean), mx.sym.rsqrt(joint_variance + epsilon))
         return cls._scaled(operator, normal, given, shape, group_count, str(graph.dtypes[operator.number, 0]))
 

@@ -404,6 +404,9 @@ OPERATORS = {
     'statistics of groups that are outputs': (lambda x: mx.sym.Group([one if at == 0 else mx.sym.BlockGrad(
         one) for at, one in enumerate(mx.sym.GroupNorm(mx.sym.tanh(x), num_groups=2, name='norm',
                                                        output_mean_var=True))]), [(REALS, (3, 4, 3, 2))]),
+    'statistics beside epsilon': (lambda x: mx.sym.Group([mx.sym.BatchNorm(x / 30, fix_gamma=False, name='batch')] + [
+        mx.sym.GroupNorm(x / 30, num_groups=2, name='group%d' % at, **options)
+        for at, options in enumerate(({}, {'eps': 0.003}))]), [(REALS, (4, 4, 3, 2))]),
     'elements between others': (lambda x, y: mx.sym.BilinearSampler(mx.sym.tanh(x), mx.sym.tanh(y)),
                                 [(REALS, (2, 3, 4, 5)), (REALS, (2, 2, 3, 6))]),
     'regions': (lambda x, at: mx.sym.Group([make(mx.sym.tanh(x), _regions(at)) * 2 for make in (
@@ -563,6 +566,8 @@ OPERATORS = {
     'weights by way of operators': (lambda x: mx.sym.FullyConnected(
         x, mx.sym.var('a', shape=(4, 6)) * mx.sym.var('b', shape=(4, 6)), num_hidden=4, no_bias=True),
         [(REALS, (5, 6))]),
+    'a part of a weight': (lambda x: mx.sym.broadcast_mul(x, mx.sym.slice(
+        mx.sym.var('w', shape=(3, 9)), begin=(1, 2), end=(2, 8))), [(REALS, (5, 6))]),
     'a weight twice': (lambda x: mx.sym.FullyConnected(mx.sym.FullyConnected(
         x, mx.sym.var('w', shape=(6, 6)), num_hidden=6, no_bias=True), mx.sym.var('w', shape=(6, 6)), num_hidden=6,
         no_bias=True), [(REALS, (5, 6))]),
