@@ -1,7 +1,7 @@
 """Layouts of weights: the box of each weight that a rank holds."""
 from typing import Dict, List, Optional, Set, Tuple
 
-from .box import Box, bounding_box, full, overlap
+from .box import Box, Range, bounding_box, full, overlap, size_of
 from .layout import group_of
 
 
@@ -19,7 +19,9 @@ class WeightLayouts:
         self._needed[name].setdefault(rank, set()).add(box)
 
     def boxes(self, name: str) -> Dict[int, Box]:
-        """Return the box of each rank that holds one: the boxes of two ranks are equal or disjoint."""
+        """Return the box of each rank that holds one: the boxes of two ranks are equal or disjoint, and some rank holds
+        each element, even if no operator reads it.
+        """
         if self._held is None:
             self._held = {weight: self._resolve(weight) for weight in self.shapes}
         return self._held[name]
@@ -40,9 +42,10 @@ class WeightLayouts:
     def _resolve(self, name: str) -> Dict[int, Box]:
         boxes = {rank: bounding_box(needed) for rank, needed in self._needed[name].items()}
         different = sorted(set(boxes.values()))
-        if any(overlap(box, other) is not None for at, box in enumerate(different) for other in different[:at]):
+        covering = _covering(different, self.shapes[name])
+        if covering is None:
             return dict.fromkeys(boxes, full(self.shapes[name]))
-        return boxes
+        return {rank: covering[box] for rank, box in boxes.items()}
 
     def group(self, name: str, rank: int) -> Optional[List[int]]:
         """Return the ranks that hold the same box as `rank`; None if it holds none."""
@@ -51,3 +54,22 @@ class WeightLayouts:
     def is_whole_everywhere(self, name: str, ranks: int) -> bool:
         """Tell whether every rank holds the whole weight."""
         return self.boxes(name) == dict.fromkeys(range(ranks), full(self.shapes[name]))
+
+
+def _covering(boxes: List[Box], shape: Tuple[int, ...]) -> Optional[Dict[Box, Box]]:
+    """Return, for each of some different boxes, a box around it, so that these are disjoint and cover a tensor; None if
+    boxes overlap, or are not the cells of a grid.
+    """
+    if any(overlap(box, other) is not None for at, box in enumerate(boxes) for other in boxes[:at]):
+        return None
+    whole = size_of(full(shape))
+    if not boxes or sum(map(size_of, boxes)) == whole:
+        return dict(zip(boxes, boxes))
+    wider: List[Dict[Range, Range]] = []
+    for dimension, length in enumerate(shape):
+        ranges = sorted({box[dimension] for box in boxes})
+        starts = [0] + [low for low, _ in ranges[1:]]
+        wider.append({between: (start, end) for between, start, end in zip(ranges, starts, starts[1:] + [length])})
+    covering = {box: tuple(wide[between] for wide, between in zip(wider, box)) for box in boxes}
+    contains_all = all(overlap(box, cell) == box for box, cell in covering.items())
+    return covering if contains_all and sum(map(size_of, covering.values())) == whole else None

@@ -113,8 +113,8 @@ class WeightTasks:
 
     def _weight_boxes(self, shape: Tuple[int, ...], needed: List[RankBoxes]) -> RankBoxes:
         """Return the boxes that ranks hold, given the boxes that readers need."""
-        if len(needed) == 1 and (needed[0].boxes == needed[0].boxes[:1]).all():
-            return needed[0]  # all ranks read the same box
+        if len(needed) == 1 and (needed[0].boxes == whole_boxes(shape, needed[0]).boxes).all():
+            return needed[0]
         weights = WeightLayouts({'': shape})
         for boxes in needed:
             for rank, box in boxes.by_rank.items():

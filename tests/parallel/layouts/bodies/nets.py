@@ -117,20 +117,23 @@ class _Attention(gluon.HybridBlock):
 
 
 class _Gpt(gluon.HybridBlock):
-    """A layer of attention and two dense layers; embedding and output layer have one weight."""
+    """A layer of attention and two dense layers; embedding and output layer have one weight, and nothing reads the last
+    rows of the positions.
+    """
 
     def __init__(self, units=16):
         super().__init__(prefix='gpt_')
         with self.name_scope():
             self.words = nn.Embedding(WORDS, units)
+            self.positions = self.params.get('positions', shape=(TIMES + 3, units))
             self.attention = _Attention(units)
             self.first_norm, self.second_norm = nn.LayerNorm(in_channels=units), nn.LayerNorm(in_channels=units)
             self.wide = nn.Dense(40, flatten=False, in_units=units, activation='tanh')
             self.narrow = nn.Dense(units, flatten=False, in_units=40)
             self.output = nn.Dense(WORDS, flatten=False, in_units=units, use_bias=False, params=self.words.params)
 
-    def hybrid_forward(self, F, ids, labels):
-        x = self.words(ids)
+    def hybrid_forward(self, F, ids, labels, positions):
+        x = F.broadcast_add(self.words(ids), F.expand_dims(F.slice_axis(positions, axis=0, begin=0, end=TIMES), axis=0))
         x = x + self.attention(self.first_norm(x))
         x = x + self.narrow(self.wide(self.second_norm(x)))
         return F.mean(-F.pick(F.log_softmax(self.output(x)), labels), axis=1)
