@@ -34,10 +34,10 @@ _OF_TOOLKITS = {
 
 def mxnet_directory() -> Path:
     """Find the directory where MXNet is installed, without importing MXNet, which may fail."""
-    found = util.find_spec('mxnet')
-    if found is None or not found.submodule_search_locations:
+    spec = util.find_spec('mxnet')
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit('MXNet is not installed')
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def needed(library: Path) -> List[str]:
@@ -60,8 +60,8 @@ def is_loadable(name: str) -> bool:
 
 def on_pypi() -> Dict[str, str]:
     """The requirement that brings a library, by its name."""
-    found = re.findall(r'^([^#\s]+)\s+# (\S+)$', REQUIREMENTS.read_text(), re.MULTILINE)
-    return {library: requirement for requirement, library in found}
+    listed = re.findall(r'^([^#\s]+)\s+# (\S+)$', REQUIREMENTS.read_text(), re.MULTILINE)
+    return {library: requirement for requirement, library in listed}
 
 
 def check(build: str) -> None:
@@ -100,11 +100,11 @@ def link() -> None:
             continue
         for file in files:
             if '.so' in file.name:
-                place, target = directory / file.name, Path(str(file.locate()))
-                if place.is_symlink():
-                    place.unlink()
-                if not place.exists():
-                    place.symlink_to(os.path.relpath(str(target.resolve()), str(directory.resolve())))
+                link_path, target = directory / file.name, Path(str(file.locate()))
+                if link_path.is_symlink():
+                    link_path.unlink()
+                if not link_path.exists():
+                    link_path.symlink_to(os.path.relpath(str(target.resolve()), str(directory.resolve())))
 
 
 def main() -> None:

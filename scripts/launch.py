@@ -450,15 +450,15 @@ def take_restarts(words):
         The others.
     """
     value_follows = False
-    for at, word in enumerate(words):
+    for position, word in enumerate(words):
         if word == '--' or not (value_follows or word.startswith('-')):
             break  # the command begins
         name, equals, value = word.partition('=')
         if name == '--restarts':
-            value = value if equals else ''.join(words[at + 1:at + 2])
+            value = value if equals else ''.join(words[position + 1:position + 2])
             if not value.isdigit():
                 refuse('--restarts %s: give the number of times to start a failed job again', value)
-            return value, words[:at] + words[at + (1 if equals else 2):]
+            return value, words[:position] + words[position + (1 if equals else 2):]
         # As argparse reads -n 2, -n2, --num-workers 2 and --num-workers=2; --p3 and --help take no value.
         value_follows = (not value_follows and not equals and word not in ('--p3', '--help', '-h')
                          and (len(word) == 2 or word.startswith('--')))

@@ -241,12 +241,12 @@ class Network:
             time.sleep(0.05)
 
     def _write_etc(self, index: int) -> None:
-        own = self.hosts[index]
+        own_host = self.hosts[index]
         lines = ['127.0.0.1 localhost']
         for i, host in enumerate(self.hosts):
             loops = i == index and i in self._loopback_names
             lines.append('%s %s' % ('127.0.1.1' if loops else host.address, host.name))
-        etc = _NETNS_ETC / own.namespace
+        etc = _NETNS_ETC / own_host.namespace
         etc.mkdir(parents=True)
         (etc / 'hosts').write_text('\n'.join(lines) + '\n')
         (etc / 'resolv.conf').write_text('')  # no name server: only names in the hosts file exist

@@ -29,15 +29,16 @@ Row = namedtuple('Row', 'name workers words perplexity')
 
 def ways(workers, carrier):
     """Return the ways that are compared; `carrier` is the library by which Horovod sums, empty if there is none."""
-    found = [Way("MXNet's device, one process", 'none', 1, 'device', {}),
-             Way('mxhybrid, one process', 'none', 1, 'hybrid', {}),
-             Way('mxhybrid, dense sums on the host', 'horovodrun', workers, 'hybrid', {'MXHYBRID_DENSE': 'lane'}),
-             Way("MXNet's dist_sync", 'launch.py', workers, 'dist_sync', {})]
+    compared = [Way("MXNet's device, one process", 'none', 1, 'device', {}),
+                Way('mxhybrid, one process', 'none', 1, 'hybrid', {}),
+                Way('mxhybrid, dense sums on the host', 'horovodrun', workers, 'hybrid', {'MXHYBRID_DENSE': 'lane'}),
+                Way("MXNet's dist_sync", 'launch.py', workers, 'dist_sync', {})]
     if carrier:
-        found += [Way("mxhybrid, dense sums by Horovod's " + carrier, 'horovodrun', workers, 'hybrid',
-                      {'MXHYBRID_DENSE': 'horovod'}),
-                  Way("Horovod's DistributedTrainer, dense tables, " + carrier, 'horovodrun', workers, 'horovod', {})]
-    return found
+        compared += [Way("mxhybrid, dense sums by Horovod's " + carrier, 'horovodrun', workers, 'hybrid',
+                         {'MXHYBRID_DENSE': 'horovod'}),
+                     Way("Horovod's DistributedTrainer, dense tables, " + carrier, 'horovodrun', workers, 'horovod',
+                         {})]
+    return compared
 
 
 def measure(way, flags, timeout):

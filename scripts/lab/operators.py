@@ -130,12 +130,13 @@ def _whole_symbol(name: str) -> Any:
     attributes.update(_ATTRIBUTES.get(name, {}))
     if counter:
         attributes[counter] = '2'
-    made = ctypes.c_void_p()
+    symbol_handle = ctypes.c_void_p()
     keys, values = ((ctypes.c_char_p * len(attributes))(*map(c_str, texts))
                     for texts in (attributes.keys(), attributes.values()))
-    check_call(_LIB.MXSymbolCreateAtomicSymbol(handle, mx_uint(len(attributes)), keys, values, ctypes.byref(made)))
-    check_call(_LIB.MXSymbolCompose(made, c_str('node'), mx_uint(0), None, None))
-    text = json.loads(mx.sym.Symbol(made).tojson())
+    check_call(_LIB.MXSymbolCreateAtomicSymbol(handle, mx_uint(len(attributes)), keys, values,
+                                                ctypes.byref(symbol_handle)))
+    check_call(_LIB.MXSymbolCompose(symbol_handle, c_str('node'), mx_uint(0), None, None))
+    text = json.loads(mx.sym.Symbol(symbol_handle).tojson())
     rows = text['node_row_ptr']
     text['heads'] = [[len(text['nodes']) - 1, output, 0] for output in range(rows[-1] - rows[-2])]
     return mx.sym.load_json(json.dumps(text))

@@ -60,7 +60,8 @@ def spans_of(recorded: Dict[int, List[Any]]) -> List[Span]:
     for stage, entries in recorded.items():
         for is_forward in (True, False):
             times = [(begin, end) for kind, begin, end in entries if kind == is_forward][-MICRO_BATCHES:]
-            spans += [Span(stage, is_forward, at, begin, end) for at, (begin, end) in enumerate(times)]
+            spans += [Span(stage, is_forward, micro_batch, begin, end)
+                      for micro_batch, (begin, end) in enumerate(times)]
     return spans
 
 
@@ -98,24 +99,24 @@ def _train() -> None:
         def __init__(self) -> None:
             super().__init__(prefix='net_')
             with self.name_scope():
-                self.layers = [nn.Dense(64, in_units=64, prefix='stage%d_' % at) for at in range(STAGES)]
+                self.layers = [nn.Dense(64, in_units=64, prefix='stage%d_' % stage) for stage in range(STAGES)]
                 for layer in self.layers:
                     self.register_child(layer)
 
         def hybrid_forward(self, F: Any, data: Any) -> Any:
-            for at, layer in enumerate(self.layers):
+            for stage, layer in enumerate(self.layers):
                 data = layer(data)
                 # The row of one sample goes through the sleeping layer, which returns zeros.
-                one = F.slice_axis(data, axis=0, begin=0, end=1, name='net_stage%d_slice' % at)
-                slept = F.Custom(one, op_type='sleeping_layer', name='net_stage%d_sleep' % at)
-                data = F.broadcast_add(data, slept, name='net_stage%d_sum' % at)
+                sample_row = F.slice_axis(data, axis=0, begin=0, end=1, name='net_stage%d_slice' % stage)
+                slept = F.Custom(sample_row, op_type='sleeping_layer', name='net_stage%d_sleep' % stage)
+                data = F.broadcast_add(data, slept, name='net_stage%d_sum' % stage)
             return F.mean(data, axis=1, name='net_stage%d_mean' % (STAGES - 1))
 
     store = mxhybrid.create()
     net = Network()
     net.initialize()
     batch = 4 * MICRO_BATCHES
-    net = mxhybrid.parallelize(net, mxhybrid.parallel.pipeline(['stage%d*' % at for at in range(STAGES)],
+    net = mxhybrid.parallelize(net, mxhybrid.parallel.pipeline(['stage%d*' % stage for stage in range(STAGES)],
                                                                MICRO_BATCHES), (batch, 64))
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
     for _ in range(STEPS):

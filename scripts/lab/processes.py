@@ -64,7 +64,7 @@ class Process(NamedTuple):
 
 
 def new_marker():
-    """str: a value of the marker for one more job of this process."""
+    """Return a new value of the marker, for another job of this process."""
     return '%s/%s' % (SESSION, uuid.uuid4().hex[:12])
 
 
@@ -88,13 +88,13 @@ def _role(argv, environ, body):
 
 
 def find_processes(marker, body=None):
-    """list of Process: the others of a job, by process id; workers are told by the path of the script they run."""
-    found = []
+    """Return the other processes of a job, by process id; workers are recognised by the path of their script `body`."""
+    processes = []
     for pid in pids_of(marker):
         if pid != os.getpid():
             argv = read_command(pid) or ['']
-            found.append(Process(pid, _role(argv, read_environ(pid), body), ' '.join(argv)))
-    return found
+            processes.append(Process(pid, _role(argv, read_environ(pid), body), ' '.join(argv)))
+    return processes
 
 
 def format_processes(processes):

@@ -21,20 +21,20 @@ LATE = (1000, 100000, 360)
 
 
 def announce(moment):
-    """Say that this worker is at `moment`, if the case wants to know, and wait for the go."""
+    """Announce that this worker is at `moment`, if the case needs it, and wait for the go."""
     if SPEC.get('moment') != moment:
         return
-    place = Path(SPEC['directory'])
+    directory = Path(SPEC['directory'])
     if RANK in SPEC['announcers']:
-        scratch = place / ('scratch.%d' % RANK)
+        scratch = directory / ('scratch.%d' % RANK)
         scratch.write_text(str(os.getpid()))
-        scratch.replace(place / ('at.%d' % RANK))
+        scratch.replace(directory / ('at.%d' % RANK))
     if SPEC['raises'] == RANK:
-        # While somebody else is in that moment, where it is not this worker's own.
-        wait_for([place / ('at.%d' % rank) for rank in SPEC['announcers']])
+        # While another worker is in that moment, if the case announces the moment of another worker.
+        wait_for([directory / ('at.%d' % rank) for rank in SPEC['announcers']])
         raise RuntimeError('deliberately wrong')
     if RANK in SPEC['announcers'] and SPEC['holds']:
-        wait_for([place / 'go'])
+        wait_for([directory / 'go'])
 
 
 def happens():
@@ -102,10 +102,10 @@ def hold_while_leaving(lifeline):
     finish = lifeline.finish
 
     def held():
-        told = finish()
+        result = finish()
         if SPEC.get('raises') is None:
             announce('exit')
-        return told
+        return result
     lifeline.finish = held
 
 

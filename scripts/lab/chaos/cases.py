@@ -163,5 +163,6 @@ CASES = _all()
 
 
 def select(patterns: List[str]) -> List[Case]:
-    """The cases whose names match any of the shell patterns; all without patterns."""
-    return [case for case in CASES if not patterns or any(fnmatch.fnmatchcase(case.name, one) for one in patterns)]
+    """Return the cases whose names match any of the shell patterns; all cases if there are no patterns."""
+    return [case for case in CASES
+            if not patterns or any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]

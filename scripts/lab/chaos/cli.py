@@ -33,7 +33,7 @@ def read(path):
 
 def write(path, outcomes):
     """Keep all outcomes, in the order of the cases."""
-    order = {case.name: at for at, case in enumerate(CASES)}
+    order = {case.name: position for position, case in enumerate(CASES)}
     text = json.dumps(dict(sorted(outcomes.items(), key=lambda item: order.get(item[0], -1))), indent=1)
     scratch = path.with_suffix('.part')
     scratch.write_text(text)

@@ -180,18 +180,18 @@ class _Run:
 
     def _victim(self):
         """Return the process id of the victim, as soon as it runs."""
-        case, found = self.case, []
+        case, victims = self.case, []
         if case.target == 'launcher':
             return self.job.pid
 
         def look():
             role = case.target.split('-')[0] if case.rank is None else 'worker'
-            found[:] = [process.pid for process in self.job.processes(role)
-                        if (case.rank is None or process.rank == case.rank)
-                        and (case.host is None or self.cluster.host_of(process.pid) == case.host)]
-            return found
+            victims[:] = [process.pid for process in self.job.processes(role)
+                          if (case.rank is None or process.rank == case.rank)
+                          and (case.host is None or self.cluster.host_of(process.pid) == case.host)]
+            return victims
         self._wait_for(look, _MOMENT_S, 'there was a %s' % case.target)
-        return found[0]
+        return victims[0]
 
     def _inject(self):
         """Let it go wrong; returns a sentence part that names the victim."""
@@ -321,16 +321,16 @@ class _Run:
                        problems, self._tail() if problems else '')
 
     def _check_checkpoints(self):
-        """The one that was there before the fault must be, and all must be whole."""
-        found = []
+        """Return the problems: a checkpoint must be left, and all checkpoints must be complete."""
+        complete = []
         for directory in (self.directory / 'saved', self.directory / 'disk'):
             try:
                 for name in folder.names(str(directory)):
                     checkpoint_files.Reader(str(directory / name)).verify()
-                    found.append(name)
+                    complete.append(name)
             except CheckpointError as error:
                 return [str(error)]
-        return [] if found else ['no checkpoint is left']
+        return [] if complete else ['no checkpoint is left']
 
     def _check_weights(self, reference):
         for rank in range(4):
@@ -383,12 +383,12 @@ class _Run:
             patterns = [r'%s \(host %s, pid %d\) failed: .*%s' % (
                 'worker %d' % case.rank if case.rank is not None else 'a parameter server', host, victim,
                 _REFUSED[case.fault])]
-            told = re.findall(r'(worker \d) \(.*\) ends, because ' + patterns[0], text)
-            if len(set(told)) < 3 + (case.rank is None):
+            leaving_workers = re.findall(r'(worker \d) \(.*\) ends, because ' + patterns[0], text)
+            if len(set(leaving_workers)) < 3 + (case.rank is None):
                 return False
         elif case.fault == 'lost':
             patterns = [r'worker %d \(.*has kept the other workers waiting.*body\.py:\d+' % case.rank]
-        return bool(causes) and all(any(re.search(one, cause) for one in patterns) for cause in causes)
+        return bool(causes) and all(any(re.search(pattern, cause) for pattern in patterns) for cause in causes)
 
 
 class _Missed(Exception):

@@ -1,9 +1,9 @@
 """Random steps on tables and a dense array, each compared with NumPy; args: SECONDS STEPS, whichever comes later.
 
-Every worker draws the gradients of all workers from one seed, so that each can say what the servers must hold: rows
-anywhere in a table or none at all, learning rates that change, partitions that move, rows asked for ahead, all rows
-every now and then.  Gradients are small whole numbers and learning rates powers of two: sgd without momentum must
-give the same bits as NumPy, the others may differ by rounding.
+Every worker draws the gradients of all workers from one seed, so that each can compute what the servers must hold.
+Gradients have rows anywhere in a table, or no rows; learning rates change, partitions move, rows are prefetched, and
+all rows are pulled from time to time.  Gradients are small whole numbers and learning rates powers of two: sgd without
+momentum must give the same bits as NumPy, the other optimizers may differ by rounding.
 """
 import os
 import sys
@@ -39,39 +39,39 @@ class Tested:
         self.store.init(name, mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH), dtype=dtype))
         self.store.set_optimizer(optimizer)
 
-    def compare(self, ids, found):
-        """Raise where rows differ from the model's."""
+    def compare(self, ids, rows):
+        """Raise AssertionError if rows differ from the rows of the model."""
         expected = self.model.weights[ids]
         if self.exact:
-            np.testing.assert_array_equal(found, expected, self.name)
+            np.testing.assert_array_equal(rows, expected, self.name)
         else:
-            np.testing.assert_allclose(found, expected, TOLERANCE, TOLERANCE, err_msg=self.name)
+            np.testing.assert_allclose(rows, expected, TOLERANCE, TOLERANCE, err_msg=self.name)
 
     def step(self, random, rank, workers):
         """Push the gradients of one step and pull some rows."""
-        nobody = random.rand() < 0.05
+        without_rows = random.rand() < 0.05
         total = np.zeros((ROWS, WIDTH), self.dtype)
         touched = np.zeros(ROWS, bool)
         for worker in range(workers):
-            count = 0 if nobody or random.rand() < 0.1 else random.randint(1, MOST_ROWS)
+            count = 0 if without_rows or random.rand() < 0.1 else random.randint(1, MOST_ROWS)
             ids = np.sort(random.choice(ROWS, count, replace=False))
             rows = random.randint(-4, 5, (count, WIDTH)).astype(self.dtype)
             total[ids] += rows
             touched[ids] = True
             if worker == rank:
-                mine = ids, rows
-        wanted = np.sort(random.choice(ROWS, random.randint(1, MOST_ROWS), replace=False))
-        wanted = wanted[rank::2] if random.rand() < 0.5 else wanted
-        ahead = random.rand()
-        if ahead < 0.4:
-            asked = wanted if ahead < 0.3 else wanted[::3]
-            self.store.prefetch(self.name, mx.nd.array(asked, dtype=np.int64), after_push=True)
-        gradient = mx.nd.sparse.row_sparse_array((mine[1], mine[0]), shape=(ROWS, WIDTH), dtype=self.dtype)
+                own_rows = ids, rows
+        pulled_ids = np.sort(random.choice(ROWS, random.randint(1, MOST_ROWS), replace=False))
+        pulled_ids = pulled_ids[rank::2] if random.rand() < 0.5 else pulled_ids
+        chance = random.rand()
+        if chance < 0.4:
+            prefetched_ids = pulled_ids if chance < 0.3 else pulled_ids[::3]
+            self.store.prefetch(self.name, mx.nd.array(prefetched_ids, dtype=np.int64), after_push=True)
+        gradient = mx.nd.sparse.row_sparse_array((own_rows[1], own_rows[0]), shape=(ROWS, WIDTH), dtype=self.dtype)
         self.store.push(self.name, gradient)
         changed = np.flatnonzero(touched)
         self.model.update(changed, total[changed], self.optimizer.learning_rate)
-        if len(wanted):
-            self.pull(wanted)
+        if len(pulled_ids):
+            self.pull(pulled_ids)
 
     def pull(self, ids):
         """Pull rows and compare them."""

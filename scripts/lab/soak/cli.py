@@ -44,14 +44,14 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
     launcher : str
     workers, servers : int
     seconds, steps : float, int
-        How long at least.
+        The least duration of the job.
     interval : float
         Seconds between two samples.
 
     Returns
     -------
     dict
-        ``steps`` that were made, ``samples`` by process, and what :func:`lab.soak.growth.judge` finds in them.
+        The number of ``steps``, the ``samples`` by process, and the ``judgement`` of :func:`lab.soak.growth.judge`.
     """
     samples: Dict[str, List[growth.Sample]] = collections.defaultdict(list)
     with start_job(BODY, launcher, workers=workers, servers=servers, args=[seconds, steps]) as job:
@@ -61,21 +61,21 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
             for process in job.processes():
                 if process.role == 'launcher':
                     continue
-                held = growth.sample(process.pid)
-                if held is not None:
+                sample = growth.sample(process.pid)
+                if sample is not None:
                     name = process.role if process.rank is None else '%s %d' % (process.role, process.rank)
-                    samples['%s (%d)' % (name, process.pid)].append(held)
+                    samples['%s (%d)' % (name, process.pid)].append(sample)
             time.sleep(interval)
         result = job.wait(timeout=60).ok()
-    # Those that were seen from beginning to end: a process that starts another one looks like it for a moment.
+    # Processes that were seen from beginning to end: a process that starts another one looks like it for a moment.
     most = max(map(len, samples.values()))
-    samples = {name: held[:-1] for name, held in samples.items() if len(held) > most / 2}
-    made = {each['steps'] for each in result.results.values()}
-    if len(made) != 1 or sorted(result.results) != list(range(workers)):
+    samples = {name: of_process[:-1] for name, of_process in samples.items() if len(of_process) > most / 2}
+    step_counts = {each['steps'] for each in result.results.values()}
+    if len(step_counts) != 1 or sorted(result.results) != list(range(workers)):
         raise RuntimeError('workers made different numbers of steps: %s' % result.results)
     by_pid = {each['pid']: each['requests'] for each in result.results.values()}
     requests = {name: by_pid[pid] for name in samples for pid in by_pid if name.endswith('(%d)' % pid)}
-    return {'steps': made.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests)}
+    return {'steps': step_counts.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests)}
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -9,7 +9,7 @@ MB = 1e6
 #: Bytes of memory that ps-lite keeps for each request that a worker made (src/customer.cc, NewRequest).
 _REQUEST_BYTES = 8
 
-#: Growth that counts as none, of a median of samples over another: bytes that heaps take to find their size.
+#: Growth of a median that is allowed: heaps take some MB before their size is stable.
 _SLACK = {'memory': 3.0, 'shared': 1.0, 'descriptors': 0, 'threads': 0}
 
 
@@ -23,12 +23,12 @@ class Sample(NamedTuple):
 
 
 def sample(pid: int) -> Optional[Sample]:
-    """Look at a process; None if it has gone."""
+    """Return a sample of a process; None if it has ended."""
     try:
         process = psutil.Process(pid)
-        own = process.memory_full_info()
+        memory = process.memory_full_info()
         mapped = sum(each.size for each in process.memory_maps(grouped=True) if 'memfd:mxhybrid' in each.path)
-        return Sample(own.uss / MB, mapped / MB, process.num_fds(), process.num_threads())
+        return Sample(memory.uss / MB, mapped / MB, process.num_fds(), process.num_threads())
     except psutil.Error:
         return None
 
@@ -38,44 +38,44 @@ def _median(samples: List[Sample], name: str) -> float:
 
 
 def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] = None) -> List[Dict[str, Any]]:
-    """Compare the last quarter of each process's samples with the second one.
+    """Compare the last quarter of the samples of each process with the second quarter.
 
     Parameters
     ----------
     samples : dict of str to list of Sample
-        By process, at equal intervals, at least eight of each.
+        At least eight samples of each process, at equal intervals.
     requests : dict of str to int, optional
-        Requests to servers that the process made, evenly spread: growth that they explain is no finding.
+        Requests to servers that each process made, evenly spread: growth that they explain is allowed.
 
     Returns
     -------
     list of dict
-        For each process: what it held `before` and `after`, the MB that its requests take of the difference, and what
-        of it `grew`.
+        For each process: its resources `before` and `after`, the MB of the difference that its requests explain, and
+        the fields that `grew`.
     """
-    found = []
-    for name, held in sorted(samples.items()):
-        quarter = max(1, len(held) // 4)
-        early, late = held[quarter:2 * quarter], held[-quarter:]
+    judgements = []
+    for name, process_samples in sorted(samples.items()):
+        quarter = max(1, len(process_samples) // 4)
+        early, late = process_samples[quarter:2 * quarter], process_samples[-quarter:]
         before = {field: _median(early, field) for field in Sample._fields}
         after = {field: _median(late, field) for field in Sample._fields}
-        # From the middle of the second quarter to that of the last one.
-        kept = (requests or {}).get(name, 0) * _REQUEST_BYTES / MB / 2
-        allowed = dict(_SLACK, memory=max(_SLACK['memory'], 0.01 * before['memory']) + kept)
+        # From the middle of the second quarter to the middle of the last quarter.
+        requests_mb = (requests or {}).get(name, 0) * _REQUEST_BYTES / MB / 2
+        allowed = dict(_SLACK, memory=max(_SLACK['memory'], 0.01 * before['memory']) + requests_mb)
         grew = [field for field in Sample._fields if after[field] > before[field] + allowed[field]]
-        found.append({'process': name, 'before': before, 'after': after, 'requests': kept, 'grew': grew,
-                      'samples': len(held)})
-    return found
+        judgements.append({'process': name, 'before': before, 'after': after, 'requests': requests_mb, 'grew': grew,
+                           'samples': len(process_samples)})
+    return judgements
 
 
-def table(found: List[Dict[str, Any]]) -> str:
-    """The judgement as text."""
+def table(judgements: List[Dict[str, Any]]) -> str:
+    """Return the judgements as a table."""
     lines = ['%-17s  %-20s  %-11s  %-20s  %-12s  %-12s  %s' % (
         'process', 'own memory, MB', 'by requests', 'shared memory, MB', 'descriptors', 'threads', 'grew')]
-    for row in found:
-        before, after = row['before'], row['after']
+    for judgement in judgements:
+        before, after = judgement['before'], judgement['after']
         lines.append('%-17s  %8.1f -> %8.1f  %11.1f  %8.1f -> %8.1f  %4d -> %4d  %4d -> %4d  %s' % (
-            row['process'], before['memory'], after['memory'], row['requests'], before['shared'], after['shared'],
-            before['descriptors'], after['descriptors'], before['threads'], after['threads'],
-            ', '.join(row['grew']) or '-'))
+            judgement['process'], before['memory'], after['memory'], judgement['requests'],
+            before['shared'], after['shared'], before['descriptors'], after['descriptors'],
+            before['threads'], after['threads'], ', '.join(judgement['grew']) or '-'))
     return '\n'.join(lines)
