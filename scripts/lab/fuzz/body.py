@@ -63,10 +63,10 @@ def run(script, name, directory, side, job, swallowed):
         problem = ['swallowed', '; '.join(swallowed)] + record.event
     job.nudge = 0.0
     del swallowed[:]
-    place = os.path.join(directory, '%s.%s.%d' % (name, side, rank))
-    np.savez(place + '.part.npz', **record.values, **slack)
-    os.replace(place + '.part.npz', place + '.npz')
-    note(place + '.json', problem)
+    path = os.path.join(directory, '%s.%s.%d' % (name, side, rank))
+    np.savez(path + '.part.npz', **record.values, **slack)
+    os.replace(path + '.part.npz', path + '.npz')
+    note(path + '.json', problem)
     return problem
 
 
@@ -74,8 +74,8 @@ def main():
     """Run all programs."""
     directory, side = sys.argv[1:]
     swallowed = []
-    sys.unraisablehook = lambda found: swallowed.append('%s: %s in %r' % (
-        found.exc_type.__name__, found.exc_value, found.object))
+    sys.unraisablehook = lambda unraisable: swallowed.append('%s: %s in %r' % (
+        unraisable.exc_type.__name__, unraisable.exc_value, unraisable.object))
     job = Job(side == 'mxnet')
     with open(os.path.join(directory, 'programs.' + side)) as file:
         names = json.load(file)

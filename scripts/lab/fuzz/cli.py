@@ -55,28 +55,28 @@ class Session:
         _tell('seeds %d to %d, %s with %d workers: %s; %.0f s' % (
             seeds[0], seeds[-1], job['launcher'], job['workers'],
             ', '.join('%d %s' % (count, kind) for kind, count in kinds.most_common()), time.monotonic() - began))
-        for at, outcome in enumerate(outcomes):
+        for number, outcome in enumerate(outcomes):
             if outcome.fails:
-                self._look_closer(programs[:at + 1], outcome)
+                self._look_closer(programs[:number + 1], outcome)
 
     def _look_closer(self, programs: List[Dict[str, Any]], outcome: runner.Outcome) -> None:
         seed = programs[-1]['seed']
         _tell('\nseed %d %s, event %d: %s' % (seed, outcome.kind, outcome.event, _shortened(outcome.words)))
-        found = programs[-1:]
-        alone = runner.run(found)[0] if len(programs) > 1 else outcome
+        shown_programs = programs[-1:]
+        alone = runner.run(shown_programs)[0] if len(programs) > 1 else outcome
         if alone.kind == outcome.kind:
             if self._shrinks:
-                found = [shrink(programs[-1], alone)]
+                shown_programs = [shrink(programs[-1], alone)]
         else:
             _tell('by itself: %s; with the %d programs before it in the job:' % (alone.kind, len(programs) - 1))
-            found = with_those_before(programs, outcome.kind)
-            if not found:
+            shown_programs = with_those_before(programs, outcome.kind)
+            if not shown_programs:
                 _tell('it did not come again\n')
-                found = programs
+                shown_programs = programs
         self._scripts.mkdir(parents=True, exist_ok=True)
         path = self._scripts / ('fuzz-%d.py' % seed)
-        path.write_text(standing_alone(found, str(path)))
-        _tell('%s shows it:\n%s\n' % (path, '\n'.join(commands(found[-1], str(path)))))
+        path.write_text(standing_alone(shown_programs, str(path)))
+        _tell('%s shows it:\n%s\n' % (path, '\n'.join(commands(shown_programs[-1], str(path)))))
 
 
 def _shortened(words: str) -> str:
@@ -106,13 +106,13 @@ def with_those_before(programs: List[Dict[str, Any]], kind: str) -> List[Dict[st
     size = len(before)
     while size:
         size = -(-size // 2)
-        at = 0
-        while at < len(before):
-            fewer = before[:at] + before[at + size:]
+        start = 0
+        while start < len(before):
+            fewer = before[:start] + before[start + size:]
             if fails(fewer + [last]):
                 before = fewer
             else:
-                at += size
+                start += size
         size = 0 if size == 1 else size
     return before + [last]
 

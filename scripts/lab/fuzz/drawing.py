@@ -63,13 +63,13 @@ class _Drawing:
     def _model(self) -> Dict[str, Any]:
         random = self.random
         branches: List[Dict[str, Any]] = []
-        for at in range(random.choice((1, 2, 2, 3))):
+        for number in range(random.choice((1, 2, 2, 3))):
             kind = random.choice(('weight', 'weight', 'gradient', 'gradient', 'gradient', 'dense', 'tied'))
             branch = {'block': 'Branch', 'kind': kind, 'rows': random.choice((1, 5, 12, 30, 61)),
                       'width': random.choice((1, 2, 5, 8)), 'uses': random.choice((1, 1, 1, 2))}
             if kind in ('gradient', 'dense') and random.random() < 0.4:
                 branch['block'] = 'HybridBranch'
-            same = [other for other in range(at) if branches[other]['kind'] in ('weight', 'gradient')
+            same = [other for other in range(number) if branches[other]['kind'] in ('weight', 'gradient')
                     and 'shared' not in branches[other]]
             if same and random.random() < 0.2:
                 other = random.choice(same)
@@ -166,9 +166,9 @@ class _Drawing:
     def _ranks(self) -> List[int]:
         return self.random.choice(([0], [1], [0, 1, 2, 3], [2, 3], [0, 1, 2, 3]))
 
-    def _place(self, *kinds: str) -> Optional[int]:
-        places = [param.place for param in self.params if param.kind in kinds]
-        return self.random.choice(places) if places else None
+    def _number(self, *kinds: str) -> Optional[int]:
+        numbers = [param.number for param in self.params if param.kind in kinds]
+        return self.random.choice(numbers) if numbers else None
 
     def _step(self) -> Dict[str, Any]:
         random, model = self.random, self.program['model']
@@ -198,7 +198,7 @@ class _Drawing:
 
     def _steps_ahead(self) -> Optional[Dict[str, Any]]:
         model = self.program['model']
-        if model['devices'] > 1 or model['add'] or self._place('weight', 'gradient') is None:
+        if model['devices'] > 1 or model['add'] or self._number('weight', 'gradient') is None:
             return None
         return {'do': 'steps ahead', 'seed': self._seed(), 'samples': self.random.choice((4, 9)),
                 'steps': self.random.choice((2, 4, 6))}
@@ -230,7 +230,7 @@ class _Drawing:
     def _multiplier(self) -> Dict[str, Any]:
         random = self.random
         decays = 'wd' in self.optimizer['options'] and random.random() < 0.4
-        return {'do': 'multiplier', 'place': random.choice(self.params).place,
+        return {'do': 'multiplier', 'number': random.choice(self.params).number,
                 'name': 'wd_mult' if decays else 'lr_mult', 'value': random.choice((0.0, 0.3, 1.0, 2.0))}
 
     def _grad_req(self) -> Optional[Dict[str, Any]]:
@@ -238,18 +238,18 @@ class _Drawing:
         if self.scheduled:
             return None
         if self.frozen and self.random.random() < 0.6:
-            place = self.frozen.pop(self.random.randrange(len(self.frozen)))
-            dense = self.params[place].kind not in ('weight', 'gradient')
-            return {'do': 'grad_req', 'place': place, 'value': 'add' if model['add'] and dense else 'write'}
+            number = self.frozen.pop(self.random.randrange(len(self.frozen)))
+            dense = self.params[number].kind not in ('weight', 'gradient')
+            return {'do': 'grad_req', 'number': number, 'value': 'add' if model['add'] and dense else 'write'}
         # MXNet makes no gradient of a bias where the weight beside it has none.
-        last = {param.branch: param.place for param in self.params}
-        places = [param.place for param in self.params if param.branch >= 0 and param.place not in self.frozen
-                  and (param.kind or param.place == last[param.branch])]
-        if not places:
+        last = {param.branch: param.number for param in self.params}
+        numbers = [param.number for param in self.params if param.branch >= 0 and param.number not in self.frozen
+                  and (param.kind or param.number == last[param.branch])]
+        if not numbers:
             return None
-        place = self.random.choice(places)
-        self.frozen.append(place)
-        return {'do': 'grad_req', 'place': place, 'value': 'null'}
+        number = self.random.choice(numbers)
+        self.frozen.append(number)
+        return {'do': 'grad_req', 'number': number, 'value': 'null'}
 
     def _evaluate(self) -> Dict[str, Any]:
         return {'do': 'evaluate', 'seed': self._seed(), 'samples': self.random.choice((1, 5, 20)),
@@ -269,7 +269,7 @@ class _Drawing:
         return {'do': 'load', 'slot': slot, 'what': self.slots[slot]}
 
     def _set(self) -> Dict[str, Any]:
-        return {'do': 'set', 'place': self.random.choice(self.params).place, 'seed': self._seed()}
+        return {'do': 'set', 'number': self.random.choice(self.params).number, 'seed': self._seed()}
 
     def _initialise(self) -> Optional[Dict[str, Any]]:
         if update_on_store(self.program):
@@ -278,31 +278,31 @@ class _Drawing:
                 'by_rank': self.random.random() < 0.7}
 
     def _read(self) -> Optional[Dict[str, Any]]:
-        place = self._place('gradient', 'dense', '')
-        if place is None:
+        number = self._number('gradient', 'dense', '')
+        if number is None:
             return None
         if not update_on_store(self.program) and self.random.random() < 0.3:
-            return {'do': 'read', 'place': place, 'ranks': [0, 1, 2, 3], 'write': True}
-        return {'do': 'read', 'place': place, 'ranks': self._ranks()}
+            return {'do': 'read', 'number': number, 'ranks': [0, 1, 2, 3], 'write': True}
+        return {'do': 'read', 'number': number, 'ranks': self._ranks()}
 
     def _repartition(self) -> Optional[Dict[str, Any]]:
-        place = self._place('weight', 'gradient')
-        return None if place is None else {'do': 'repartition', 'place': place,
+        number = self._number('weight', 'gradient')
+        return None if number is None else {'do': 'repartition', 'number': number,
                                            'partitions': self.random.choice((1, 2, 3, 5, 8))}
 
     def _prefetch(self) -> Optional[Dict[str, Any]]:
-        place = self._place('weight', 'gradient')
-        return None if place is None else {'do': 'prefetch', 'place': place, 'seed': self._seed(),
+        number = self._number('weight', 'gradient')
+        return None if number is None else {'do': 'prefetch', 'number': number, 'seed': self._seed(),
                                            'count': self.random.choice((1, 6, 20)),
                                            'after_step': self.random.random() < 0.3}
 
     def _hybridize(self) -> Optional[Dict[str, Any]]:
         branches = self.program['model']['branches']
-        at = self.random.randrange(len(branches))
-        if branches[at]['kind'] == 'weight':
+        branch = self.random.randrange(len(branches))
+        if branches[branch]['kind'] == 'weight':
             return None
-        part = '' if branches[at]['block'] == 'HybridBranch' and self.random.random() < 0.5 else '.table'
-        return {'do': 'hybridize', 'branch': at, 'part': part, 'on': self.random.random() < 0.8}
+        part = '' if branches[branch]['block'] == 'HybridBranch' and self.random.random() < 0.5 else '.table'
+        return {'do': 'hybridize', 'branch': branch, 'part': part, 'on': self.random.random() < 0.8}
 
     def _report(self) -> Dict[str, Any]:
         return {'do': 'report'}

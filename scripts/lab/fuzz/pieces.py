@@ -1,7 +1,7 @@
 """The pieces of training programs.
 
-Every program is a script of calls to what is here; the source of each piece that it needs is copied into the script
-(:mod:`lab.fuzz.script`), so the pieces name nothing but each other and what :data:`lab.fuzz.script.HEAD` imports.
+Every program is a script that calls these pieces. The source of each piece that it needs is copied into the script
+(:mod:`lab.fuzz.script`), so the pieces use only each other and the imports of :data:`lab.fuzz.script.HEAD`.
 """
 import contextlib
 import os
@@ -39,13 +39,13 @@ class Branch(gluon.Block):
             self.dense = gluon.nn.Dense(units, in_units=inputs, use_bias=bias, dtype=dtype)
 
     def forward(self, ids):
-        """Look up, as often as the table is used, and mix."""
-        found = self.table(ids)
+        """Look up rows, as often as the table is used, and mix them."""
+        embedded = self.table(ids)
         for more in range(1, self.uses):
-            found = found + self.table((ids + more) % self.rows) * more
+            embedded = embedded + self.table((ids + more) % self.rows) * more
         if self.back is not None:
-            found = self.back(found)
-        return self.dense(found.reshape((ids.shape[0], -1)))
+            embedded = self.back(embedded)
+        return self.dense(embedded.reshape((ids.shape[0], -1)))
 
 
 class HybridBranch(gluon.HybridBlock):
@@ -60,11 +60,11 @@ class HybridBranch(gluon.HybridBlock):
             self.dense = gluon.nn.Dense(units, in_units=WORDS * width, use_bias=bias, dtype=dtype)
 
     def hybrid_forward(self, F, ids):
-        """Look up, as often as the table is used, and mix."""
-        found = self.table(ids)
+        """Look up rows, as often as the table is used, and mix them."""
+        embedded = self.table(ids)
         for more in range(1, self.uses):
-            found = found + self.table(F.broadcast_mod(ids + more, F.full((1,), self.rows))) * more
-        return self.dense(F.reshape(found, (0, -1)))
+            embedded = embedded + self.table(F.broadcast_mod(ids + more, F.full((1,), self.rows))) * more
+        return self.dense(F.reshape(embedded, (0, -1)))
 
 
 class Net(gluon.Block):
@@ -74,11 +74,11 @@ class Net(gluon.Block):
         super().__init__(prefix='net_')
         self.branches, self.dtype = [], dtype
         with self.name_scope():
-            for place, (make, spec) in enumerate(branches):
+            for number, (make, spec) in enumerate(branches):
                 spec = dict(spec)
                 if 'shared' in spec:
                     spec['shared'] = self.branches[spec['shared']]
-                branch = make(units=units, dtype=dtype, bias=bias, prefix='branch%d_' % place, **spec)
+                branch = make(units=units, dtype=dtype, bias=bias, prefix='branch%d_' % number, **spec)
                 self.register_child(branch)
                 self.branches.append(branch)
             self.trunk = gluon.nn.Dense(4, in_units=units, activation='tanh', use_bias=bias, dtype=dtype,
@@ -91,15 +91,15 @@ class Net(gluon.Block):
 
 
 def make_net(job, *branches, devices=1, seed=0, **options):
-    """A net with values that depend on the seed and the place of each parameter only; its parameters, as a list.
+    """Return a net and the list of its parameters, whose values depend on the seed and their indices only.
 
-    MXNet alone has one device: gradients of several count twice where one of them had nothing to do in a step.
+    MXNet alone has one device: gradients of several devices count twice if one of them had no samples in a step.
     """
     net = Net(*branches, **options)
     contexts = [mx.cpu(number) for number in range(1 if job.alone else devices)]
     params = list(net.collect_params().values())
-    for place, param in enumerate(params):
-        values = np.random.RandomState(seed + place).normal(scale=0.3, size=param.shape).astype(param.dtype)
+    for number, param in enumerate(params):
+        values = np.random.RandomState(seed + number).normal(scale=0.3, size=param.shape).astype(param.dtype)
         param.initialize(ctx=contexts, init=mx.init.Zero())
         if param._stype == 'row_sparse':
             param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape,
@@ -144,10 +144,10 @@ class Job:
 
 
 def joint_batch(job, net, seed, samples, use, ids):
-    """Ids, targets and the samples that use it, for every branch."""
+    """Return the ids, the targets and the samples that use it, for every branch."""
     random = np.random.RandomState(seed)
-    found = []
-    for branch, how in zip(net.branches, use):
+    inputs = []
+    for branch, used_by in zip(net.branches, use):
         shape = (samples, WORDS)
         drawn = {'any': random.randint(0, branch.rows, shape),
                  'few': random.randint(0, max(1, branch.rows // 4), shape) + branch.rows // 2,
@@ -156,9 +156,9 @@ def joint_batch(job, net, seed, samples, use, ids):
         targets = random.normal(size=(samples, OUTPUTS))
         targets *= 1 + job.nudge * np.random.normal(size=targets.shape)
         taken = {'all': np.ones(samples, bool), 'none': np.zeros(samples, bool),
-                 'some': random.rand(samples) < 0.5}[how]
-        found.append((drawn, targets, taken))
-    return found
+                 'some': random.rand(samples) < 0.5}[used_by]
+        inputs.append((drawn, targets, taken))
+    return inputs
 
 
 def shares(job, seed, samples, split):
@@ -178,21 +178,21 @@ def is_stale(net, batch, everyone):
 
 
 def forward(net, batch, share):
-    """Yield branch, samples, predictions and targets of a worker's share, cut for its devices."""
+    """Return branch, samples, predictions and targets of a worker's share, divided among its devices."""
     contexts = net.out.weight.list_ctx()
-    found = []
+    parts = []
     for branch, (ids, targets, taken) in enumerate(batch):
         for context, part in zip(contexts, np.array_split(np.flatnonzero(taken & share), len(contexts))):
             if len(part):
                 output = net(branch, mx.nd.array(ids[part], ctx=context))
-                found.append((branch, part, output, mx.nd.array(targets[part], ctx=context, dtype=net.dtype)))
-    return found
+                parts.append((branch, part, output, mx.nd.array(targets[part], ctx=context, dtype=net.dtype)))
+    return parts
 
 
-def note_predictions(record, name, batch, found):
-    """Record predictions by sample; rows of NaN are those of other workers."""
+def note_predictions(record, name, batch, outputs):
+    """Record predictions by sample; samples of other workers have rows of NaN."""
     values = [np.full((len(ids), OUTPUTS), np.nan) for ids, _, _ in batch]
-    for branch, part, output, _ in found:
+    for branch, part, output, _ in outputs:
         values[branch][part] = output.asnumpy()
     record(name, np.concatenate(values))
 
@@ -206,11 +206,11 @@ def train(job, record, net, trainer, seed, samples, use, ids, split='even', by='
     for number in range(backwards):
         batch = joint_batch(job, net, seed + 1000 * number, samples, use, ids)
         with autograd.record():
-            found = forward(net, batch, everyone[job.rank])
-            losses = [((output - target) ** 2).sum() for _, _, output, target in found]
+            outputs = forward(net, batch, everyone[job.rank])
+            losses = [((output - target) ** 2).sum() for _, _, output, target in outputs]
         if losses:
             autograd.backward(losses)
-        note_predictions(record, 'predictions %d' % number, batch, found)
+        note_predictions(record, 'predictions %d' % number, batch, outputs)
         stale = is_stale(net, batch, everyone)
     if by == 'step':
         with skipping_stale(job, trainer):
@@ -224,7 +224,7 @@ def train(job, record, net, trainer, seed, samples, use, ids, split='even', by='
 
 
 def train_ahead(job, record, net, trainer, seed, samples, steps):
-    """Make steps with batches of which the rows of the next one are asked for ahead."""
+    """Make steps; the rows of each batch are prefetched during the step before it."""
     share = shares(job, seed, samples, 'even')[job.rank]
     batches = []
     for number in range(steps):
@@ -276,9 +276,9 @@ def evaluate(job, record, net, seed, samples, ids, ranks):
 def look(record, trainer, params):
     """Record the values of all parameters, as they would be saved, and the learning rate."""
     record('learning rate', np.array(trainer.learning_rate))
-    for place, param in enumerate(params):
+    for number, param in enumerate(params):
         # MXNet's own copies of tables are float32.
-        record('%d %s' % (place, param.name), param._reduce().tostype('default').asnumpy().astype(param.dtype))
+        record('%d %s' % (number, param.name), param._reduce().tostype('default').asnumpy().astype(param.dtype))
 
 
 def look_at_states(record, path):
@@ -324,14 +324,14 @@ def load(job, net, trainer, directory, slot, what):
     job.barrier()
 
 
-def set_value(job, params, place, seed):
+def set_value(job, params, number, seed):
     """Give one parameter new values in mid-training."""
     if job.alone:
         # MXNet alone then forgets all rows of other tables but the ones that were pulled last.
         whole = [(param, param._reduce()) for param in params if param._stype == 'row_sparse']
         for param, values in whole:
             param.set_data(values.astype(param.dtype))
-    param = params[place]
+    param = params[number]
     values = np.random.RandomState(seed).normal(scale=0.3, size=param.shape)
     if param._stype == 'row_sparse':
         param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape,
@@ -341,35 +341,35 @@ def set_value(job, params, place, seed):
 
 
 def initialise_anew(job, net, seed, by_rank):
-    """Initialise all parameters again, with worker 0's seed or with one of each worker's own."""
+    """Initialise all parameters again, with the same seed on all workers, or with a different seed on each."""
     mx.random.seed(seed + (job.rank if by_rank else 0))
     net.initialize(mx.init.Uniform(0.3), ctx=net.out.weight.list_ctx(), force_reinit=True)
 
 
-def read(job, params, place, ranks, write=False):
+def read(job, params, number, ranks, write=False):
     """Get the arrays of a dense parameter on some workers, and maybe write to them."""
     if job.alone or job.rank in [rank % job.size for rank in ranks]:
-        for array in params[place].list_data():
+        for array in params[number].list_data():
             if write:
                 array[:] = array * 0.5
 
 
-def repartition(job, trainer, params, place, partitions):
-    """Cut a table anew, if it is one on the servers by now."""
+def repartition(job, trainer, params, number, partitions):
+    """Change the number of partitions of a table, if it is on the servers by now."""
     if job.alone or not trainer._kv_initialized:
         return
     try:
-        trainer._kvstore.repartition(trainer._param2idx[params[place].name], partitions)
+        trainer._kvstore.repartition(trainer._param2idx[params[number].name], partitions)
     except mxhybrid.InputError as error:
         if 'has no table on the servers' not in str(error) and 'never initialised' not in str(error):
             raise
 
 
-def prefetch(job, params, place, seed, count, after_step=False):
-    """Ask for rows ahead, needed or not."""
+def prefetch(job, params, number, seed, count, after_step=False):
+    """Prefetch rows, needed or not."""
     if not job.alone:
-        ids = np.random.RandomState(seed + job.rank).randint(0, params[place].shape[0], count)
-        mxhybrid.prefetch(params[place], ids, after_step)
+        ids = np.random.RandomState(seed + job.rank).randint(0, params[number].shape[0], count)
+        mxhybrid.prefetch(params[number], ids, after_step)
 
 
 def slack_of(values, nudged):
@@ -383,28 +383,29 @@ def slack_of(values, nudged):
     return slack
 
 
-def differences(expected, found, slack, rtol, atol):
-    """Yield the values of a worker that are not as expected: name and explanation."""
+def differences(expected, values, slack, rtol, atol):
+    """Return the values of a worker that are not as expected: name and explanation."""
     wrong = []
-    for name, value in found.items():
-        wanted = expected.get(name)
-        if wanted is None:
+    for name, value in values.items():
+        expected_value = expected.get(name)
+        if expected_value is None:
             wrong.append((name, 'only in the job'))
             continue
-        if wanted.shape != value.shape or wanted.dtype != value.dtype:
-            wrong.append((name, '%s %s, not %s %s' % (value.shape, value.dtype, wanted.shape, wanted.dtype)))
+        if expected_value.shape != value.shape or expected_value.dtype != value.dtype:
+            wrong.append((name, '%s %s, not %s %s' % (value.shape, value.dtype, expected_value.shape,
+                                                      expected_value.dtype)))
             continue
         mine = ~np.isnan(value) if '/predictions' in name else np.ones(value.shape, bool)
-        value, wanted = value[mine].astype('float64'), wanted[mine].astype('float64')
-        same = np.isfinite(wanted)
+        value, expected_value = value[mine].astype('float64'), expected_value[mine].astype('float64')
+        same = np.isfinite(expected_value)
         if not np.array_equal(np.isfinite(value), same):
             wrong.append((name, 'not finite'))
             continue
-        value, wanted = value[same], wanted[same]
-        apart = np.abs(value - wanted) - (atol + rtol * np.abs(wanted) + slack.get(name, 0))
+        value, expected_value = value[same], expected_value[same]
+        apart = np.abs(value - expected_value) - (atol + rtol * np.abs(expected_value) + slack.get(name, 0))
         if (apart > 0).any():
-            at = int(np.argmax(apart))
-            wrong.append((name, '%.9g, not %.9g' % (value[at], wanted[at])))
+            worst = int(np.argmax(apart))
+            wrong.append((name, '%.9g, not %.9g' % (value[worst], expected_value[worst])))
     return wrong
 
 
@@ -415,7 +416,7 @@ class Record:
         self.values, self._event = {}, 0
 
     def at(self, event, what):
-        """An event begins."""
+        """Begin an event."""
         self._event = event
         self.values['%02d/begun' % event] = np.array(0)
 
@@ -424,11 +425,11 @@ class Record:
 
 
 def main(programs, rtol, atol):
-    """Run programs as this script's: note what MXNet alone finds, or compare with that."""
+    """Run the programs of a script: record the values of MXNet alone, or compare with them."""
     alone = '--mxnet' in sys.argv[1:]
     job, record = Job(alone), Record()
-    place = os.path.splitext(os.path.abspath(__file__))[0]
-    directory = place + ('.files-mxnet' if alone else '.files')
+    path = os.path.splitext(os.path.abspath(__file__))[0]
+    directory = path + ('.files-mxnet' if alone else '.files')
     os.makedirs(directory, exist_ok=True)
     for program in programs:
         record.values = {}
@@ -438,15 +439,15 @@ def main(programs, rtol, atol):
         job.nudge = 1e-7
         programs[-1](job, record, directory)
         slack = {'slack of ' + name: value for name, value in slack_of(values, record.values).items()}
-        np.savez(place + '.npz', **values, **slack)
+        np.savez(path + '.npz', **values, **slack)
         return
-    with np.load(place + '.npz') as file:
+    with np.load(path + '.npz') as file:
         expected = {name: value for name, value in file.items() if not name.startswith('slack of ')}
         slack = {name[len('slack of '):]: value for name, value in file.items() if name.startswith('slack of ')}
-    found = differences(expected, record.values, slack, rtol, atol)
-    for name, words in found[:5]:
+    wrong = differences(expected, record.values, slack, rtol, atol)
+    for name, words in wrong[:5]:
         print('worker %d, event %s: %s' % (job.rank, name, words), flush=True)
     job.barrier()
-    if found:
+    if wrong:
         sys.exit(1)
     print('worker %d: no difference' % job.rank, flush=True)

@@ -10,7 +10,7 @@ A program is a dict that JSON can hold::
      'asked': None, 'store': {'partitions': 2}, 'looks': True,
      'events': [{'do': 'step', 'seed': 5, 'samples': 9, 'use': ['all'], 'ids': 'any'}]}
 
-A branch may have ``'shared': 0``, the place of the branch whose table it uses.  ``asked`` is the Trainer's
+A branch may have ``'shared': 0``, the number of the branch whose table it uses.  ``asked`` is the Trainer's
 ``update_on_kvstore``.  ``looks`` says whether all values are compared after every event; else they are where the
 program evaluates, and at its end, so that a look does not refresh the rows of a worker.
 """
@@ -23,8 +23,8 @@ FLOAT32 = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta', 'dcasgd', '
 class Parameter(NamedTuple):
     """A parameter of a program's network."""
 
-    #: Place in ``net.collect_params()``.
-    place: int
+    #: Index in ``net.collect_params()``.
+    number: int
     #: 'weight', 'gradient', 'dense' or 'tied' for tables, '' for others.
     kind: str
     rows: int
@@ -33,16 +33,16 @@ class Parameter(NamedTuple):
 
 
 def parameters(model: Dict[str, Any]) -> List[Parameter]:
-    """All parameters of a model, in the order of ``net.collect_params()``."""
-    found: List[Parameter] = []
-    for at, branch in enumerate(model['branches']):
+    """Return all parameters of a model, in the order of ``net.collect_params()``."""
+    params: List[Parameter] = []
+    for number, branch in enumerate(model['branches']):
         if 'shared' not in branch:
-            found.append(Parameter(len(found), branch['kind'], branch['rows'], at))
+            params.append(Parameter(len(params), branch['kind'], branch['rows'], number))
         for _ in range(1 + bool(model['bias'])):
-            found.append(Parameter(len(found), '', 0, at))
+            params.append(Parameter(len(params), '', 0, number))
     for _ in range(2 * (1 + bool(model['bias']))):
-        found.append(Parameter(len(found), '', 0, -1))
-    return found
+        params.append(Parameter(len(params), '', 0, -1))
+    return params
 
 
 def has(program: Dict[str, Any], kind: str) -> bool:
@@ -55,12 +55,12 @@ def update_on_store(program: Dict[str, Any]) -> bool:
     return has(program, 'weight') or bool(program['asked'])
 
 
-def optimizer_of(program: Dict[str, Any], at: int) -> Dict[str, Any]:
-    """The optimizer after event number `at`, counted from 0."""
-    found = program['optimizer']
-    for event in program['events'][:at + 1]:
-        found = event.get('optimizer') or found
-    return found
+def optimizer_of(program: Dict[str, Any], number: int) -> Dict[str, Any]:
+    """Return the optimizer after event `number`, counted from 0."""
+    optimizer = program['optimizer']
+    for event in program['events'][:number + 1]:
+        optimizer = event.get('optimizer') or optimizer
+    return optimizer
 
 
 def tolerance(program: Dict[str, Any]) -> Tuple[float, float]:

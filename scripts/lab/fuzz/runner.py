@@ -66,12 +66,12 @@ class Side(NamedTuple):
 def run_all(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[Outcome]:
     """Run programs, those together that have the same job settings."""
     groups: Dict[str, List[int]] = {}
-    for at, program in enumerate(programs):
-        groups.setdefault(repr(sorted(program['job'].items())), []).append(at)
-    found: Dict[int, Outcome] = {}
-    for places in groups.values():
-        found.update(zip(places, run([programs[at] for at in places], alter)))
-    return [found[at] for at in range(len(programs))]
+    for number, program in enumerate(programs):
+        groups.setdefault(repr(sorted(program['job'].items())), []).append(number)
+    outcomes: Dict[int, Outcome] = {}
+    for numbers in groups.values():
+        outcomes.update(zip(numbers, run([programs[number] for number in numbers], alter)))
+    return [outcomes[number] for number in range(len(programs))]
 
 
 def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[Outcome]:
@@ -94,8 +94,8 @@ def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[O
             for name in names:
                 path = directory / (name + '.py')
                 path.write_text(alter(path.read_text()))
-        found = _run_side(directory, 'job', valid, programs[0]['job'])
-        return [_judge(program, expected[name], found.get(name)) for name, program in zip(names, programs)]
+        sides = _run_side(directory, 'job', valid, programs[0]['job'])
+        return [_judge(program, expected[name], sides.get(name)) for name, program in zip(names, programs)]
     finally:
         shutil.rmtree(str(directory), ignore_errors=True)
 
@@ -104,32 +104,32 @@ def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[O
 
 def _run_side(directory: Path, side: str, names: List[str], job: Optional[Dict[str, Any]]) -> Dict[str, Side]:
     """Run programs in one job, or, after one that ends it, in another."""
-    found: Dict[str, Side] = {}
+    sides: Dict[str, Side] = {}
     workers = job['workers'] if job else 1
     left = list(names)
     while left:
         (directory / ('programs.' + side)).write_text(json.dumps(left))
         for path in directory.glob('progress.%s.*' % side):
             path.unlink()
-        ended = _run_job(directory, side, job)
+        end_of_job = _run_job(directory, side, job)
         before = len(left)
         while left and (directory / ('%s.%s.%d.json' % (left[0], side, workers - 1))).exists():
             if not all((directory / ('%s.%s.%d.json' % (left[0], side, rank))).exists() for rank in range(workers)):
                 break
             name = left.pop(0)
-            found[name] = _read(directory, side, name, workers)
-        if ended is None:
+            sides[name] = _read(directory, side, name, workers)
+        if end_of_job is None:
             if left:
                 raise RuntimeError('the job ended well without %s' % left)
             break
         if left:
             name = left.pop(0)
-            found[name] = Side(_of_some(directory, side, name, ended), [])
+            sides[name] = Side(_of_some(directory, side, name, end_of_job), [])
         elif before:
             # All programs ran to their end, the job did not.
             last = names[-1]
-            found[last] = Side(ended._replace(words='at its end: ' + ended.words), found[last].values)
-    return found
+            sides[last] = Side(end_of_job._replace(words='at its end: ' + end_of_job.words), sides[last].values)
+    return sides
 
 
 def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> Any:
@@ -198,11 +198,11 @@ def _last_event(directory: Path, side: str) -> int:
 def _read(directory: Path, side: str, name: str, workers: int) -> Side:
     values, problems, mark = [], [], 'slack of '
     for rank in range(workers):
-        place = directory / ('%s.%s.%d' % (name, side, rank))
-        problems.append(json.loads(Path('%s.json' % place).read_text()))
-        with np.load('%s.npz' % place) as file:
+        path = directory / ('%s.%s.%d' % (name, side, rank))
+        problems.append(json.loads(Path('%s.json' % path).read_text()))
+        with np.load('%s.npz' % path) as file:
             values.append({key: file[key] for key in file})
-        os.unlink('%s.npz' % place)
+        os.unlink('%s.npz' % path)
     shutil.rmtree(str(directory / ('%s.%s.files' % (name, side))), ignore_errors=True)
     slack = {key[len(mark):]: float(value) for key, value in values[0].items() if key.startswith(mark)}
     values = [{key: value for key, value in each.items() if not key.startswith(mark)} for each in values]
@@ -221,23 +221,23 @@ def _event_of(name: str) -> int:
     return int(name.split('/')[0])
 
 
-def _judge(program: Dict[str, Any], expected: Side, found: Optional[Side]) -> Outcome:
+def _judge(program: Dict[str, Any], expected: Side, actual: Optional[Side]) -> Outcome:
     if expected.problem is not None:
         return expected.problem._replace(kind='invalid')
-    assert found is not None
+    assert actual is not None
     rtol, atol = tolerance(program)
     outcomes = []
-    for rank, values in enumerate(found.values):
+    for rank, values in enumerate(actual.values):
         for name, words in pieces.differences(expected.values[0], values, expected.slack, rtol, atol):
             outcomes.append(Outcome('differs', '%s on worker %d: %s' % (name, rank, words), _event_of(name)))
         for name, value in values.items():
             # Saved values have the same bits on all workers.
-            if re.match(r'\d+/\d', name) and not np.array_equal(value, found.values[0].get(name), equal_nan=True):
+            if re.match(r'\d+/\d', name) and not np.array_equal(value, actual.values[0].get(name), equal_nan=True):
                 outcomes.append(Outcome('workers differ', '%s on workers 0 and %d' % (name, rank), _event_of(name)))
-    if found.problem is not None:
-        outcomes.append(found.problem)
+    if actual.problem is not None:
+        outcomes.append(actual.problem)
     elif not outcomes:
-        missing = set(expected.values[0]) - {name for values in found.values for name in values}
+        missing = set(expected.values[0]) - {name for values in actual.values for name in values}
         if missing:
             outcomes.append(Outcome('differs', 'not in the job: %s' % sorted(missing)[0], _event_of(min(missing))))
     if not outcomes:

@@ -41,21 +41,21 @@ def _pieces(module: Any) -> Dict[str, Tuple[str, Set[str]]]:
 def needed(source: str, module: Any = pieces) -> List[str]:
     """Return the sources of all pieces of a module that a source names, directly or not, in their order."""
     known = _pieces(module)
-    wanted: Set[str] = set()
+    needed_names: Set[str] = set()
     left = _names(source) & set(known)
     while left:
         name = left.pop()
-        wanted.add(name)
-        left |= known[name][1] - wanted
-    return [known[name][0] for name in known if name in wanted]
+        needed_names.add(name)
+        left |= known[name][1] - needed_names
+    return [known[name][0] for name in known if name in needed_names]
 
 
 def _call(name: str, *positional: str, **keywords: Any) -> str:
     """A call, broken into lines."""
     words = list(positional) + ['%s=%r' % item for item in keywords.items()]
     line, lines = '%s(' % name, []
-    for at, word in enumerate(words):
-        word += ')' if at + 1 == len(words) else ', '
+    for position, word in enumerate(words):
+        word += ')' if position + 1 == len(words) else ', '
         if len(line) + len(word) > 102:
             lines.append(line.rstrip())
             line = _INDENT
@@ -84,7 +84,7 @@ def _net(program: Dict[str, Any]) -> str:
     return _call('net, params = make_net', 'job', *branches, seed=program['seed'] % 1000, **options)
 
 
-def _event(program: Dict[str, Any], at: int, event: Dict[str, Any]) -> List[str]:
+def _event(program: Dict[str, Any], number: int, event: Dict[str, Any]) -> List[str]:
     """Statements of an event."""
     arguments = {name: value for name, value in event.items() if name != 'do'}
     do = event['do']
@@ -100,9 +100,9 @@ def _event(program: Dict[str, Any], at: int, event: Dict[str, Any]) -> List[str]
     if do == 'attribute':
         return ['trainer.optimizer.%s = %r' % (event['name'], event['value'])]
     if do == 'multiplier':
-        return ['params[%d].%s = %r' % (event['place'], event['name'], event['value'])]
+        return ['params[%d].%s = %r' % (event['number'], event['name'], event['value'])]
     if do == 'grad_req':
-        return ['params[%d].grad_req = %r' % (event['place'], event['value'])]
+        return ['params[%d].grad_req = %r' % (event['number'], event['value'])]
     if do == 'evaluate':
         return [_call('evaluate', 'job', 'record', 'net', **arguments)]
     if do == 'save':
@@ -128,11 +128,11 @@ def _event(program: Dict[str, Any], at: int, event: Dict[str, Any]) -> List[str]
         return ['if job.rank == 0 and not job.alone and trainer._kvstore is not None:',
                 _INDENT + 'trainer._kvstore.report()']
     if do == 'trainer':
-        return _trainer(program, optimizer_of(program, at), event['store'])
+        return _trainer(program, optimizer_of(program, number), event['store'])
     if do == 'renew':
         return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', slot='renewed', what=['parameters']),
                 _net(program), *_requests(program),
-                *_trainer(program, optimizer_of(program, at), event['store']),
+                *_trainer(program, optimizer_of(program, number), event['store']),
                 _call('load', 'job', 'net', 'trainer', 'directory', slot='renewed', what=['parameters'])]
     raise ValueError('no event %r' % do)
 
@@ -147,10 +147,10 @@ def _requests(program: Dict[str, Any]) -> List[str]:
 def function(program: Dict[str, Any], name: str) -> str:
     """The program as a function."""
     lines = [_net(program), *_requests(program), *_trainer(program, program['optimizer'], program['store'])]
-    for at, event in enumerate(program['events'], 1):
-        lines.append('record.at(%d, %r)' % (at, event['do']))
-        lines += _event(program, at - 1, event)
-        if program['looks'] or event['do'] in ('evaluate',) or at == len(program['events']):
+    for number, event in enumerate(program['events'], 1):
+        lines.append('record.at(%d, %r)' % (number, event['do']))
+        lines += _event(program, number - 1, event)
+        if program['looks'] or event['do'] in ('evaluate',) or number == len(program['events']):
             lines.append('look(record, trainer, params)')
     body = '\n'.join(_INDENT + line for part in lines for line in part.split('\n'))
     return 'def %s(job, record, directory):\n%s\n' % (name, body)

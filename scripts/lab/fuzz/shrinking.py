@@ -43,18 +43,18 @@ def _first_of(simpler: Callable[[Program], Iterator[Program]], program: Program,
     """Take the first simpler program that fails, again and again."""
     while True:
         candidates = list(simpler(program))
-        found = [each for each, verdict in zip(candidates, fails(candidates)) if verdict] if candidates else []
-        if not found:
+        failing = [each for each, verdict in zip(candidates, fails(candidates)) if verdict] if candidates else []
+        if not failing:
             return program
-        program = found[0]
+        program = failing[0]
         tell(_describe(program))
 
 
 def _together(program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
     """Make all changes that leave a failure, as many as do so together."""
     changes = list(_changes(program))
-    for at in range(0, len(changes), _MOST):
-        some = changes[at:at + _MOST]
+    for first in range(0, len(changes), _MOST):
+        some = changes[first:first + _MOST]
         candidates = [_changed(program, [change]) for change in some]
         useful = [change for change, verdict in zip(some, fails(candidates)) if verdict]
         if not useful:
@@ -84,18 +84,18 @@ def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -
         size = max(1, -(-len(events) // pieces))
         cuts = [(start, min(len(events), start + size)) for start in range(0, len(events), size)]
         candidates = [_with(program, events=events[:start] + events[end:]) for start, end in cuts]
-        found = None
-        for at in range(0, len(candidates), _MOST):
-            verdicts = fails(candidates[at:at + _MOST])
-            failing = [number for number, verdict in enumerate(verdicts, at) if verdict]
+        shorter = None
+        for first in range(0, len(candidates), _MOST):
+            verdicts = fails(candidates[first:first + _MOST])
+            failing = [number for number, verdict in enumerate(verdicts, first) if verdict]
             if failing:
                 # Often all of these can go; else the first can.
                 gone = {event for number in failing for event in range(*cuts[number])}
                 both = _with(program, events=[event for each, event in enumerate(events) if each not in gone])
-                found = both if len(failing) > 1 and fails([both])[0] else candidates[failing[0]]
+                shorter = both if len(failing) > 1 and fails([both])[0] else candidates[failing[0]]
                 break
-        if found is not None:
-            program = found
+        if shorter is not None:
+            program = shorter
             pieces = max(2, min(pieces, len(program['events'])))
             tell('%d events' % len(program['events']))
         elif size == 1:
@@ -106,10 +106,10 @@ def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -
 
 def _simpler_structure(program: Program) -> Iterator[Program]:
     model = program['model']
-    for at in range(len(model['branches'])):
-        found = without_branch(program, at)
-        if found is not None:
-            yield found
+    for number in range(len(model['branches'])):
+        simpler = without_branch(program, number)
+        if simpler is not None:
+            yield simpler
     if model['bias']:
         yield _renumbered(program, dict(model, bias=False))
 
@@ -150,11 +150,11 @@ def _changes(program: Program) -> Iterator[Change]:
     for name, value in (('devices', 1), ('add', False), ('dtype', 'float32'), ('units', 1)):
         if model[name] != value:
             yield ('model', name), value
-    for at, branch in enumerate(model['branches']):
+    for number, branch in enumerate(model['branches']):
         for name, value in (('uses', 1), ('width', 1), ('rows', 5), ('block', 'Branch')):
-            common = 'shared' in branch or any(other.get('shared') == at for other in model['branches'])
+            common = 'shared' in branch or any(other.get('shared') == number for other in model['branches'])
             if branch[name] != value and (name != 'rows' or value < branch['rows']) and not (name != 'uses' and common):
-                yield ('model', 'branches', at, name), value
+                yield ('model', 'branches', number, name), value
     for setting in program['store']:
         yield ('store', setting), None
     if optimizer.get('scheduler'):
@@ -164,10 +164,10 @@ def _changes(program: Program) -> Iterator[Change]:
     for option in optimizer['options']:
         if option != 'learning_rate':
             yield ('optimizer', 'options', option), None
-    for at, event in enumerate(program['events']):
+    for number, event in enumerate(program['events']):
         for name, value in _simple_arguments(program, event):
             if name in event and event[name] != value and not (name in ('samples', 'steps') and event[name] < value):
-                yield ('events', at, name), value
+                yield ('events', number, name), value
     if program['asked'] is not None:
         yield ('asked',), False
     if not program['looks']:
@@ -183,49 +183,49 @@ def _simple_arguments(program: Program, event: Dict[str, Any]) -> Sequence[Tuple
             'read': (('write', None),), 'evaluate': (('samples', 5), ('ids', 'any'))}.get(event['do'], ())
 
 
-def without_branch(program: Program, at: int) -> Any:
+def without_branch(program: Program, number: int) -> Any:
     """The program without a branch; None where it must stay."""
     branches = program['model']['branches']
-    if len(branches) == 1 or any(branch.get('shared') == at for branch in branches):
+    if len(branches) == 1 or any(branch.get('shared') == number for branch in branches):
         return None
-    kept = copy.deepcopy(branches[:at] + branches[at + 1:])
-    for branch in kept:
-        if branch.get('shared', -1) > at:
+    branches_left = copy.deepcopy(branches[:number] + branches[number + 1:])
+    for branch in branches_left:
+        if branch.get('shared', -1) > number:
             branch['shared'] -= 1
-    found = _renumbered(program, dict(program['model'], branches=kept), at)
-    for event in found['events']:
+    shorter = _renumbered(program, dict(program['model'], branches=branches_left), number)
+    for event in shorter['events']:
         if 'use' in event:
-            del event['use'][at]
-        if event['do'] == 'hybridize' and event['branch'] > at:
+            del event['use'][number]
+        if event['do'] == 'hybridize' and event['branch'] > number:
             event['branch'] -= 1
-    return found
+    return shorter
 
 
 def _renumbered(program: Program, model: Dict[str, Any], gone: int = -2) -> Program:
     """The program with another model; events of parameters that it lacks are dropped."""
-    def names(made: Dict[str, Any], gone: int) -> List[Any]:
-        found, seen = [], {}  # type: ignore[var-annotated]
-        for param in parameters(made):
+    def names(model: Dict[str, Any], gone: int) -> List[Any]:
+        layers, seen = [], {}  # type: ignore[var-annotated]
+        for param in parameters(model):
             branch = param.branch + (param.branch >= gone >= 0)
             number = seen.get(branch, 0)
             seen[branch] = number + 1
-            tables = 1 if branch < 0 or 'shared' in made['branches'][param.branch] else 0
+            tables = 1 if branch < 0 or 'shared' in model['branches'][param.branch] else 0
             # Without bias there is every other one of the layers' parameters.
-            layer = number if number == 0 and not tables else 2 * number if not made['bias'] and tables else (
-                1 + 2 * (number - 1) if not made['bias'] else number)
-            found.append((branch, layer))
-        return found
+            layer = number if number == 0 and not tables else 2 * number if not model['bias'] and tables else (
+                1 + 2 * (number - 1) if not model['bias'] else number)
+            layers.append((branch, layer))
+        return layers
     old = names(program['model'], -2)
-    new = {name: place for place, name in enumerate(names(model, gone))}
-    found = _with(program, model=model)
+    new = {name: number for number, name in enumerate(names(model, gone))}
+    renumbered = _with(program, model=model)
     events = []
-    for event in found['events']:
-        if 'place' in event:
-            name = old[event['place']]
+    for event in renumbered['events']:
+        if 'number' in event:
+            name = old[event['number']]
             if name not in new:
                 continue
-            event['place'] = new[name]
+            event['number'] = new[name]
         if event['do'] == 'hybridize' and event['branch'] == gone:
             continue
         events.append(event)
-    return dict(found, events=events)
+    return dict(renumbered, events=events)

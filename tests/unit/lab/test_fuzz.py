@@ -92,7 +92,7 @@ def test_places_of_parameters_are_those_of_the_net(bias):
              {name: value for name, value in branch.items() if name != 'block'}) for branch in branches]
     _, params = pieces.make_net(pieces.Job(True), *made, bias=bias)
     known = parameters(model)
-    assert [param.place for param in known] == list(range(len(params)))
+    assert [param.number for param in known] == list(range(len(params)))
     for param, real in zip(known, params):
         assert bool(param.kind) == ('embedding' in real.name)
         assert ('branch%d_' % param.branch in real.name) == (param.branch >= 0)
@@ -104,14 +104,14 @@ def test_events_keep_their_parameters_when_a_branch_or_the_bias_goes():
     program = small()
     names = [param.name for param in pieces.make_net(pieces.Job(True), *[(pieces.Branch, {
         'kind': branch['kind'], 'rows': 12, 'width': 4}) for branch in program['model']['branches']])[1]]
-    program['events'] = [{'do': 'multiplier', 'place': place, 'name': 'lr_mult', 'value': place}
+    program['events'] = [{'do': 'multiplier', 'number': place, 'name': 'lr_mult', 'value': place}
                          for place in range(len(names))]
 
     def left(program):
         branches = [(pieces.Branch, {'kind': branch['kind'], 'rows': 12, 'width': 4})
                     for branch in program['model']['branches']]
         params = pieces.make_net(pieces.Job(True), *branches, bias=program['model']['bias'])[1]
-        return {names[event['value']]: params[event['place']].name for event in program['events']}
+        return {names[event['value']]: params[event['number']].name for event in program['events']}
     assert left(program) == {name: name for name in names}
     first, second = shrinking.without_branch(program, 1), shrinking.without_branch(program, 0)
     assert left(first) == {name: name for name in names if 'branch1' not in name}
