@@ -57,7 +57,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
   const RowRequest& request = view.shared->requests[local.request];
   const uint32_t version = request.version, flags = request.flags;
   const uint32_t* bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
-  const int32_t* local_ids = view.memory.at<int32_t>(table.worker_layout.request_local_ids[local.request]);
+  const int32_t* local_ids = view.memory.at<int32_t>(table.worker_layout.request_ids[local.request]);
   uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();

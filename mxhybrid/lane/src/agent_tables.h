@@ -134,7 +134,7 @@ struct Agent::Table {
   RowList pushed(uint32_t worker, uint32_t part) const {
     const Memory& memory = views[worker].memory;
     const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
-    return {memory.at<int32_t>(worker_layout.push_local_ids) + first,
+    return {memory.at<int32_t>(worker_layout.push_ids) + first,
             memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first};
   }
 };

@@ -34,11 +34,11 @@ WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
   push_bounds = layout.reserve(bounds);
   for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.reserve(bounds);
   layout.align_to_page();
-  push_local_ids = layout.reserve(local_ids);
+  push_ids = layout.reserve(local_ids);
   push_rows = layout.reserve(shape.rows * shape.row_bytes());
   for (int i = 0; i < kMaxRowRequests; ++i) {
     layout.align_to_page();
-    request_local_ids[i] = layout.reserve(local_ids);
+    request_ids[i] = layout.reserve(local_ids);
     request_slots[i] = layout.reserve(local_ids);
   }
   size = layout.size();

@@ -203,8 +203,8 @@ struct WorkerTable {
 /// Offsets in the memory of a worker for a table.  Rows stand in the order of their partitions and, within a partition,
 /// of their local ids: those of partition p are at bounds[p] to bounds[p + 1] - 1.  Bounds are uint32, local ids int32.
 struct WorkerTableLayout {
-  size_t push_bounds = 0, push_local_ids = 0, push_rows = 0;
-  size_t request_bounds[kMaxRowRequests] = {}, request_local_ids[kMaxRowRequests] = {},
+  size_t push_bounds = 0, push_ids = 0, push_rows = 0;
+  size_t request_bounds[kMaxRowRequests] = {}, request_ids[kMaxRowRequests] = {},
          request_slots[kMaxRowRequests] = {};
   size_t size = 0;
 

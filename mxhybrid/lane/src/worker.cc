@@ -191,7 +191,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   if (table.pushed_last) table.pushed_before = table.pushed_last;
   table.pushed_last = count;
   uint32_t* bounds = table.memory.at<uint32_t>(layout.push_bounds);
-  int32_t* local_ids = table.memory.at<int32_t>(layout.push_local_ids);
+  int32_t* local_ids = table.memory.at<int32_t>(layout.push_ids);
   char* to = table.memory.at<char>(layout.push_rows);
   if (shape.partitions() == 1) {
     split(shape, ids, count, bounds, local_ids, nullptr);
@@ -230,7 +230,7 @@ int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t f
   request.flags = flags;
   request.order.resize(count);
   split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.request_bounds[handle]),
-        table.memory.at<int32_t>(table.layout.request_local_ids[handle]), request.order.data());
+        table.memory.at<int32_t>(table.layout.request_ids[handle]), request.order.data());
   shared.version = request.version;
   shared.flags = flags;
   if (!table.pull_agents.empty()) {
@@ -298,7 +298,7 @@ bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
 void Worker::write(Table& table, int handle, char* out) {
   PostedRequest& request = table.requests[handle];
   const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.request_bounds[handle]);
-  const int32_t* local_ids = table.memory.at<int32_t>(table.layout.request_local_ids[handle]);
+  const int32_t* local_ids = table.memory.at<int32_t>(table.layout.request_ids[handle]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.request_slots[handle]);
   const size_t row_bytes = table.shape.row_bytes();
   const bool rounded = table.shape.halves && !(request.flags & kUncached);
