@@ -14,14 +14,16 @@ from ..base.errors import JobError
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
 _VERSION = 13
 
-#: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` of ``src/api.cc``.
+#: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
+StoreFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _U32, _I64, _U64, _POINTER, _INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
 _NUMBERS = ctypes.POINTER(_U32)
 _SHAPE = [_U64, _U32, _U32, _INT, _U32, _NUMBERS]
+_DYNAMIC_SHAPE = [_U32, _U32, _INT, _U32, _U32, _NUMBERS]
 _POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
 _COUNTS = ctypes.POINTER(_U64)
 _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
@@ -38,6 +40,10 @@ _FUNCTIONS = {
     'agent_connect': (_INT, [_POINTER, _U32, _INT]),
     'agent_add_worker': (_INT, [_POINTER, _U32, _INT]),
     'agent_add_table': (_INT, [_POINTER, _U32] + _SHAPE),
+    'agent_add_dynamic_table': (_INT, [_POINTER, _U32] + _DYNAMIC_SHAPE + [
+        _U32, ctypes.c_double, _U64, _U32, _U64, _U64, _INT, ctypes.c_char_p, _U64]),
+    'agent_with_store': (_INT, [_POINTER, _U32, _U32, StoreFunction]),
+    'worker_add_dynamic_table': (_INT, [_POINTER, _U32] + _DYNAMIC_SHAPE),
     'agent_table': (_INT, [_POINTER, _U32]),
     'agent_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
     'agent_drop_table': (_INT, [_POINTER, _U32]),

@@ -73,10 +73,11 @@ void Agent::add_worker(uint32_t worker, int descriptor) {
   workers_.at(worker) = Memory(descriptor, sizeof(WorkerBlock));
 }
 
-void Agent::add_table(uint32_t number, const TableShape& shape) {
+std::shared_ptr<Agent::Table> Agent::new_table(uint32_t number, const TableShape& shape) {
   std::vector<uint8_t> handled;
   for (uint32_t owner : shape.owners) handled.push_back(membership_.handler(host_, owner) == number_);
-  auto table = std::make_shared<Table>(number, shape, number_, handled);
+  const uint32_t workers = static_cast<uint32_t>(workers_.size());
+  auto table = std::make_shared<Table>(number, shape, number_, handled, workers);
   uint64_t remote_rows = 0;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     Part part;
@@ -85,18 +86,37 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
     part.is_owned = part.owner == number_;
     part.first_slot = remote_rows;
     if (part.is_owned) {
-      part.shard = table->memory.at<char>(table->layout.shards[i]);
+      if (!shape.dynamic) part.shard = table->memory.at<char>(table->layout.shards[i]);
       part.pushes.resize(membership_.worker_counts.size());
     } else if (part.handled) {
-      remote_rows += shape.rows_of(i);
+      if (!shape.dynamic) remote_rows += shape.rows_of(i);
       table->owners[part.owner].part = i;
     }
     table->parts.push_back(std::move(part));
   }
   table->slots = Memory(std::max<uint64_t>(1, remote_rows) * sizeof(uint32_t));
   table->slots.close_descriptor();  // only this process maps it
-  if (std::find(handled.begin(), handled.end(), true) != handled.end()) table->views.resize(workers_.size());
-  for (WorkerView& view : table->views) view.posted.resize(table->owners.empty() ? 0 : kMaxRowRequests, kFirst);
+  if (shape.dynamic) table->key_cache = std::make_unique<KeyCache>(shape.batch_rows, workers);
+  if (std::find(handled.begin(), handled.end(), true) != handled.end()) table->views.resize(workers);
+  for (WorkerView& view : table->views) {
+    view.posted.resize(shape.dynamic || !table->owners.empty() ? kMaxRowRequests : 0, kFirst);
+    if (shape.dynamic) view.regions.resize(kMaxRowRequests, WorkerView::kNoRegion);
+  }
+  return table;
+}
+
+void Agent::add_table(uint32_t number, const TableShape& shape) {
+  std::shared_ptr<Table> table = new_table(number, shape);
+  std::lock_guard<std::mutex> lock(mutex_);
+  tables_[number] = std::move(table);
+}
+
+void Agent::add_dynamic_table(uint32_t number, const TableShape& shape,
+                              const std::function<RowStoreOptions(uint32_t part)>& stores) {
+  std::shared_ptr<Table> table = new_table(number, shape);
+  for (uint32_t i = 0; i < shape.partitions(); ++i) {
+    if (table->parts[i].is_owned) table->parts[i].store = std::make_unique<RowStore>(stores(i));
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = std::move(table);
 }
@@ -172,6 +192,13 @@ Agent::Peer& Agent::peer(uint32_t number) {
 char* Agent::shard(uint32_t number, uint32_t part) {
   std::lock_guard<std::mutex> lock(mutex_);
   return owned_part(number, part).shard;
+}
+
+void Agent::with_store(uint32_t number, uint32_t part, const std::function<void(RowStore&)>& use) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Part& partition = owned_part(number, part);
+  if (!partition.store) throw std::runtime_error("table " + std::to_string(number) + " is not a dynamic table");
+  use(*partition.store);
 }
 
 void Agent::set_rule(uint32_t number, uint32_t part, const Rule& rule) {

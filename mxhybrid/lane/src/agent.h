@@ -21,6 +21,7 @@
 #include "channel_relay.h"
 #include "membership.h"
 #include "rows.h"
+#include "row_store.h"
 #include "agent_allreduce.h"
 #include "update.h"
 
@@ -50,6 +51,9 @@ class Agent {
   void add_worker(uint32_t worker, int descriptor);
   /// Add a table, before any worker attaches to it.
   void add_table(uint32_t number, const TableShape& shape);
+  /// Add a dynamic table; `stores` gives the options of the row store of each partition that this agent owns.
+  void add_dynamic_table(uint32_t number, const TableShape& shape,
+                         const std::function<RowStoreOptions(uint32_t part)>& stores);
   /// Return the memory of a table, which has the layout AgentTableLayout.
   int table_descriptor(uint32_t number);
   /// Return a copy of that descriptor, which the caller closes.  Called once for each worker of the host; then the
@@ -70,6 +74,9 @@ class Agent {
 
   /// Return the rows of a partition that this agent owns.
   char* shard(uint32_t number, uint32_t part);
+  /// Call a function with the row store of a partition of a dynamic table that this agent owns.  No other work is done
+  /// meanwhile.
+  void with_store(uint32_t number, uint32_t part, const std::function<void(RowStore&)>& use);
   /// Set the rule for pushes to a partition from now on.
   void set_rule(uint32_t number, uint32_t part, const Rule& rule);
   /// Set the memory of optimizer state number `slot`, rows of `row_bytes` bytes, which stays.
@@ -99,6 +106,7 @@ class Agent {
   struct Table;
   struct Peer;
 
+  std::shared_ptr<Table> new_table(uint32_t number, const TableShape& shape);
   void serve();
   void send_bye();
   void receive(Peer& peer);
@@ -110,15 +118,22 @@ class Agent {
   bool too_many_pulls(Table& table, uint32_t peer);
   bool start_requests(Table& table);
   bool start_request(Table& table, const LocalRequest& waiting);  // false if the request waits for room
+  void start_keyed_request(Table& table, const LocalRequest& waiting);
   bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
   void accept_round(Table& table);
   void clear_cache(Table& table);
+  template <typename Id>
   void forward_push(Table& table, uint32_t part);
   void update(Table& table, uint32_t part);
+  template <typename Id>
+  void update_with(Table& table, uint32_t part);
   uint32_t apply(Table& table, uint32_t part, const std::vector<RowList>& lists);
+  uint32_t apply(Table& table, uint32_t part, const std::vector<KeyedRowList>& lists);
   void answer_pulls(Table& table);
-  void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& local_ids,
+  void answer_own_pull(Table& table, const IncomingPull& pull);
+  void read_rows(const Table& table, const IncomingPull& pull, char* rows);
+  void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const void* ids, uint32_t count,
                  char* to, uint64_t mark = 0);
   void note_version(Table& table, uint64_t number, const OutgoingPull& pull);
   bool publish(Table& table);

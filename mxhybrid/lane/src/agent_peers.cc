@@ -27,20 +27,22 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
           agent.membership_.worker_counts[host] == 0) {
         throw std::runtime_error("a push to a partition of another server");
       }
-      if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
+      if (header.count > shape.max_rows_of(header.part, agent.membership_.worker_counts[host])) {
+        throw std::runtime_error("a push of too many rows");
+      }
       if (part.pushes[host].size() >= kMaxPushesAhead) {
         throw std::runtime_error("too many pushes before other hosts have sent theirs");
       }
       push.count = header.count;
-      push.local_ids = Buffer(header.count * sizeof(int32_t));
+      push.ids = Buffer(header.count * shape.id_bytes());
       push.rows = Buffer(header.count * shape.wire_row_bytes(false));
-      segments[0] = {push.local_ids.data(), push.local_ids.size()};
+      segments[0] = {push.ids.data(), push.ids.size()};
       segments[1] = {push.rows.data(), push.rows.size()};
       return;
     }
     case Message::kPull:
       if (!part.is_owned) throw std::runtime_error("a pull from a partition of another server");
-      if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a pull of too many rows");
+      if (header.count > shape.max_rows_of(header.part, 1)) throw std::runtime_error("a pull of too many rows");
       if (agent.too_many_pulls(table, number)) throw std::runtime_error("too many pulls at a time");
       pull.peer = number;
       pull.part = header.part;
@@ -48,8 +50,8 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       pull.count = header.count;
       pull.flags = header.flags;
       pull.number = header.number;
-      pull.local_ids = Buffer(header.count * sizeof(int32_t));
-      segments[0] = {pull.local_ids.data(), pull.local_ids.size()};
+      pull.ids = Buffer(header.count * shape.id_bytes());
+      segments[0] = {pull.ids.data(), pull.ids.size()};
       return;
     case Message::kRows: {
       auto entry = table.outgoing_pulls.find(header.number);
@@ -88,7 +90,7 @@ void Agent::Peer::end(const Header& header) {
   const TableShape& shape = table.shape;
   switch (header.kind) {
     case Message::kPush:
-      if (!well_formed(push.local_ids.as<int32_t>(), push.count, shape.rows_of(header.part))) {
+      if (!well_formed(shape, header.part, push.ids.as<void>(), push.count)) {
         throw std::runtime_error("a push with malformed local ids");
       }
       if (shape.halves) {
@@ -99,7 +101,7 @@ void Agent::Peer::end(const Header& header) {
       agent.queue_push(table, header.part, agent.membership_.agent_hosts[number], std::move(push));
       return;
     case Message::kPull:
-      if (!well_formed(pull.local_ids.as<int32_t>(), pull.count, shape.rows_of(header.part))) {
+      if (!well_formed(shape, header.part, pull.ids.as<void>(), pull.count)) {
         throw std::runtime_error("a pull with malformed local ids");
       }
       table.incoming_pulls.push_back(std::move(pull));

@@ -52,6 +52,10 @@ bool Agent::start_requests(Table& table) {
 }
 
 bool Agent::start_request(Table& table, const LocalRequest& waiting) {
+  if (table.shape.dynamic) {
+    start_keyed_request(table, waiting);
+    return true;
+  }
   LocalRequest local = waiting;
   const WorkerView& view = table.views[local.worker];
   const RowRequest& request = view.shared->requests[local.request];
@@ -91,20 +95,18 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     const Part& partition = table.parts[part];
     if (!partition.is_remote()) continue;
     if (flags & kFence) {
-      if (!fenced[partition.owner]) send_pull(table, part, version, kFence, missing, nullptr);
+      if (!fenced[partition.owner]) send_pull(table, part, version, kFence, nullptr, 0, nullptr);
       fenced[partition.owner] = 1;
       continue;
     }
     const uint32_t first = bounds[part], count = bounds[part + 1] - first;
-    if (bounds[part + 1] < first || bounds[part + 1] > shape.rows ||
-        !well_formed(local_ids + first, count, shape.rows_of(part))) {
+    if (!table.is_valid(bounds, part, view.memory, table.worker_layout.request_ids[local.request])) {
       throw std::runtime_error("a worker of this host requested rows with malformed local ids");
     }
     if (count == 0) continue;
     if (flags & kUncached) {
-      missing.assign(local_ids + first, local_ids + first + count);
       for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.uncached_rows + i;
-      send_pull(table, part, version, kUncached, missing,
+      send_pull(table, part, version, kUncached, local_ids + first, count,
                 table.memory.at<char>(table.layout.uncached) + table.uncached_rows * row_bytes);
       table.uncached_rows += count;
       continue;
@@ -122,16 +124,91 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
       slots[first + i] = cached_slots[local_id] - 1;
     }
     if (missing.empty()) continue;
-    send_pull(table, part, version, 0, missing, table.memory.at<char>(table.layout.cache) + first_slot * row_bytes);
+    send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
+              table.memory.at<char>(table.layout.cache) + first_slot * row_bytes);
   }
   local.last_pull = pulls_sent_;
   table.started_requests.push_back(local);
   return true;
 }
 
-void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags,
-                      const std::vector<int32_t>& local_ids, char* to, uint64_t mark) {
-  const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(local_ids.size());
+void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
+  LocalRequest local = waiting;
+  WorkerView& view = table.views[local.worker];
+  const RowRequest& request = view.shared->requests[local.request];
+  const uint32_t version = request.version, flags = request.flags;
+  const uint32_t* bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
+  const int64_t* keys = view.memory.at<int64_t>(table.worker_layout.request_ids[local.request]);
+  uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
+  const TableShape& shape = table.shape;
+  KeyCache& cache = *table.key_cache;
+  char* const cached_rows = table.memory.at<char>(table.layout.cache);
+  std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
+  std::vector<int64_t> missing;
+  uint64_t num_rows = 0;
+  for (uint32_t part = 0; part < shape.partitions(); ++part) {
+    const Part& partition = table.parts[part];
+    if (!partition.handled) continue;
+    if (flags & kFence) {
+      if (partition.is_remote() && !fenced[partition.owner]) {
+        send_pull(table, part, version, kFence, nullptr, 0, nullptr);
+        fenced[partition.owner] = 1;
+      }
+      continue;
+    }
+    if (!table.is_valid(bounds, part, view.memory, table.worker_layout.request_ids[local.request])) {
+      throw std::runtime_error("a worker of this host requested rows with malformed keys");
+    }
+    num_rows += bounds[part + 1] - bounds[part];
+  }
+  if (num_rows > shape.batch_rows) throw std::runtime_error("a worker of this host requested too many rows");
+  if (num_rows > 0) {
+    cache.make_room(static_cast<uint32_t>(num_rows), [&](uint32_t region) { return table.region_in_use(region); });
+    view.regions[local.request] = cache.region();
+  }
+  for (uint32_t part = 0; num_rows > 0 && part < shape.partitions(); ++part) {
+    const uint32_t first = bounds[part], count = bounds[part + 1] - first;
+    if (!table.parts[part].handled || count == 0) continue;
+    if (flags & kUncached) {
+      const uint32_t first_slot = cache.take(count);
+      for (uint32_t i = 0; i < count; ++i) slots[first + i] = first_slot + i;
+      send_pull(table, part, version, kUncached, keys + first, count, cached_rows + first_slot * shape.row_bytes());
+      continue;
+    }
+    missing.clear();
+    uint32_t first_slot = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto [slot, is_new] = cache.slot_of(keys[first + i]);
+      slots[first + i] = slot;
+      if (!is_new) continue;
+      if (missing.empty()) first_slot = slot;
+      missing.push_back(keys[first + i]);
+    }
+    if (missing.empty()) continue;
+    send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
+              cached_rows + first_slot * shape.row_bytes());
+  }
+  local.last_pull = pulls_sent_;
+  table.started_requests.push_back(local);
+}
+
+void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const void* ids, uint32_t count,
+                      char* to, uint64_t mark) {
+  const uint32_t owner = table.parts[part].owner;
+  const uint64_t number = mark | ++pulls_sent_;
+  Buffer sent_ids(count * table.shape.id_bytes());
+  if (count) std::memcpy(sent_ids.data(), ids, sent_ids.size());
+  OutgoingPull& pull = table.outgoing_pulls[number];
+  pull.peer = owner;
+  pull.part = part;
+  pull.version = version;
+  pull.count = count;
+  pull.flags = flags;
+  pull.to = to;
+  if (owner == number_) {
+    table.incoming_pulls.push_back({owner, part, version, count, flags, number, std::move(sent_ids)});
+    return;
+  }
   auto message = std::make_unique<OutgoingMessage>();
   Header& header = message->header;
   header.kind = Message::kPull;
@@ -140,17 +217,9 @@ void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t fla
   header.part = part;
   header.count = count;
   header.version = version;
-  header.number = mark | ++pulls_sent_;
-  message->buffers[0] = Buffer(count * sizeof(int32_t));
-  if (count) std::memcpy(message->buffers[0].data(), local_ids.data(), count * sizeof(int32_t));
+  header.number = number;
+  message->buffers[0] = std::move(sent_ids);
   message->segments[0] = {message->buffers[0].data(), message->buffers[0].size()};
-  OutgoingPull& pull = table.outgoing_pulls[header.number];
-  pull.peer = owner;
-  pull.part = part;
-  pull.version = version;
-  pull.count = count;
-  pull.flags = flags;
-  pull.to = to;
   peer(owner).connection.send(std::move(message));
 }
 
@@ -172,6 +241,14 @@ bool Agent::complete_requests(Table& table) {
 void Agent::clear_cache(Table& table) {
   if (!table.started_requests.empty()) {
     throw std::runtime_error("a worker of this host pushed before its row requests were completed");
+  }
+  if (table.shape.dynamic) {
+    const size_t row_bytes = table.shape.row_bytes();
+    table.key_cache->begin_round([&](uint32_t region) { return table.region_in_use(region); },
+                                 [&](uint64_t first, uint64_t count) {
+                                   table.memory.discard(table.layout.cache + first * row_bytes, count * row_bytes);
+                                 });
+    return;
   }
   uint32_t* slots = table.slots.at<uint32_t>(0);
   for (uint64_t row : table.cached) slots[row] = 0;
@@ -201,8 +278,11 @@ void Agent::answer_pulls(Table& table) {
       ++i;
       continue;
     }
-    const bool uncached = pull.flags & kUncached;
-    const size_t row_bytes = shape.row_bytes(), wire_bytes = shape.wire_row_bytes(uncached);
+    if (pull.peer == number_) {
+      answer_own_pull(table, pull);
+      table.incoming_pulls.erase(table.incoming_pulls.begin() + i);
+      continue;
+    }
     auto message = std::make_unique<OutgoingMessage>();
     message->header.kind = Message::kRows;
     message->header.flags = pull.flags;
@@ -210,25 +290,54 @@ void Agent::answer_pulls(Table& table) {
     message->header.part = pull.part;
     message->header.count = pull.count;
     message->header.number = pull.number;
-    message->buffers[0] = Buffer(pull.count * wire_bytes);
+    message->buffers[0] = Buffer(pull.count * shape.wire_row_bytes(pull.flags & kUncached));
     char* rows = message->buffers[0].data();
-    const int32_t* local_ids = pull.local_ids.as<int32_t>();
-    if (wire_bytes == row_bytes) {
-      gather(part.shard, local_ids, pull.count, row_bytes, rows);
-    } else {
-      for (uint32_t k = 0; k < pull.count; ++k) {
-        if (k + kPrefetchedRows < pull.count) {
-          __builtin_prefetch(part.shard + local_ids[k + kPrefetchedRows] * row_bytes);
-        }
-        narrow(reinterpret_cast<const float*>(part.shard + local_ids[k] * row_bytes),
-               reinterpret_cast<uint16_t*>(rows + k * wire_bytes), shape.width);
-      }
-    }
+    read_rows(table, pull, rows);
     message->segments[0] = {rows, message->buffers[0].size()};
     message->sent = [unanswered = table.unanswered[pull.peer]] { --*unanswered; };
     peer(pull.peer).connection.send(std::move(message));
     table.incoming_pulls.erase(table.incoming_pulls.begin() + i);
   }
+}
+
+void Agent::read_rows(const Table& table, const IncomingPull& pull, char* rows) {
+  const TableShape& shape = table.shape;
+  const Part& part = table.parts[pull.part];
+  const size_t row_bytes = shape.row_bytes(), wire_bytes = shape.wire_row_bytes(pull.flags & kUncached);
+  if (shape.dynamic) {
+    const int64_t* keys = pull.ids.as<int64_t>();
+    if (wire_bytes == row_bytes) {
+      part.store->read(keys, pull.count, rows);
+      return;
+    }
+    Buffer full(pull.count * row_bytes);
+    part.store->read(keys, pull.count, full.data());
+    narrow(full.as<float>(), reinterpret_cast<uint16_t*>(rows), static_cast<size_t>(pull.count) * shape.width);
+    return;
+  }
+  const int32_t* local_ids = pull.ids.as<int32_t>();
+  if (wire_bytes == row_bytes) {
+    gather(part.shard, local_ids, pull.count, row_bytes, rows);
+    return;
+  }
+  for (uint32_t k = 0; k < pull.count; ++k) {
+    if (k + kPrefetchedRows < pull.count) __builtin_prefetch(part.shard + local_ids[k + kPrefetchedRows] * row_bytes);
+    narrow(reinterpret_cast<const float*>(part.shard + local_ids[k] * row_bytes),
+           reinterpret_cast<uint16_t*>(rows + k * wire_bytes), shape.width);
+  }
+}
+
+void Agent::answer_own_pull(Table& table, const IncomingPull& pull) {
+  auto outgoing = table.outgoing_pulls.find(pull.number);
+  char* const to = outgoing->second.to;
+  const TableShape& shape = table.shape;
+  table.parts[pull.part].store->read(pull.ids.as<int64_t>(), pull.count, to);
+  if (shape.halves && !(pull.flags & kUncached)) {
+    // Other hosts get rounded rows, and all workers have to see the same values.
+    float* values = reinterpret_cast<float*>(to);
+    round_to_half(values, values, static_cast<size_t>(pull.count) * shape.width);
+  }
+  table.outgoing_pulls.erase(outgoing);
 }
 
 }  // namespace lane

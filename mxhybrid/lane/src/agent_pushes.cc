@@ -26,24 +26,24 @@ void Agent::accept_round(Table& table) {
   const uint32_t parts = table.shape.partitions();
   for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
     const uint32_t* bounds = table.bounds_of(worker);
-    bool is_valid = bounds[0] == 0 && bounds[parts] <= table.shape.rows;
+    bool is_valid = bounds[0] == 0 && bounds[parts] <= table.shape.max_rows();
     for (uint32_t part = 0; is_valid && part < parts; ++part) {
-      is_valid = bounds[part] <= bounds[part + 1];
-      if (!is_valid || !table.parts[part].handled) continue;
-      const RowList list = table.pushed(worker, part);
-      is_valid = well_formed(list.local_ids, list.count, table.shape.rows_of(part));
+      is_valid = table.parts[part].handled
+                     ? table.is_valid(bounds, part, table.views[worker].memory, table.worker_layout.push_ids)
+                     : bounds[part] <= bounds[part + 1];
     }
     if (!is_valid) throw std::runtime_error("a worker of this host pushed rows with malformed local ids");
   }
   ++table.rounds;
   clear_cache(table);
   for (uint32_t part = 0; part < parts; ++part) {
-    if (table.parts[part].is_remote()) forward_push(table, part);
+    if (!table.parts[part].is_remote()) continue;
+    table.shape.dynamic ? forward_push<int64_t>(table, part) : forward_push<int32_t>(table, part);
   }
   for (auto& [agent, owner] : table.owners) {  // early enough for one more round in the meantime
     if (owner.is_queried || reached(owner.version + kMaxPushesAhead - 2, table.rounds)) continue;
     owner.is_queried = true;
-    send_pull(table, owner.part, table.rounds, kFence, {}, nullptr, kProgressQuery);
+    send_pull(table, owner.part, table.rounds, kFence, nullptr, 0, nullptr, kProgressQuery);
   }
 }
 
@@ -56,30 +56,31 @@ void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull
   if (reached(version, owner.version)) owner.version = version;
 }
 
+template <typename Id>
 void Agent::forward_push(Table& table, uint32_t part) {
   const TableShape& shape = table.shape;
   auto message = std::make_unique<OutgoingMessage>();
-  std::vector<RowList> lists;
+  std::vector<RowListOf<Id>> lists;
   uint32_t max_rows = 0;
   for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
-    lists.push_back(table.pushed(worker, part));
+    lists.push_back(table.pushed<Id>(worker, part));
     max_rows += lists.back().count;
   }
   uint32_t count = max_rows;
   bool reads_workers = false;
   if (lists.size() == 1 && !shape.halves) {  // sent from the worker's memory
-    message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].local_ids));
+    message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].ids));
     message->segments[1].data = const_cast<char*>(lists[0].rows);
     reads_workers = true;
   } else {
     const size_t row_bytes = shape.wire_row_bytes(false);
-    message->buffers[0] = Buffer(max_rows * sizeof(int32_t));
+    message->buffers[0] = Buffer(max_rows * sizeof(Id));
     message->buffers[1] = Buffer(max_rows * row_bytes);
-    int32_t* local_ids = message->buffers[0].as<int32_t>();
+    Id* ids = message->buffers[0].as<Id>();
     char* rows = message->buffers[1].data();
     count = 0;
-    table.merger.each(lists, [&](int32_t local_id, const char* row) {
-      local_ids[count] = local_id;
+    table.merger.each(lists, [&](Id id, const char* row) {
+      ids[count] = id;
       if (shape.halves) {
         narrow(reinterpret_cast<const float*>(row), reinterpret_cast<uint16_t*>(rows + count * row_bytes), shape.width);
       } else {
@@ -90,7 +91,7 @@ void Agent::forward_push(Table& table, uint32_t part) {
     message->segments[0].data = message->buffers[0].data();
     message->segments[1].data = rows;
   }
-  message->segments[0].size = count * sizeof(int32_t);
+  message->segments[0].size = count * sizeof(Id);
   message->segments[1].size = count * shape.wire_row_bytes(false);
   message->header.kind = Message::kPush;
   message->header.table = table.number;
@@ -111,30 +112,37 @@ void Agent::queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed
 }
 
 void Agent::update(Table& table, uint32_t number) {
+  table.shape.dynamic ? update_with<int64_t>(table, number) : update_with<int32_t>(table, number);
+}
+
+template <typename Id>
+void Agent::update_with(Table& table, uint32_t number) {
   Part& part = table.parts[number];
-  std::vector<RowList> local_lists, lists;
-  for (uint32_t worker = 0; worker < table.views.size(); ++worker) local_lists.push_back(table.pushed(worker, number));
-  Buffer local_ids, rows;
+  std::vector<RowListOf<Id>> local_lists, lists;
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
+    local_lists.push_back(table.pushed<Id>(worker, number));
+  }
+  Buffer ids, rows;
   const bool is_local_only = std::all_of(part.pushes.begin(), part.pushes.end(),
                                  [](const std::deque<Pushed>& queue) { return queue.empty(); });
   if (local_lists.size() > 1 && !is_local_only) {
     // Other hosts sum their workers' rows first, too, so sums do not depend on the host of a partition.
     uint32_t max_rows = 0, count = 0;
-    for (const RowList& list : local_lists) max_rows += list.count;
-    local_ids = Buffer(max_rows * sizeof(int32_t));
+    for (const RowListOf<Id>& list : local_lists) max_rows += list.count;
+    ids = Buffer(max_rows * sizeof(Id));
     rows = Buffer(max_rows * table.merger.row_bytes());
-    table.merger.each(local_lists, [&](int32_t local_id, const char* row) {
-      local_ids.as<int32_t>()[count] = local_id;
+    table.merger.each(local_lists, [&](Id id, const char* row) {
+      ids.as<Id>()[count] = id;
       std::memcpy(rows.data() + count++ * table.merger.row_bytes(), row, table.merger.row_bytes());
     });
-    local_lists = {{local_ids.as<int32_t>(), rows.data(), count}};
+    local_lists = {{ids.as<Id>(), rows.data(), count}};
   }
   for (uint32_t host = 0; host < part.pushes.size(); ++host) {
     if (host == host_) {
       lists.insert(lists.end(), local_lists.begin(), local_lists.end());
     } else if (!part.pushes[host].empty()) {
       const Pushed& pushed = part.pushes[host].front();
-      lists.push_back({pushed.local_ids.as<int32_t>(), pushed.rows.data(), pushed.count});
+      lists.push_back({pushed.ids.as<Id>(), pushed.rows.data(), pushed.count});
     }
   }
   const int64_t begin = observer_ ? now() : 0;
@@ -179,12 +187,12 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
     case RuleKind::kCallback: {
       uint32_t max_rows = 0;
       for (const RowList& list : lists) max_rows += list.count;
-      Buffer local_ids(max_rows * sizeof(int32_t)), rows(max_rows * row_bytes);
+      Buffer ids(max_rows * sizeof(int32_t)), rows(max_rows * row_bytes);
       table.merger.each(lists, [&](int32_t local_id, const char* row) {
-        local_ids.as<int32_t>()[touched] = local_id;
+        ids.as<int32_t>()[touched] = local_id;
         std::memcpy(rows.data() + touched++ * row_bytes, row, row_bytes);
       });
-      callback_(table.number, number, {local_ids.as<int32_t>(), rows.data(), touched});
+      callback_(table.number, number, {ids.as<int32_t>(), rows.data(), touched});
       return touched;
     }
     default:
@@ -203,6 +211,38 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
                                part.state[1] ? part.state[1] + local_id * part.state_bytes[1] : nullptr},
                       row, table.shape.width});
   });
+  return touched;
+}
+
+uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<KeyedRowList>& lists) {
+  Part& part = table.parts[number];
+  const Rule& rule = part.rule;
+  uint32_t touched = 0;
+  switch (rule.kind) {
+    case RuleKind::kIgnore:
+      return touched;
+    case RuleKind::kAssign:
+    case RuleKind::kAssignState:
+      table.merger.each(lists, [&](int64_t key, const char* row) {
+        if (rule.kind == RuleKind::kAssign) {
+          part.store->assign(&key, row, 1);
+        } else {
+          part.store->assign_state(rule.slot, &key, row, 1);
+        }
+        ++touched;
+      });
+      return touched;
+    default:
+      break;
+  }
+  if (kernel(rule.kind, table.shape.dtype) == nullptr) {
+    throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) +
+                             "' cannot update a dynamic table of " +
+                             kDtypeNames[static_cast<uint32_t>(table.shape.dtype)]);
+  }
+  part.store->begin_update(rule);
+  table.merger.each(lists, [&](int64_t key, const char* row) { touched += part.store->update_row(key, row); });
+  part.store->end_update();
   return touched;
 }
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "agent.h"
+#include "key_cache.h"
+#include "row_store.h"
 
 namespace lane {
 
@@ -27,7 +29,7 @@ constexpr uint64_t kProgressQuery = uint64_t(1) << 63;
 
 struct Agent::Pushed {
   uint32_t count;
-  Buffer local_ids, rows;
+  Buffer ids, rows;
 };
 
 struct Agent::RemoteOwner {
@@ -42,6 +44,8 @@ struct Agent::Part {
 
   // If this agent owns the partition.
   char* shard = nullptr;
+  /// The rows and optimizer state, instead of `shard` and `state`, of a partition of a dynamic table.
+  std::unique_ptr<RowStore> store;
   Rule rule;
   char* state[2] = {nullptr, nullptr};
   size_t state_bytes[2] = {0, 0};
@@ -62,6 +66,9 @@ struct Agent::WorkerView {
   uint32_t activity = kFirst;
   /// RowRequest::posted of each request; empty if this agent serves no requests, see TableShape.
   std::vector<uint32_t> posted;
+  /// In a dynamic table: the region of the cache from which each request takes its slots; kNoRegion for none.
+  std::vector<uint32_t> regions;
+  static constexpr uint32_t kNoRegion = UINT32_MAX;
 };
 
 struct Agent::OutgoingPull {
@@ -71,11 +78,12 @@ struct Agent::OutgoingPull {
   Buffer halves;  // rows that arrive as float16
 };
 
+/// A pull of another agent or, in a dynamic table, of this agent from its own partition, for workers of its host.
 struct Agent::IncomingPull {
   uint32_t peer, part, version, count;
   uint8_t flags;
   uint64_t number;
-  Buffer local_ids;
+  Buffer ids;
 };
 
 struct Agent::LocalRequest {
@@ -85,10 +93,11 @@ struct Agent::LocalRequest {
 };
 
 struct Agent::Table {
-  Table(uint32_t number, const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled)
+  Table(uint32_t number, const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled,
+        uint32_t workers)
       : number(number),
         shape(shape),
-        layout(shape, agent, handled),
+        layout(shape, agent, handled, workers),
         worker_layout(shape),
         memory(layout.size),
         shared(memory.at<AgentTable>(0)),
@@ -118,6 +127,7 @@ struct Agent::Table {
   Memory slots;
   std::vector<uint64_t> cached;
   uint32_t num_cached = 0, cached_before = 0;
+  std::unique_ptr<KeyCache> key_cache;  // of a dynamic table, in which slots, cached and uncached requests are unused
   uint32_t uncached_rows = 0;
   std::vector<LocalRequest> uncached_requests;  // requests that use uncached rows
   bool pull_waiting = false;                    // a copy of the flag in `shared`
@@ -131,11 +141,29 @@ struct Agent::Table {
 
   uint32_t* bounds_of(uint32_t worker) const { return views[worker].memory.at<uint32_t>(worker_layout.push_bounds); }
   /// Return the rows that a worker pushed to a partition in the current round.
-  RowList pushed(uint32_t worker, uint32_t part) const {
+  template <typename Id>
+  RowListOf<Id> pushed(uint32_t worker, uint32_t part) const {
     const Memory& memory = views[worker].memory;
     const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
-    return {memory.at<int32_t>(worker_layout.push_ids) + first,
+    return {memory.at<Id>(worker_layout.push_ids) + first,
             memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first};
+  }
+  /// Return whether the ids of a partition in a push or request of a worker are well formed.
+  bool is_valid(const uint32_t* bounds, uint32_t part, const Memory& memory, size_t ids) const {
+    return bounds[part] <= bounds[part + 1] && bounds[part + 1] <= shape.max_rows() &&
+           well_formed(shape, part, memory.at<const void>(ids + bounds[part] * shape.id_bytes()),
+                       bounds[part + 1] - bounds[part]);
+  }
+  /// Return whether a request that was not released has slots in a region of the cache of a dynamic table.
+  bool region_in_use(uint32_t region) const {
+    for (const WorkerView& view : views) {
+      for (uint32_t i = 0; i < view.regions.size(); ++i) {
+        if (view.regions[i] == region && !reached(view.shared->requests[i].released.load(), view.posted[i])) {
+          return true;
+        }
+      }
+    }
+    return false;
   }
 };
 

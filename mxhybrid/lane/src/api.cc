@@ -55,6 +55,14 @@ TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, u
   return shape;
 }
 
+TableShape dynamic_shape_of(uint32_t width, uint32_t dtype, int halves, uint32_t batch_rows, uint32_t parts,
+                            const uint32_t* owners) {
+  TableShape shape = shape_of(0, width, dtype, halves, parts, owners);
+  shape.dynamic = true;
+  shape.batch_rows = batch_rows;
+  return shape;
+}
+
 /// A delivery of rows: the completion thread of a worker writes them to memory of an array.
 struct Delivery {
   Worker* worker;
@@ -114,7 +122,7 @@ void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, ui
   return guarded([&]() -> void* {
     return new Agent(number, membership_of(agents, hosts, num_hosts, workers),
                     [callback](uint32_t table, uint32_t part, const lane::RowList& list) {
-                      callback(table, part, list.count, list.local_ids, list.rows);
+                      callback(table, part, list.count, list.ids, list.rows);
                     },
                     [failed](const std::string& why) { failed(why.c_str()); });
   }, nullptr);
@@ -133,6 +141,40 @@ int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t w
                         uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
     static_cast<Agent*>(agent)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+    return 0;
+  }, -1);
+}
+/// Add a dynamic table; `stores` has the options of the row stores, the same for all partitions except that partition p
+/// has the subdirectory `p` of the directory.
+int lane_agent_add_dynamic_table(void* agent, uint32_t number, uint32_t width, uint32_t dtype, int halves,
+                                 uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t initializer,
+                                 double value, uint64_t seed, uint32_t admit, uint64_t capacity, uint64_t expire_after,
+                                 int evict_rarest, const char* directory, uint64_t resident_bytes) {
+  return guarded([&] {
+    const TableShape shape = dynamic_shape_of(width, dtype, halves, batch_rows, parts, owners);
+    static_cast<Agent*>(agent)->add_dynamic_table(number, shape, [&](uint32_t part) {
+      lane::RowStoreOptions options;
+      options.dtype = shape.dtype;
+      options.width = width;
+      options.initializer = static_cast<lane::InitializerKind>(initializer);
+      options.value = value;
+      options.seed = seed;
+      options.admit = admit;
+      options.capacity = capacity;
+      options.expire_after = expire_after;
+      options.evict_rarest = evict_rarest != 0;
+      if (*directory) options.directory = std::string(directory) + "/" + std::to_string(part);
+      options.resident_bytes = resident_bytes;
+      return options;
+    });
+    return 0;
+  }, -1);
+}
+using StoreFunction = void (*)(void* store);
+/// Call a function with the row store of a partition of a dynamic table, while the agent does nothing else.
+int lane_agent_with_store(void* agent, uint32_t number, uint32_t part, StoreFunction function) {
+  return guarded([&] {
+    static_cast<Agent*>(agent)->with_store(number, part, [&](lane::RowStore& store) { function(&store); });
     return 0;
   }, -1);
 }
@@ -232,6 +274,14 @@ int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t
                           uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+  }, -1);
+}
+/// Do the same for a dynamic table.
+int lane_worker_add_dynamic_table(void* worker, uint32_t number, uint32_t width, uint32_t dtype, int halves,
+                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners) {
+  return guarded([&] {
+    return static_cast<Worker*>(worker)->add_table(
+        number, dynamic_shape_of(width, dtype, halves, batch_rows, parts, owners));
   }, -1);
 }
 int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descriptor) {

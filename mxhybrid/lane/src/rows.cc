@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "row_store.h"
+
 namespace lane {
 namespace {
 
@@ -65,22 +67,55 @@ void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t
   }
 }
 
+void split(const TableShape& shape, const int64_t* keys, uint32_t count, uint32_t* bounds, int64_t* result,
+           uint32_t* order) {
+  const uint32_t parts = shape.partitions();
+  std::vector<uint32_t> next(parts + 1, 0), part_of(count);
+  for (uint32_t i = 0; i < count; ++i) ++next[(part_of[i] = partition_of(keys[i], parts)) + 1];
+  for (uint32_t part = 0; part < parts; ++part) next[part + 1] += next[part];
+  std::memcpy(bounds, next.data(), (parts + 1) * sizeof *bounds);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t position = next[part_of[i]]++;
+    result[position] = keys[i];
+    if (order != nullptr) order[position] = i;
+  }
+}
+
 void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count) {
   if (count == 0) return;
-  bool sorted = ids[0] >= 0 && static_cast<uint64_t>(ids[count - 1]) < shape.rows;
+  bool sorted = shape.dynamic || (ids[0] >= 0 && static_cast<uint64_t>(ids[count - 1]) < shape.rows);
   for (uint32_t i = 1; i < count; ++i) sorted &= ids[i] > ids[i - 1];
+  if (shape.dynamic) {
+    if (!sorted) {
+      throw std::runtime_error(std::to_string(count) +
+                               " keys of a dynamic table are not sorted or not unique: sum repeated rows and sort them "
+                               "first");
+    }
+    if (count > shape.batch_rows) {
+      throw std::runtime_error(std::to_string(count) + " keys are too many for a dynamic table with batch_rows=" +
+                               std::to_string(shape.batch_rows) + ": raise batch_rows, or use a smaller batch");
+    }
+    return;
+  }
   if (sorted) return;
   throw std::runtime_error(std::to_string(count) + " row ids for a table of " + std::to_string(shape.rows) +
                            " rows are not sorted, not unique or out of range: sum repeated rows and sort them first");
 }
 
-bool well_formed(const int32_t* local_ids, uint32_t count, uint64_t rows) {
+bool well_formed(const TableShape& shape, uint32_t part, const int32_t* local_ids, uint32_t count) {
   int64_t last = -1;
   for (uint32_t i = 0; i < count; ++i) {
     if (local_ids[i] <= last) return false;
     last = local_ids[i];
   }
-  return last < static_cast<int64_t>(rows);
+  return last < static_cast<int64_t>(shape.rows_of(part));
+}
+
+bool well_formed(const TableShape& shape, uint32_t part, const int64_t* keys, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if ((i > 0 && keys[i] <= keys[i - 1]) || partition_of(keys[i], shape.partitions()) != part) return false;
+  }
+  return true;
 }
 
 void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to) {

@@ -7,11 +7,21 @@
 
 #include <climits>
 
+#include "key_cache.h"
+
 namespace lane {
 
-AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled) {
+AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled,
+                                   uint32_t workers) {
   Layout layout;
   layout.reserve(sizeof(AgentTable));
+  if (shape.dynamic) {
+    layout.align_to_page();
+    cache = uncached = layout.reserve(KeyCache::max_slots(shape.batch_rows, workers) * shape.row_bytes());
+    shards.resize(shape.partitions());
+    size = layout.size();
+    return;
+  }
   uint64_t remote_rows = 0;
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     if (handled[part] && shape.owners[part] != agent) remote_rows += shape.rows_of(part);
@@ -30,16 +40,16 @@ AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, cons
 WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
   Layout layout;
   layout.reserve(sizeof(WorkerTable));
-  const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), local_ids = shape.rows * sizeof(int32_t);
+  const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), ids = shape.max_rows() * shape.id_bytes();
   push_bounds = layout.reserve(bounds);
   for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.reserve(bounds);
   layout.align_to_page();
-  push_ids = layout.reserve(local_ids);
-  push_rows = layout.reserve(shape.rows * shape.row_bytes());
+  push_ids = layout.reserve(ids);
+  push_rows = layout.reserve(shape.max_rows() * shape.row_bytes());
   for (int i = 0; i < kMaxRowRequests; ++i) {
     layout.align_to_page();
-    request_ids[i] = layout.reserve(local_ids);
-    request_slots[i] = layout.reserve(local_ids);
+    request_ids[i] = layout.reserve(ids);
+    request_slots[i] = layout.reserve(shape.max_rows() * sizeof(uint32_t));
   }
   size = layout.size();
 }

@@ -82,7 +82,11 @@ constexpr int kMaxRowRequests = 8;
 ///
 /// Workers wait only for agents that take part in their operation.  Therefore an agent that handles no partition of a
 /// table maps no worker's memory for it and takes no rounds of it, and an agent that handles no partition of another
-/// host's agents reads no row requests.
+/// host's agents reads no row requests of a table.  Rows of a dynamic table are always requested.
+///
+/// A dynamic table has rows for int64 keys that were pushed, and only their owners hold rows.  `rows` is 0.
+/// `partition_of` in row_store.h gives the partition of a key; a key has no local id.  Where a table has the local ids
+/// of rows, a dynamic table has their keys.
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;
@@ -92,8 +96,19 @@ struct TableShape {
   bool halves = false;
   /// The number of the agent that owns each partition.
   std::vector<uint32_t> owners;
+  bool dynamic = false;
+  /// The most rows of a worker in one push or request of a dynamic table.
+  uint32_t batch_rows = 0;
 
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
+  /// The most rows of a worker in one push or request.
+  uint64_t max_rows() const { return dynamic ? batch_rows : rows; }
+  /// The most rows that `workers` workers together push to a partition, or that one of them requests from it.
+  uint64_t max_rows_of(uint32_t part, uint32_t workers) const {
+    return dynamic ? uint64_t{batch_rows} * workers : rows_of(part);
+  }
+  /// Bytes of a local id or of a key.
+  size_t id_bytes() const { return dynamic ? sizeof(int64_t) : sizeof(int32_t); }
   uint64_t rows_of(uint32_t part) const { return (rows - part + partitions() - 1) / partitions(); }
   size_t row_bytes() const { return width * size_of(dtype); }
   /// Bytes of a row between hosts.
@@ -143,15 +158,17 @@ struct AgentTable {
 
 /// Offsets in the memory of an agent for a table.
 struct AgentTableLayout {
-  /// The cache: slots with rows of remote partitions, as of the pushes that all workers of this host have made.
+  /// The cache: slots with rows of remote partitions, as of the pushes that all workers of this host have made.  In a
+  /// dynamic table: of all partitions that the agent handles, in regions, see key_cache.h.
   size_t cache = 0;
-  /// Slots of uncached pulls, which no other request reads.
+  /// Slots of uncached pulls, which no other request reads.  In a dynamic table they are slots of the cache.
   size_t uncached = 0;
-  /// The rows of each partition that this agent owns.
+  /// The rows of each partition that this agent owns, except in a dynamic table.
   std::vector<size_t> shards;
   size_t size = 0;
 
-  AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled);
+  /// `workers` is the number of workers of the host.
+  AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled, uint32_t workers);
 };
 
 // ---------------------------------------------------------------------------------------------- a worker's memory
@@ -178,7 +195,7 @@ enum PullFlags : uint32_t {
 
 /// A request of a worker for rows.
 ///
-/// The worker writes `version`, `flags`, bounds and local ids, and then adds 1 to `posted`.  An agent writes the slots,
+/// The worker writes `version`, `flags`, bounds and ids, and then adds 1 to `posted`.  An agent writes the slots,
 /// then the rows, and then sets its `completed` to `posted`.  From then on the rows in these slots stay, until the
 /// worker sets `released` to `posted`.
 struct RowRequest {
@@ -201,7 +218,8 @@ struct WorkerTable {
 };
 
 /// Offsets in the memory of a worker for a table.  Rows stand in the order of their partitions and, within a partition,
-/// of their local ids: those of partition p are at bounds[p] to bounds[p + 1] - 1.  Bounds are uint32, local ids int32.
+/// of their ids: those of partition p are at bounds[p] to bounds[p + 1] - 1.  Bounds are uint32, ids are local ids
+/// (int32) or keys (int64).
 struct WorkerTableLayout {
   size_t push_bounds = 0, push_ids = 0, push_rows = 0;
   size_t request_bounds[kMaxRowRequests] = {}, request_ids[kMaxRowRequests] = {},

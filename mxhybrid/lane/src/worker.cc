@@ -44,10 +44,10 @@ struct Worker::Table {
   const WorkerTableLayout layout;
   Memory memory;
   WorkerTable* const shared;
-  /// For each partition: the position of the agent of this host that handles it, whether that agent owns it, and the
-  /// offset of its rows there if so.
+  /// For each partition: the position of the agent of this host that handles it, whether that agent owns it and shares
+  /// its rows, and the offset of its rows there if so.
   std::vector<uint32_t> handlers;
-  std::vector<uint8_t> owned;
+  std::vector<uint8_t> readable;
   std::vector<size_t> shards;
   size_t cache[kMaxLocalAgents] = {}, uncached[kMaxLocalAgents] = {};
   std::vector<AgentView> views;
@@ -101,9 +101,11 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
     const uint32_t agent = membership_.handler(host_, owner);
     const uint32_t index = position(agent);
     table->handlers.push_back(index);
-    table->owned.push_back(agent == owner);
+    // Rows of a dynamic table are requested from all agents.
+    const bool is_readable = agent == owner && !shape.dynamic;
+    table->readable.push_back(is_readable);
     push_agents.insert(index);
-    if (agent != owner) pull_agents.insert(index);
+    if (!is_readable) pull_agents.insert(index);
   }
   table->push_agents.assign(push_agents.begin(), push_agents.end());
   table->pull_agents.assign(pull_agents.begin(), pull_agents.end());
@@ -117,7 +119,7 @@ void Worker::attach(uint32_t number, uint32_t agent, int descriptor) {
   const uint32_t index = position(agent);
   std::vector<uint8_t> handled;
   for (uint32_t handler : table->handlers) handled.push_back(handler == index);
-  const AgentTableLayout layout(table->shape, agent, handled);
+  const AgentTableLayout layout(table->shape, agent, handled, membership_.worker_counts[host_]);
   AgentView& view = table->views.at(index);
   view.memory = Memory(descriptor, layout.size);
   view.shared = view.memory.at<AgentTable>(0);
@@ -191,14 +193,14 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   if (table.pushed_last) table.pushed_before = table.pushed_last;
   table.pushed_last = count;
   uint32_t* bounds = table.memory.at<uint32_t>(layout.push_bounds);
-  int32_t* local_ids = table.memory.at<int32_t>(layout.push_ids);
+  void* const to_ids = table.memory.at<void>(layout.push_ids);
   char* to = table.memory.at<char>(layout.push_rows);
   if (shape.partitions() == 1) {
-    split(shape, ids, count, bounds, local_ids, nullptr);
+    split(shape, ids, count, bounds, to_ids, nullptr);
     if (count) std::memcpy(to, rows, count * row_bytes);
   } else {
     table.order.resize(count);
-    split(shape, ids, count, bounds, local_ids, table.order.data());
+    split(shape, ids, count, bounds, to_ids, table.order.data());
     for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i * row_bytes, rows + table.order[i] * row_bytes, row_bytes);
   }
   ++table.pushes;
@@ -230,7 +232,7 @@ int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t f
   request.flags = flags;
   request.order.resize(count);
   split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.request_bounds[handle]),
-        table.memory.at<int32_t>(table.layout.request_ids[handle]), request.order.data());
+        table.memory.at<void>(table.layout.request_ids[handle]), request.order.data());
   shared.version = request.version;
   shared.flags = flags;
   if (!table.pull_agents.empty()) {
@@ -306,19 +308,19 @@ void Worker::write(Table& table, int handle, char* out) {
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
     const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
     const AgentView& view = table.views[agent];
-    const bool is_local = table.owned[part];
-    const char* from = view.memory.at<char>(is_local                        ? table.shards[part]
+    const bool is_readable = table.readable[part];
+    const char* from = view.memory.at<char>(is_readable                        ? table.shards[part]
                                             : request.flags & kUncached ? table.uncached[agent]
                                                                         : table.cache[agent]);
     for (uint32_t i = first; i < last; ++i) {
       if (i + kPrefetchedRows < last) {
         const size_t ahead =
-            is_local ? static_cast<uint32_t>(local_ids[i + kPrefetchedRows]) : slots[i + kPrefetchedRows];
+            is_readable ? static_cast<uint32_t>(local_ids[i + kPrefetchedRows]) : slots[i + kPrefetchedRows];
         __builtin_prefetch(from + ahead * row_bytes);
       }
-      const size_t row = is_local ? static_cast<uint32_t>(local_ids[i]) : slots[i];
+      const size_t row = is_readable ? static_cast<uint32_t>(local_ids[i]) : slots[i];
       char* to = out + request.order[i] * row_bytes;
-      if (is_local && rounded) {
+      if (is_readable && rounded) {
         // Other hosts get rounded rows, and all workers have to see the same values.
         round_to_half(reinterpret_cast<const float*>(from + row * row_bytes), reinterpret_cast<float*>(to),
                       table.shape.width);

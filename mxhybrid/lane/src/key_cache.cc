@@ -1,0 +1,116 @@
+#include "key_cache.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace lane {
+namespace {
+
+/// A region is used until it has this many times the slots of the largest request, for each worker.
+constexpr uint64_t kRequestsCached = 4;
+/// The fewest slots of a region that are used before another one.
+constexpr uint64_t kFewSlots = 1024;
+/// Memory is given back if a round used this many times the slots of the round before.
+constexpr uint32_t kUnusualGrowth = 4;
+/// The binary logarithm of the smallest size of the hash table, which is at most half full.
+constexpr int kSmallestSize = 11;
+
+}  // namespace
+
+KeyCache::KeyCache(uint32_t batch_rows, uint32_t workers)
+    : batch_rows_(batch_rows), workers_(workers), written_(kMaxRowRequests * workers + 1, 0) {
+  if (max_slots(batch_rows, workers) > UINT32_MAX - 1) {
+    throw std::runtime_error("batch_rows=" + std::to_string(batch_rows) + " is too large for a host with " +
+                             std::to_string(workers) + " workers: give at most " +
+                             std::to_string((UINT32_MAX - 1) / written_.size()));
+  }
+  forget();
+}
+
+void KeyCache::forget() {
+  count_ = 0;
+  if (slots_.size() > (size_t{1} << kSmallestSize) || slots_.empty()) {
+    // The table grows again, in few steps, if the next round needs it.
+    shift_ = 64 - kSmallestSize;
+    while (used_ * 2 > (size_t{1} << (64 - shift_))) --shift_;
+  }
+  const size_t size = size_t{1} << (64 - shift_);
+  if (size != slots_.size()) {
+    std::vector<int64_t>(size).swap(keys_);
+    std::vector<uint32_t>(size, 0).swap(slots_);
+  } else {
+    std::fill(slots_.begin(), slots_.end(), 0);
+  }
+}
+
+void KeyCache::begin_region(const InUse& in_use) {
+  forget();
+  for (region_ = 0; region_ < written_.size() && in_use(region_); ++region_) {
+  }
+  if (region_ == written_.size()) throw std::runtime_error("a worker of this host has more row requests than it may");
+  used_ = 0;
+}
+
+void KeyCache::begin_round(const InUse& in_use, const Discard& discard) {
+  const uint32_t used = used_;
+  if (used > 0 || region_ != 0) begin_region(in_use);
+  for (uint32_t region = 0; region < written_.size(); ++region) {
+    const bool is_unusual = used > kUnusualGrowth * std::max<uint32_t>(used_before_, kFewSlots);
+    if (written_[region] == 0 || (region == region_ && !is_unusual) || in_use(region)) continue;
+    discard(uint64_t{region} * batch_rows_, written_[region]);
+    written_[region] = 0;
+  }
+  if (used > 0) used_before_ = used;
+}
+
+void KeyCache::make_room(uint32_t count, const InUse& in_use) {
+  largest_ = std::max(largest_, count);
+  const uint64_t limit =
+      std::min<uint64_t>(batch_rows_, std::max(kFewSlots, kRequestsCached * workers_ * uint64_t{largest_}));
+  if (uint64_t{used_} + count > limit) begin_region(in_use);
+}
+
+uint32_t KeyCache::take(uint32_t count) {
+  const uint32_t first = region_ * batch_rows_ + used_;
+  used_ += count;
+  written_[region_] = std::max(written_[region_], used_);
+  return first;
+}
+
+size_t KeyCache::position_of(int64_t key) const {
+  // Multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+  const uint64_t bits = static_cast<uint64_t>(key);
+  size_t position = ((bits ^ (bits >> 32)) * 0x9e3779b97f4a7c15) >> shift_;
+  while (slots_[position] != 0 && keys_[position] != key) position = (position + 1) & (slots_.size() - 1);
+  return position;
+}
+
+std::pair<uint32_t, bool> KeyCache::slot_of(int64_t key) {
+  size_t position = position_of(key);
+  if (slots_[position] != 0) return {slots_[position] - 1, false};
+  if (++count_ * size_t{2} > slots_.size()) {
+    grow();
+    position = position_of(key);
+  }
+  const uint32_t slot = take(1);
+  keys_[position] = key;
+  slots_[position] = slot + 1;
+  return {slot, true};
+}
+
+void KeyCache::grow() {
+  const std::vector<int64_t> keys = std::move(keys_);
+  const std::vector<uint32_t> slots = std::move(slots_);
+  --shift_;
+  keys_.assign(keys.size() * 2, 0);
+  slots_.assign(slots.size() * 2, 0);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] == 0) continue;
+    const size_t position = position_of(keys[i]);
+    keys_[position] = keys[i];
+    slots_[position] = slots[i];
+  }
+}
+
+}  // namespace lane

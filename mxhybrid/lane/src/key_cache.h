@@ -1,0 +1,64 @@
+// The cache of a dynamic table in an agent: which key's row is in which slot of the cache's memory.
+//
+// The memory is divided into regions of `batch_rows` slots.  Slots are taken from the current region one after the
+// other, until it has enough of them; then all keys are forgotten, and a region of which no request reads slots becomes
+// the current one.  A request takes all of its slots from one region, and a worker has a limited number of requests, so
+// there always is such a region: a request never waits for room, and many requests without a push need no more memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "shared.h"
+
+namespace lane {
+
+class KeyCache {
+ public:
+  /// Return whether requests that were not released read slots of a region.
+  using InUse = std::function<bool(uint32_t region)>;
+  /// Called with slots whose memory is to be given back: the first one, and their number.
+  using Discard = std::function<void(uint64_t first, uint64_t count)>;
+
+  /// Return the number of slots in all regions, for `workers` workers.
+  static uint64_t max_slots(uint32_t batch_rows, uint32_t workers) {
+    return (uint64_t{kMaxRowRequests} * workers + 1) * batch_rows;
+  }
+  KeyCache(uint32_t batch_rows, uint32_t workers);
+
+  /// Forget all keys, after a push, and begin a region; `discard` memory that earlier rounds needed, and the last one
+  /// did not.
+  void begin_round(const InUse& in_use, const Discard& discard);
+  /// Make room for a request of at most `count` slots.
+  void make_room(uint32_t count, const InUse& in_use);
+  /// Return the slot of a key and whether it is new, so that the caller must write its row.
+  std::pair<uint32_t, bool> slot_of(int64_t key);
+  /// Take `count` slots that hold no row of a known key; return the first one.
+  uint32_t take(uint32_t count);
+  /// Return the current region.
+  uint32_t region() const { return region_; }
+  /// Return the number of slots that were taken from the current region.
+  uint32_t used() const { return used_; }
+
+ private:
+  void forget();
+  void begin_region(const InUse& in_use);
+  void grow();
+  size_t position_of(int64_t key) const;
+
+  const uint32_t batch_rows_, workers_;
+  /// For each region: the number of slots whose memory may have been written since it was given back.
+  std::vector<uint32_t> written_;
+  uint32_t region_ = 0, used_ = 0;
+  /// The most slots of a request so far, and the slots of the region that the round before used.
+  uint32_t largest_ = 0, used_before_ = 0;
+  /// A hash table with linear probing: keys, and their slots plus 1, or 0 where there is no key.
+  std::vector<int64_t> keys_;
+  std::vector<uint32_t> slots_;
+  uint32_t count_ = 0;
+  int shift_ = 0;
+};
+
+}  // namespace lane
