@@ -252,6 +252,9 @@ class Settings:
     wire_dtype: str = _declared(
         'float32', _wire_dtype, 'type in which values of float32 parameters travel: float32, or float16 for half the '
         'bytes', ALL, 'all stores of a job have the same')
+    batch_rows: int = _declared(
+        1 << 20, _count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; memory that is '
+        'shared for them is reserved, and taken when it is used', ALL)
     wire: str = _declared(
         'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '

@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 from types import MappingProxyType
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -44,6 +44,32 @@ Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 Observer = Callable[[int, int, int, int, int], None]
 #: The shape of a table: rows, width, dtype, whether rows travel as float16, and the agent that owns each partition.
 Shape = Tuple[int, int, str, bool, Sequence[int]]
+
+
+class DynamicShape(NamedTuple):
+    """The shape of a dynamic table: the fields of ``struct TableShape`` in ``src/shared.h``."""
+
+    width: int
+    dtype: str
+    halves: bool
+    batch_rows: int
+    owners: Sequence[int]
+
+
+class RowStoreOptions(NamedTuple):
+    """The options of the row stores of a dynamic table, see ``src/row_store.h``, for one partition."""
+
+    #: Kind, value and seed of the first values.
+    first_values: Tuple[str, float, int]
+    admit: int = 1
+    capacity: int = 0
+    expire_after: int = 0
+    evict_rarest: bool = False
+    #: The directory that has a subdirectory for each partition; empty for memory.
+    directory: str = ''
+    resident_bytes: int = 0
+
+
 #: Agents that did not end in time, which their threads may still use.
 _UNENDED: List['Agent'] = []
 
@@ -52,6 +78,12 @@ def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for a shape."""
     rows, width, dtype, halves, owners = shape
     return rows, width, library.load().dtypes[dtype], int(halves), len(owners), library.numbers(owners)
+
+
+def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
+    """Return the parameters of compiled functions for the shape of a dynamic table."""
+    return (shape.width, library.load().dtypes[shape.dtype], int(shape.halves), shape.batch_rows, len(shape.owners),
+            library.numbers(shape.owners))
 
 
 def rule_settings(settings: Mapping[str, float]) -> Any:
@@ -117,9 +149,35 @@ class Agent:
         self._shapes[number] = shape
         self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
 
+    def add_dynamic_table(self, number: int, shape: DynamicShape, options: RowStoreOptions) -> None:
+        """Add a dynamic table without rows."""
+        kind, value, seed = options.first_values
+        self._library.checked(self._library.agent_add_dynamic_table(
+            self._handle, number, *dynamic_shape_for_library(shape), self._library.first_value_kinds[kind], value, seed,
+            options.admit, options.capacity, options.expire_after, int(options.evict_rarest),
+            os.fsencode(options.directory), options.resident_bytes))
+
+    def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
+        """Return the result of `use`, called with the address of the row store of a partition of this agent.
+
+        The agent does no other work meanwhile.
+        """
+        results: List[Any] = []
+        errors: List[BaseException] = []
+
+        def call(store: int) -> None:
+            try:
+                results.append(use(store))
+            except BaseException as error:
+                errors.append(error)
+        self._library.checked(self._library.agent_with_store(self._handle, number, part, library.StoreFunction(call)))
+        if errors:
+            raise errors[0]
+        return results[0]
+
     def drop_table(self, number: int) -> None:
         """Drop a table that no process uses any more."""
-        del self._shapes[number]
+        self._shapes.pop(number, None)
         self._library.checked(self._library.agent_drop_table(self._handle, number))
 
     def rows(self, number: int, part: int, count: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
-from .agent import Shape, shape_for_library
+from .agent import DynamicShape, Shape, dynamic_shape_for_library, shape_for_library
 from .membership import Membership
 from .row_arrays import FEW_BYTES, mxnet_functions
 
@@ -81,8 +81,15 @@ class Lane:
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Open a table that all agents have."""
         self.forget(table)
-        own_memory = self._library.checked(
-            self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
+        self._share(table, number, self._library.checked(
+            self._library.worker_add_table(self._handle, number, *shape_for_library(shape))))
+
+    def open_dynamic(self, table: Any, number: int, shape: DynamicShape) -> None:
+        """Open a dynamic table that all agents have."""
+        self._share(table, number, self._library.checked(
+            self._library.worker_add_dynamic_table(self._handle, number, *dynamic_shape_for_library(shape))))
+
+    def _share(self, table: Any, number: int, own_memory: int) -> None:
         for agent, connection in self._agents.items():
             with self._request_lock:
                 connection.send(['table', number, self._local], own_memory)

@@ -134,9 +134,13 @@ class Hosts:
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_table(agent, *shape))
+        self._share(number, lib.worker_add_table, shape)
+
+    def _share(self, number, add, shape):
+        """Share the memory of a table between workers and agents."""
         self.memories[number] = []
         for host, local, worker in self.workers:
-            worker_memory = lib.checked(lib.worker_add_table(worker, *shape))
+            worker_memory = lib.checked(add(worker, *shape))
             self.memories[number].append(os.dup(worker_memory))
             for agent, pointer_of_agent in enumerate(self.agents):
                 if self.agent_hosts[agent] == host:
@@ -147,6 +151,31 @@ class Hosts:
                         os.close(agent_memory)
                     else:
                         self.agent_memories[number, agent] = agent_memory
+
+    def dynamic_table(self, number, width, owners, dtype=np.float32, halves=False, batch_rows=1000, first=('zero', 0.0),
+                      seed=0, admit=1, capacity=0, expire_after=0):
+        """Add a dynamic table; `first` has the kind and value of its first values."""
+        shape = (number, width, lib.dtypes[np.dtype(dtype).name], halves, batch_rows, len(owners),
+                 library.numbers(owners))
+        self.tables[number] = (0, width, np.dtype(dtype), owners)
+        for agent in self.agents:
+            lib.checked(lib.agent_add_dynamic_table(agent, *shape, lib.first_value_kinds[first[0]], first[1], seed,
+                                                    admit, capacity, expire_after, 0, b'', 0))
+        self._share(number, lib.worker_add_dynamic_table, shape)
+
+    def with_store(self, number, part, use):
+        """Call `use` with the address of the row store of a partition; return its result."""
+        results = []
+        callback = library.StoreFunction(lambda store: results.append(use(store)))
+        lib.checked(lib.agent_with_store(self.agents[self.tables[number][3][part]], number, part, callback))
+        return results[0]
+
+    def state_widths(self, number, *widths):
+        """Set the elements of each array of optimizer state of a row of a dynamic table."""
+        sizes = [width * self.tables[number][2].itemsize for width in widths] + [0, 0]
+        for part in range(len(self.tables[number][3])):
+            self.with_store(number, part, lambda store: lib.checked(
+                lib.row_store_set_state_bytes(store, sizes[0], sizes[1])))
 
     def rule(self, number, kind, slot=0, **settings):
         values = {**dict.fromkeys(lib.rule_settings, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
