@@ -253,8 +253,8 @@ class Settings:
         'float32', _wire_dtype, 'type in which values of float32 parameters travel: float32, or float16 for half the '
         'bytes', ALL, 'all stores of a job have the same')
     batch_rows: int = _declared(
-        1 << 20, _count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; memory that is '
-        'shared for them is reserved, and taken when it is used', ALL)
+        1 << 20, _count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
+        'space is reserved for this number, and memory is taken for the rows of the largest batch', ALL)
     wire: str = _declared(
         'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import mxnet as mx
 import numpy as np
 
+from ..lane.agent import DynamicShape
 from ..lane.membership import Endpoint, Membership
 from ..lane.worker import Lane
 from ..native.arrays import host_view
@@ -56,8 +57,8 @@ class ParameterServers:
         self._mailboxes = [self.keys.placement.key_on(server) for server in range(num_servers)]
         #: Numbers of tables, equal on all workers.
         self.table_numbers = itertools.count()
-        #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`.
-        self.tables: Dict[str, Tuple[Any, TableKeys]] = {}
+        #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`; dynamic tables have no keys.
+        self.tables: Dict[str, Tuple[Any, Optional[TableKeys]]] = {}
         self._stand_in: Any = None
         self._lane_numbers = itertools.count()
 
@@ -119,6 +120,16 @@ class ParameterServers:
                      width=partitioning.width, dtype=table.dtype.name, halves=halves, owners=partitioning.servers)
         self.barrier()
         self.link.open(table, number, shape)
+
+    def open_dynamic_table(self, table: Any) -> None:
+        """Create a dynamic table, without rows, on the lane (collective)."""
+        assert isinstance(self.link, Lane)
+        number = next(self._lane_numbers)
+        shape = DynamicShape(table.width, table.dtype.name, table.halves, table.batch_rows, table.owners)
+        self.command('dynamic_table', table=table.name, keys=table.server_keys, number=number, shape=shape,
+                     first_values=table.first_values, options=table.options)
+        self.barrier()
+        self.link.open_dynamic(table, number, shape)
 
     def drop_table(self, table: Any) -> None:
         """Drop a table from the lane (collective); no operation may be under way."""

@@ -10,21 +10,24 @@ In a stock server ``import mxnet`` has not finished when this module is imported
 classes marked with :func:`mxhybrid.row_wise`, are imported while a command is carried out, in the main thread.
 """
 import atexit
+import functools
 import json
 import os
 import struct
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from mxnet.optimizer import Optimizer
 
 from ..base.addresses import address_towards
+from ..base.errors import HybridError
 from ..base.machine import remedy
-from ..lane.agent import Agent
+from ..lane.agent import Agent, DynamicShape
 from ..lane.membership import Membership
+from ..lane.row_store import FirstValues
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
@@ -32,6 +35,7 @@ from ..telemetry.recorder import OFF, AnyRecorder, Recorder
 from ..telemetry.trace_sender import TraceSender
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
+from .dynamic_shard import DynamicShard, StoreOptions, row_store_options
 from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
@@ -56,7 +60,9 @@ class Handler(Optimizer):
         self._secret, self._address = secret, address
         self._agent: Optional[Agent] = None
         #: Partitions on the lane by numbers of table and partition there.
-        self._shards: Dict[Tuple[int, int], Shard] = {}
+        self._shards: Dict[Tuple[int, int], Union[Shard, DynamicShard]] = {}
+        #: The keys of the partitions of dynamic tables by their numbers there.
+        self._dynamic_keys: Dict[int, List[int]] = {}
         self._trace_sender: Optional[TraceSender] = None
         self.trace: AnyRecorder = OFF
 
@@ -149,9 +155,7 @@ class Handler(Optimizer):
         """Create this server's agent of the lane, and leave its address in the mailbox."""
         self._agent = Agent(self._address, self._secret, self._update_shard, self._lane_failed,
                           self._saw_update if self.trace.enabled else None)
-        text = json.dumps(self._agent.endpoint).encode()
-        data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
-        host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+        self._answer(self._agent.endpoint)
 
     def do_connect(self, agents: List[List[Any]], memory_domains: List[str], timeout: float) -> None:
         """Connect the agent to all other agents, which get the same command."""
@@ -171,9 +175,65 @@ class Handler(Optimizer):
             else:
                 self._partitions[key] = Partition(key, table, count, width, CAPTURE)
 
+    def do_dynamic_table(self, table: str, keys: List[int], number: int, shape: List[Any], first_values: List[Any],
+                         options: List[Any]) -> None:
+        """Register a dynamic table, and the partitions of it that this server owns."""
+        assert self._agent is not None
+        table_shape = DynamicShape(*shape)
+        own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
+        self._agent.add_dynamic_table(number, table_shape, row_store_options(
+            FirstValues(*first_values), StoreOptions(*options), len(keys), len(own_parts)))
+        for part, key in enumerate(keys):
+            if part in own_parts:
+                shard = DynamicShard(key, table, self._agent, number, part, table_shape.width, table_shape.dtype,
+                                     FirstValues(*first_values))
+                self._partitions[key] = self._shards[number, part] = shard
+            else:
+                self._partitions[key] = Partition(key, table, 0, table_shape.width, CAPTURE)
+        self._dynamic_keys[number] = keys
+
+    def _dynamic_shards(self, keys: List[int]) -> Dict[int, DynamicShard]:
+        """Return those partitions of a dynamic table that this server owns, by number."""
+        parts = {number: self._partitions[key] for number, key in enumerate(keys)}
+        return {number: part for number, part in parts.items() if isinstance(part, DynamicShard)}
+
+    def do_dynamic_statistics(self, keys: List[int]) -> None:
+        """Leave the statistics of a dynamic table's partitions in the mailbox, summed."""
+        totals: Dict[str, int] = {}
+        for shard in self._dynamic_shards(keys).values():
+            for name, value in shard.with_store(lambda store: store.statistics()).items():
+                totals[name] = totals.get(name, 0) + value
+        self._answer({'answer': totals})
+
+    def do_dynamic_save(self, keys: List[int], directory: str, options: Dict[str, Any]) -> None:
+        """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
+        self._answer_about(keys, directory, lambda store, path: store.save(path, **options))
+
+    def do_dynamic_load(self, keys: List[int], directory: str, options: Dict[str, Any]) -> None:
+        """Load the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
+        self._answer_about(keys, directory, lambda store, path: store.load(path, **options))
+
+    def _answer_about(self, keys: List[int], directory: str, use: Callable[..., Any]) -> None:
+        try:
+            results = {number: shard.with_store(functools.partial(use, path=os.path.join(directory, str(number))))
+                       for number, shard in self._dynamic_shards(keys).items()}
+        except (OSError, HybridError) as error:
+            self._answer({'error': '%s: %s' % (type(error).__name__, error)})
+            return
+        self._answer({'answer': results})
+
+    def _answer(self, answer: Any) -> None:
+        """Leave a JSON value in the mailbox."""
+        text = json.dumps(answer).encode()
+        data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
+        host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+
     def do_drop(self, number: int) -> None:
         """Drop a table on the lane."""
         assert self._agent is not None
+        for key in self._dynamic_keys.pop(number, []):
+            if not isinstance(self._partitions[key], DynamicShard):
+                del self._partitions[key]
         for shard_id in [shard_id for shard_id in self._shards if shard_id[0] == number]:
             del self._partitions[self._shards.pop(shard_id).key]
         self._agent.drop_table(number)

@@ -119,7 +119,7 @@ def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
     servers.barrier()
     for table in tables:
         table.forget_optimizer()
-        servers.command('release', keys=table.partitioning.keys)
+        servers.command('release', keys=table.server_keys)
         if servers.on_lane:
             servers.drop_table(table)
             continue
@@ -128,7 +128,8 @@ def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
     servers.link.settle()
     for name in names:
         table, keys = servers.tables.pop(name)
-        servers.keys.give_back(keys, table.partitioning, table.former.values())
+        if keys is not None:
+            servers.keys.give_back(keys, table.partitioning, table.former.values())
         table.close()
     trim_heap()
     servers.barrier()

@@ -13,6 +13,9 @@ REPLACE = 'replace'
 #: Ignore the pushed rows; only remember the array of the partition.
 CAPTURE = 'capture'
 
+#: Rules of compiled updates (``src/update.cc`` of the lane) for modes without an optimizer.
+MODE_RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
+
 _STATE = 'state:'
 #: Elements (float32) of a mailbox: 256 KiB.  Each server has one, a dense key that worker 0 pulls, for long answers.
 MAILBOX_ELEMENTS = 1 << 16

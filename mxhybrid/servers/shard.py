@@ -15,10 +15,7 @@ from ..native.optimizer_state import state_arrays, state_widths
 from ..native.optimizers import TableOptimizer
 from .kernel_rules import has_kernel, kernel_rule
 from .partition_state import Partition
-from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
-
-#: Rules of the compiled part for modes without an optimizer.
-_RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
+from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
 
 
 class Shard(Partition):
@@ -65,7 +62,7 @@ class Shard(Partition):
         elif mode == OPTIMIZE:
             self._set_optimizer_rule()
         else:
-            self._agent.set_rule(self._number, self._part, _RULES[mode])
+            self._agent.set_rule(self._number, self._part, MODE_RULES[mode])
 
     def follow(self, optimizer: TableOptimizer) -> None:
         self._optimizer = optimizer

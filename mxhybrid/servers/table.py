@@ -56,6 +56,11 @@ class Table(OptimizedTable):
         for values in self.servers.link.overflows(self) if self.halves else ():
             self.wire_format.warn(values)
 
+    @property
+    def server_keys(self) -> Sequence[int]:
+        """The keys of the partitions, which name them in commands."""
+        return self.partitioning.keys
+
     def open(self, mode: str) -> None:
         """Set the mode, once all rows are on the servers."""
         self.set_mode(mode)

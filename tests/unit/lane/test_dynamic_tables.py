@@ -1,13 +1,10 @@
 """Dynamic tables in jobs of several shapes: keys, sums of pushes, versions, pulls, the cache."""
-import ctypes
+import os
 
 import numpy as np
 import pytest
 
-from mxhybrid.base.errors import JobError
-from mxhybrid.lane import library
-
-from .hosts import ASSIGN, FENCE, SGD, UNCACHED, hosts, lib, pointer
+from .hosts import FENCE, SGD, UNCACHED, hosts, lib, pointer
 from .test_rows import JOBS
 
 pytestmark = pytest.mark.both_pythons
@@ -101,5 +98,4 @@ def test_lookups_insert_no_rows_and_need_little_memory():
 
 
 def _blocks(descriptor):
-    import os
     return os.fstat(descriptor).st_blocks

@@ -1,0 +1,107 @@
+"""A partition of a dynamic table in the server that owns it: the rule of its row store, and its optimizer state.
+
+The agent of the lane has the rows, in a row store (:mod:`mxhybrid.lane.row_store`).
+"""
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+from ..lane.agent import Agent, RowStoreOptions
+from ..lane.row_store import FirstValues, RowStore
+from ..native.optimizer_state import state_widths
+from ..native.optimizers import TableOptimizer
+from .kernel_rules import kernel_rule
+from .partition_state import Partition
+from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
+
+
+class StoreOptions(NamedTuple):
+    """Admission, expiry and storage of the rows of a dynamic table, see :mod:`mxhybrid.lane.row_store`."""
+
+    #: A key gets a row after this number of pushes that have it.
+    admit: int = 1
+    #: The most rows of the table; 0: no limit.
+    capacity: int = 0
+    #: Rows that were not pushed for this number of pushes are removed; 0: never.
+    expire_after: int = 0
+    #: The rows that are removed first above the capacity: 'lru' or 'rarest'.
+    evict: str = 'lru'
+    #: A directory on the host of each server for the files of the rows; empty: rows are in memory.
+    directory: str = ''
+    #: Resident bytes of a server for rows in files; 0: as much as the system leaves.
+    resident_bytes: int = 0
+
+
+#: Rows in memory, without admission or expiry.
+DEFAULT_OPTIONS = StoreOptions()
+
+
+def row_store_options(first_values: FirstValues, options: StoreOptions, partitions: int, own_partitions: int
+                      ) -> RowStoreOptions:
+    """Return the options of the row store of one of the partitions of a table, of which this server owns some."""
+    return RowStoreOptions(first_values, options.admit, options.capacity // partitions, options.expire_after,
+                           options.evict == 'rarest', options.directory,
+                           options.resident_bytes // max(1, own_partitions))
+
+
+class DynamicShard(Partition):
+    """Partition number `part` of the dynamic table `number` on the lane, with rows of `width` elements."""
+
+    def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, width: int, dtype: str,
+                 first_values: FirstValues):
+        super().__init__(key, table, 0, width, CAPTURE)
+        self._agent, self._number, self._part, self._dtype = agent, number, part, dtype
+        self._first_values = first_values
+        self._widths: Sequence[int] = ()
+        self._optimizer: Optional[TableOptimizer] = None
+
+    def with_store(self, use: Callable[[RowStore], Any]) -> Any:
+        """Return the result of `use`, called with the row store; no rows are pushed or pulled meanwhile."""
+        def call(address: int) -> Any:
+            with RowStore.borrowed(address, self.shape[1], self._dtype, self._first_values, self._widths) as store:
+                return use(store)
+        return self._agent.with_store(self._number, self._part, call)
+
+    def set_mode(self, mode: str) -> None:
+        super().set_mode(mode)
+        slot = state_slot(mode)
+        if slot >= 0:
+            assert self._optimizer is not None
+            self.ensure_state(self._optimizer)
+            self._agent.set_rule(self._number, self._part, 'assign state', slot)
+        elif mode == OPTIMIZE:
+            self._set_optimizer_rule()
+        else:
+            self._agent.set_rule(self._number, self._part, MODE_RULES[mode])
+
+    def follow(self, optimizer: TableOptimizer) -> None:
+        self._optimizer = optimizer
+        if self.mode == OPTIMIZE:
+            self._set_optimizer_rule()
+
+    def _set_optimizer_rule(self) -> None:
+        assert self._optimizer is not None
+        self.ensure_state(self._optimizer)
+        rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._widths))
+        self._agent.set_rule(self._number, self._part, rule, settings=settings)
+
+    def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
+        super().expect_count(optimizer, count)
+        self._agent.set_updates(self._number, self._part, count)
+
+    def ensure_state(self, optimizer: TableOptimizer) -> None:
+        if self.has_state:
+            return
+        self._widths = state_widths(optimizer.maker, self.key, (1, self.shape[1]), self._dtype)
+        self.with_store(lambda store: store.set_state_widths(self._widths))
+        self.has_state = True
+
+    def forget_state(self) -> None:
+        super().forget_state()
+        if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
+            # A push now is an error.
+            self._agent.set_rule(self._number, self._part, 'callback')
+        self._widths = ()
+        self.with_store(lambda store: store.set_state_widths(()))
+        self._agent.set_updates(self._number, self._part, 0)
+
+    def release(self) -> None:
+        self.set_mode(CAPTURE)  # the command that drops the table, which follows, frees the rows

@@ -1,0 +1,270 @@
+"""Dynamic tables: tables of which only the rows that were pushed exist, on their servers alone.
+
+A row has a key, any int64.  A key without a row reads as its first values, a function of seed, key and column, and
+reading makes no row: the first push of a key does.  Rows travel by the lane only.
+"""
+import json
+import struct
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+import numpy as np
+
+from ..base.errors import InputError, JobError
+from ..base.settings import variable
+from ..comm.float16 import OverflowAlarm
+from ..lane.row_store import FirstValues
+from .cluster import ParameterServers
+from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
+from .kernel_rules import check_kernel
+from .optimized_table import OptimizedTable
+from .protocol import CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
+from .row_prefetcher import RowPrefetcher
+
+#: The types of the elements of dynamic tables.
+DTYPES = ('float32', 'float64')
+
+
+class DynamicTable(OptimizedTable):
+    """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
+
+    def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int, halves: bool,
+                 batch_rows: int, first_values: FirstValues, options: StoreOptions):
+        super().__init__(name, width, dtype)
+        self.servers = servers
+        #: The number of the table in its job, equal on all workers.
+        self.index = next(servers.table_numbers)
+        self.batch_rows, self.first_values, self.options = batch_rows, first_values, options
+        #: Whether rows travel as float16.
+        self.halves = halves
+        #: The server of each partition.
+        self.owners = tuple((self.index + part) % servers.num_servers for part in range(partitions))
+        #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
+        self.server_keys: Sequence[int] = tuple(-1 - (self.index << 20) - part for part in range(partitions))
+        self.family = [self]
+        self.mode = CAPTURE
+        self._prefetcher = RowPrefetcher(self._request, width, self.dtype)
+        self._alarm = OverflowAlarm(name)
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return len(self.owners)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row on the wire."""
+        return self.width * (2 if self.halves else self.dtype.itemsize)
+
+    def _request(self, keys: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        return self.servers.link.request(self, keys, priority)
+
+    def _checked_keys(self, keys: Any, doing: str) -> np.ndarray:
+        """Return keys as an array of int64; InputError if they are not sorted and unique, or too many."""
+        array = np.asarray(keys)
+        is_integer = array.dtype.kind in 'iu' and np.can_cast(array.dtype, np.int64)
+        if array.ndim != 1 or (len(array) and not is_integer):
+            raise InputError('%s: keys of shape %s and type %s: give a vector of int64'
+                             % (self.name, array.shape, array.dtype))
+        array = np.ascontiguousarray(array, np.int64)
+        if len(array) > self.batch_rows:
+            raise InputError('%s: %s %d distinct rows at a time, but batch_rows allows %d: raise batch_rows (%s), or '
+                             'use smaller batches' % (self.name, doing, len(array), self.batch_rows,
+                                                      variable('batch_rows')))
+        if (array[1:] <= array[:-1]).any():
+            raise InputError('%s: keys are not sorted or not unique: sum the rows of equal keys, and sort the keys '
+                             'first' % self.name)
+        return array
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """Push rows, (n, width), of `keys`, int64, sorted and unique (collective); returns before servers answer.
+
+        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows.
+        """
+        keys = self._checked_keys(keys, 'pushing')
+        if np.shape(rows) != (len(keys), self.width):
+            raise InputError('%s: rows of shape %s for %d keys: give rows of shape %s'
+                             % (self.name, np.shape(rows), len(keys), (len(keys), self.width)))
+        self._prefetcher.before_push()
+        # After a push the host drops the rows that it caches.
+        self.servers.link.settle_deliveries(self)
+        self.servers.link.push(self, keys, rows, priority)
+        self._prefetcher.after_push()
+        self._warn()
+
+    def pull(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """Write the rows of `keys`, int64, sorted and unique, to `result`, (n, width) (blocks; not collective).
+
+        They include all earlier pushes of this worker.
+        """
+        self._prefetcher.pull(self._checked_keys(keys, 'pulling'), result, priority)
+
+    def pull_later(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
+        """Request rows; the function returned waits for them, see :class:`mxhybrid.native.deliveries.Deliveries`."""
+        return self._prefetcher.pull_later(self._checked_keys(keys, 'pulling'), result, priority)
+
+    def pull_exactly(self, keys: np.ndarray, result: np.ndarray) -> None:
+        """Pull rows like :meth:`pull`, but unrounded, and past prefetched rows and the cache of the host."""
+        self.servers.link.request_uncached(self, self._checked_keys(keys, 'pulling'))(result)
+
+    def deliver(self, keys: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
+        """Request rows that the engine writes to `rows`, the memory of `array`; readers of the array wait for them."""
+        self._warn()  # about rows before these: the check does not wait
+        keys = self._checked_keys(keys, 'pulling')
+        link = self.servers.link
+        if not self._prefetcher.has_rows() and link.delivers(self):
+            self._prefetcher.mark_pulled()
+            link.deliver(self, keys, array, rows, priority)
+        else:
+            self.servers.deliveries.put([array], self._prefetcher.pull_later(keys, rows, priority), priority)
+
+    def prefetch(self, keys: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
+        """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
+        self._prefetcher.prefetch(self._checked_keys(keys, 'prefetching'), priority, after_push)
+
+    def collect(self) -> None:
+        """Wait for rows that were prefetched, or that another thread writes."""
+        self._prefetcher.collect()
+        self.servers.link.settle_deliveries(self)
+
+    def touch(self) -> None:
+        """Push no rows (collective)."""
+        self.push(np.empty(0, np.int64), np.empty((0, self.width), self.dtype))
+
+    def _warn(self) -> None:
+        for values in self.servers.link.overflows(self) if self.halves else ():
+            self._alarm.sound(values)
+
+    # -- optimizer -------------------------------------------------------------------------------------------------
+
+    def check_optimizer(self, optimizer: Any, wd: float) -> None:
+        """Refuse settings with which the next update cannot be made (InputError): also those without a kernel."""
+        check_kernel(optimizer, self.name)
+        super().check_optimizer(optimizer, wd)
+
+    def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
+        self.check_optimizer(optimizer, wd)
+        super().set_optimizer(optimizer, lr, wd, count)
+
+    def set_mode(self, mode: str) -> None:
+        """Set the meaning of later pushes to this table on the servers."""
+        self.mode = mode
+        self.servers.command('mode', keys=self.server_keys, mode=mode)
+
+    def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
+        self.servers.command('optimizer', table=self.name, keys=self.server_keys, name=reference, attributes=attributes,
+                             count=count)
+        self.mode = OPTIMIZE
+
+    def _drop_optimizer(self) -> None:
+        self.servers.command('forget_state', table=self.name, keys=self.server_keys)
+
+    # -- all rows --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def assigning(self, slot: int = -1) -> Iterator[None]:
+        """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them (collective).
+
+        All workers push equally often meanwhile, and a key is pushed by one of them only.  Rows of optimizer state
+        that are narrower than the table have anything behind them.
+        """
+        former_mode = self.mode
+        self.set_mode(overwrite_mode(slot))
+        yield
+        self.set_mode(former_mode)
+
+    def statistics(self) -> Dict[str, int]:
+        """Return the sums over partitions of the statistics of their row stores, by name (worker 0 only)."""
+        totals: Dict[str, int] = {}
+        for answer in self._ask('statistics'):
+            for name, value in answer.items():
+                totals[name] = totals.get(name, 0) + value
+        return totals
+
+    def save(self, directory: str, **options: Any) -> List[Any]:
+        """Save each partition p in ``directory/p`` on its server's host (collective); see ``RowStore.save``.
+
+        Return the answers of the servers in worker 0.  JobError there if a server fails.
+        """
+        return self._at_rest('save', directory, options)
+
+    def load(self, directory: str, **options: Any) -> List[Any]:
+        """Load each partition p from ``directory/p`` (collective), see ``RowStore.load`` and :meth:`save`."""
+        return self._at_rest('load', directory, options)
+
+    def _at_rest(self, method: str, directory: str, options: Dict[str, Any]) -> List[Any]:
+        self.collect()
+        self.servers.link.settle()
+        self.servers.barrier()
+        answers = self._ask(method, directory=directory, options=options) if self.servers.is_root else []
+        self.servers.barrier()
+        return answers
+
+    def _ask(self, method: str, **arguments: Any) -> List[Any]:
+        """Return the answer of each server to a command about its partitions (worker 0 only)."""
+        self.servers.command('dynamic_' + method, keys=self.server_keys, **arguments)
+        answers = []
+        for server in sorted(set(self.owners)):
+            data = self.servers.read_mailbox(server, np.uint8, MAILBOX_ELEMENTS * 4).tobytes()
+            size, = struct.unpack_from('<I', data)
+            answer = json.loads(data[4:4 + size].decode())
+            if 'error' in answer:
+                raise JobError('%s: server %d cannot %s its rows: %s' % (self.name, server, method, answer['error']))
+            answers.append(answer['answer'])
+        return answers
+
+    def close(self) -> None:
+        """Make the link forget this table, which is not used any more."""
+        self.servers.link.forget(self)
+
+
+def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
+                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, halves: bool = False,
+                         batch_rows: int = 1 << 20) -> DynamicTable:
+    """Create a dynamic table without rows (collective).
+
+    Parameters
+    ----------
+    width : elements of a row
+    dtype : float32 or float64
+    first_values : values of the rows before their first update, equal on all workers
+    partitions : number of partitions, which are placed on the servers in turn
+    options : admission, expiry and storage of rows
+    halves : whether float32 rows travel as float16
+    batch_rows : most distinct rows of a worker in a push or pull
+
+    InputError on all workers, with nothing sent, for settings that cannot be.
+    """
+    dtype = np.dtype(dtype)
+    check_dynamic_table(servers, name, width, dtype, partitions, options, batch_rows)
+    table = DynamicTable(servers, name, width, dtype, partitions, halves and dtype == np.float32, batch_rows,
+                         first_values, options)
+    servers.open_dynamic_table(table)
+    servers.tables[name] = table, None
+    return table
+
+
+def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
+                        options: StoreOptions, batch_rows: int) -> None:
+    """Refuse settings of a dynamic table that cannot be (InputError)."""
+    if not servers.on_lane:
+        raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
+                         'out, and see the log of worker 0 for the reason if it is not set'
+                         % (name, variable('wire')))
+    if dtype.name not in DTYPES:
+        raise InputError("%s: a dynamic table of type %s: give float32 or float64, for which optimizers have kernels. "
+                         "Rows may travel as float16 nevertheless, see %s" % (name, dtype, variable('wire_dtype')))
+    for what, value, least, most in (
+            ('width', width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
+            ('batch_rows', batch_rows, 1, 1 << 28), ('admit', options.admit, 1, (1 << 32) - 1),
+            ('capacity', options.capacity, 0, 1 << 62), ('expire_after', options.expire_after, 0, (1 << 32) - 1),
+            ('resident_bytes', options.resident_bytes, 0, 1 << 62)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+            raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, what, value, least, most))
+    if options.evict not in ('lru', 'rarest'):
+        raise InputError("%s: evict=%r: give 'lru' or 'rarest'" % (name, options.evict))
+    if 0 < options.capacity < partitions:
+        raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '
+                         'fewer partitions' % (name, options.capacity, partitions))
