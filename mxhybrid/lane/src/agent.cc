@@ -219,7 +219,9 @@ void Agent::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows,
 
 void Agent::set_updates(uint32_t number, uint32_t part, uint64_t count) {
   std::lock_guard<std::mutex> lock(mutex_);
-  owned_part(number, part).updates = count;
+  Part& partition = owned_part(number, part);
+  partition.updates = count;
+  if (partition.store) partition.store->set_updates(count);
 }
 
 // --------------------------------------------------------------------------------------------------------- service

@@ -216,34 +216,27 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
 
 uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<KeyedRowList>& lists) {
   Part& part = table.parts[number];
-  const Rule& rule = part.rule;
-  uint32_t touched = 0;
-  switch (rule.kind) {
-    case RuleKind::kIgnore:
-      return touched;
-    case RuleKind::kAssign:
-    case RuleKind::kAssignState:
-      table.merger.each(lists, [&](int64_t key, const char* row) {
-        if (rule.kind == RuleKind::kAssign) {
-          part.store->assign(&key, row, 1);
-        } else {
-          part.store->assign_state(rule.slot, &key, row, 1);
-        }
-        ++touched;
-      });
-      return touched;
-    default:
-      break;
-  }
-  if (kernel(rule.kind, table.shape.dtype) == nullptr) {
-    throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) +
-                             "' cannot update a dynamic table of " +
-                             kDtypeNames[static_cast<uint32_t>(table.shape.dtype)]);
-  }
-  part.store->begin_update(rule);
-  table.merger.each(lists, [&](int64_t key, const char* row) { touched += part.store->update_row(key, row); });
-  part.store->end_update();
-  return touched;
+  if (part.rule.kind == RuleKind::kIgnore) return 0;
+  RowStore& store = *part.store;
+  if (lists.size() == 1) return store.update(part.rule, lists[0].ids, lists[0].rows, lists[0].count);
+  // In blocks, since the store fetches memory for several keys at a time.
+  const size_t row_bytes = table.shape.row_bytes();
+  Buffer rows(RowStore::kBlock * row_bytes);
+  int64_t keys[RowStore::kBlock];
+  uint32_t count = 0;
+  const auto update_block = [&] {
+    store.prefetch(keys, count);
+    for (uint32_t i = 0; i < count; ++i) store.update_row(keys[i], rows.data() + i * row_bytes);
+    count = 0;
+  };
+  store.begin_update(part.rule);
+  table.merger.each(lists, [&](int64_t key, const char* row) {
+    keys[count] = key;
+    std::memcpy(rows.data() + count * row_bytes, row, row_bytes);
+    if (++count == RowStore::kBlock) update_block();
+  });
+  update_block();
+  return store.end_update();
 }
 
 }  // namespace lane

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "row_store.h"
+#include "keys.h"
 
 namespace lane {
 namespace {
