@@ -59,7 +59,7 @@ class DynamicShape(NamedTuple):
 class RowStoreOptions(NamedTuple):
     """The options of the row stores of a dynamic table, see ``src/row_store.h``, for one partition."""
 
-    #: Kind, value and seed of the first values.
+    #: A :class:`mxhybrid.lane.row_store.FirstValues`.
     first_values: Tuple[str, float, int]
     admit: int = 1
     capacity: int = 0
