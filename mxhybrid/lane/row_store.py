@@ -4,7 +4,8 @@ A row has a key, any int64.  A key without a row reads as its first values, a fu
 itself is made by the first update that has the key.
 """
 import ctypes
-from typing import Any, Dict, Mapping, NamedTuple, Sequence
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -135,6 +136,19 @@ class RowStore:
             self._library.dtypes[self.dtype.name], width, *initializer._numbers(), admit, capacity, expire_after,
             int(evict == 'rarest'), directory.encode(), resident_bytes))
         self._state_widths: Sequence[int] = ()
+
+    @classmethod
+    @contextmanager
+    def borrowed(cls, address: int, width: int, dtype: Any, initializer: FirstValues, state_widths: Sequence[int]
+                 ) -> Iterator['RowStore']:
+        """Yield the store at an address, which its owner, an agent, frees."""
+        store = cls.__new__(cls)
+        store.width, store.dtype, store.initializer = width, _dtype_of(dtype), initializer
+        store._library, store._handle, store._state_widths = library.load(), address, tuple(state_widths)
+        try:
+            yield store
+        finally:
+            store._handle = None
 
     @property
     def _store(self) -> Any:

@@ -13,16 +13,13 @@ import numpy as np
 from ..base.errors import InputError, JobError
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
-from ..lane.row_store import FirstValues
+from ..lane.row_store import DTYPES, EVICTIONS, FirstValues
 from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable
 from .protocol import CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
-
-#: The types of the elements of dynamic tables.
-DTYPES = ('float32', 'float64')
 
 
 class DynamicTable(OptimizedTable):
@@ -263,8 +260,8 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
             ('resident_bytes', options.resident_bytes, 0, 1 << 62)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, what, value, least, most))
-    if options.evict not in ('lru', 'rarest'):
-        raise InputError("%s: evict=%r: give 'lru' or 'rarest'" % (name, options.evict))
+    if options.evict not in EVICTIONS:
+        raise InputError('%s: evict=%r: give one of %s' % (name, options.evict, ', '.join(EVICTIONS)))
     if 0 < options.capacity < partitions:
         raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '
                          'fewer partitions' % (name, options.capacity, partitions))

@@ -98,7 +98,7 @@ Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* 
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 13; }
+int lane_version() { return 14; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 
@@ -147,7 +147,7 @@ int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t w
 /// Add a dynamic table; `stores` has the options of the row stores, the same for all partitions except that partition p
 /// has the subdirectory `p` of the directory.
 int lane_agent_add_dynamic_table(void* agent, uint32_t number, uint32_t width, uint32_t dtype, int halves,
-                                 uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t initializer,
+                                 uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t first_values,
                                  double value, uint64_t seed, uint32_t admit, uint64_t capacity, uint64_t expire_after,
                                  int evict_rarest, const char* directory, uint64_t resident_bytes) {
   return guarded([&] {
@@ -156,9 +156,7 @@ int lane_agent_add_dynamic_table(void* agent, uint32_t number, uint32_t width, u
       lane::RowStoreOptions options;
       options.dtype = shape.dtype;
       options.width = width;
-      options.initializer = static_cast<lane::InitializerKind>(initializer);
-      options.value = value;
-      options.seed = seed;
+      options.first_values = {static_cast<lane::FirstValueKind>(first_values), value, seed};
       options.admit = admit;
       options.capacity = capacity;
       options.expire_after = expire_after;

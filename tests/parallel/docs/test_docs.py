@@ -438,7 +438,7 @@ def test_settings():
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
         words = {(): {'routes': 'auto'}.get(field.name, 'one per server'), '': 'none', None: 'half of `timeout`'}
-        assert default == words.get(value, value if isinstance(value, str) else '%g' % value
+        assert default == words.get(value, value if isinstance(value, str) else '%.12g' % value
                                     if isinstance(value, (int, float)) else None)
         # The page adds links.
         plain = re.sub(r'\[([^]]*)\]\([^)]*\)', r'\1', meaning)

@@ -1,0 +1,187 @@
+"""Dynamic tables of workers and servers: updates equal those of MXNet's optimizers in one process."""
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.lane.row_store import FirstValues
+from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.servers.dynamic_shard import StoreOptions
+from mxhybrid.servers.dynamic_table import create_dynamic_table
+from mxhybrid.servers.lifecycle import retire_tables
+
+from .dynamic_job import dynamic_job
+
+WIDTH, STEPS = 5, 6
+FIRST = FirstValues('normal', 0.3, 11)
+#: Keys on both sides of limits of integer and float types.
+KEYS = np.unique(np.array([-2 ** 63, -2 ** 53 - 1, -2 ** 31 - 1, -5, -1, 0, 1, 2 ** 24 + 1, 2 ** 31 - 1, 2 ** 31,
+                           2 ** 53, 2 ** 53 + 1, 2 ** 63 - 1] + list(range(7, 60, 3)), np.int64))
+
+#: With their own settings.
+OPTIMIZERS = [('sgd', {}), ('sgd', {'momentum': 0.9}), ('adam', {'beta1': 0.8, 'epsilon': 1e-4}),
+              ('adagrad', {'eps': 1e-4}), ('groupadagrad', {}), ('ftrl', {'lamda1': 0.1, 'beta': 0.7})]
+#: The numbers of workers and servers of each host, and of partitions.
+JOBS = [([1], [1], 1), ([2], [2], 3), ([1, 1], [1, 1], 5), ([2, 1], [1, 2], 4)]
+
+
+def gradients(rank, step, dtype):
+    """Return the keys and gradients that a worker pushes in a step; some pushes have no keys."""
+    random = np.random.RandomState(100 * rank + step)
+    keys = KEYS[random.rand(len(KEYS)) < (0 if step == 2 else 0.5)]
+    return keys, random.standard_normal((len(keys), WIDTH)).astype(dtype)
+
+
+def rates(step):
+    """Return learning rate and rescaling of a step."""
+    return 0.1 / (1 + step // 3), 0.5 if step < 4 else 0.25
+
+
+def in_one_process(name, arguments, wd, workers, dtype):
+    """Return the rows of all keys after the steps, by MXNet's optimizer with a row_sparse weight."""
+    optimizer = mx.optimizer.create(name, wd=wd, **arguments)
+    weight = make_row_sparse(np.arange(len(KEYS)), FIRST.rows(KEYS, WIDTH, dtype), (len(KEYS), WIDTH))
+    state = optimizer.create_state_multi_precision(0, weight)
+    for step in range(STEPS):
+        optimizer.lr, optimizer.rescale_grad = rates(step)
+        total, is_pushed = np.zeros((len(KEYS), WIDTH), dtype), np.zeros(len(KEYS), bool)
+        for rank in range(workers):
+            keys, rows = gradients(rank, step, dtype)
+            total[np.searchsorted(KEYS, keys)] += rows
+            is_pushed[np.searchsorted(KEYS, keys)] = True
+        ids = np.flatnonzero(is_pushed)
+        optimizer.update_multi_precision(0, weight, make_row_sparse(ids, total[ids], weight.shape), state)
+    return weight.asnumpy()
+
+
+@pytest.mark.parametrize('workers, servers, partitions', JOBS)
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS)
+def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, servers, partitions):
+    if dtype == 'float64' and name in ('adagrad', 'groupadagrad', 'ftrl'):
+        pytest.skip('MXNet keeps the state in float32, so the table is refused')
+    wd = 0.0 if 'adagrad' in name else 0.01
+    expected = in_one_process(name, dict(arguments, clip_gradient=0.8), wd, sum(workers), dtype)
+
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, dtype, FIRST, partitions)
+        rows = np.empty((len(KEYS), WIDTH), dtype)
+        table.pull(KEYS, rows)
+        np.testing.assert_array_equal(rows, FIRST.rows(KEYS, WIDTH, dtype))
+        optimizer = mx.optimizer.create(name, **dict(arguments, clip_gradient=0.8))
+        for step in range(STEPS):
+            lr, optimizer.rescale_grad = rates(step)
+            table.set_optimizer(optimizer, lr, wd, step)
+            keys, pushed_rows = gradients(servers.rank, step, dtype)
+            table.prefetch(KEYS, after_push=step % 2 == 0)
+            table.push(keys, pushed_rows)
+            table.pull(KEYS, rows)
+        return rows, table.statistics() if servers.rank == 0 else None
+    with dynamic_job(workers, servers) as job:
+        results = job.run(train)
+    for rows, _ in results:
+        np.testing.assert_array_equal(rows, results[0][0])
+        np.testing.assert_allclose(rows, expected, **({'rtol': 1e-12, 'atol': 1e-13} if dtype == 'float64' else
+                                                      {'rtol': 1e-5, 'atol': 1e-6}))
+    pushed = np.unique(np.concatenate([gradients(rank, step, dtype)[0] for rank in range(sum(workers))
+                                       for step in range(STEPS)]))
+    statistics = results[0][1]
+    assert statistics['rows'] == statistics['admitted'] == len(pushed)
+    assert statistics['updates'] == STEPS * partitions
+
+
+@pytest.mark.parametrize('workers, servers', [([2], [1]), ([1, 1], [1, 1])])
+def test_rows_and_state_are_assigned_and_an_optimizer_starts_afresh(workers, servers):
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3)
+        keys = KEYS[servers.rank::2]
+        momentum = mx.optimizer.create('sgd', momentum=0.5)
+        table.set_optimizer(momentum, 1.0, 0.0, 0)
+        table.touch()
+        with table.assigning():
+            table.push(keys, np.full((len(keys), WIDTH), 3.0))
+        with table.assigning(slot=0):
+            table.push(keys, np.full((len(keys), WIDTH), 2.0))
+        rows = np.empty((len(KEYS), WIDTH), 'float32')
+        table.pull(KEYS, rows)
+        assert (rows == 3).all()
+        table.set_optimizer(momentum, 1.0, 0.0, 1)
+        table.push(keys, np.zeros((len(keys), WIDTH)))
+        table.pull(KEYS, rows)
+        assert (rows == 3 + 0.5 * 2).all()
+        table.forget_optimizer()
+        table.set_optimizer(mx.optimizer.create('adam'), 0.5, 0.0, 0)
+        table.push(keys, np.ones((len(keys), WIDTH)))
+        table.pull(KEYS, rows)
+        np.testing.assert_allclose(rows, 3.5, rtol=1e-5)
+        return True
+    with dynamic_job(workers, servers) as job:
+        assert all(job.run(train))
+
+
+def test_rows_travel_as_float16_and_all_workers_see_the_same_rows():
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, halves=True)
+        rows, exact = np.empty((len(KEYS), WIDTH), 'float32'), np.empty((len(KEYS), WIDTH), 'float32')
+        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        table.push(KEYS, np.ones((len(KEYS), WIDTH)))
+        table.pull(KEYS, rows)
+        table.pull_exactly(KEYS, exact)
+        return rows, exact
+    with dynamic_job([2, 1], [1, 1]) as job:
+        results = job.run(train)
+    expected = FIRST.rows(KEYS, WIDTH) - np.float32(3)
+    for rows, exact in results:
+        np.testing.assert_array_equal(exact, expected)
+        np.testing.assert_array_equal(rows, expected.astype(np.float16).astype(np.float32))
+
+
+def test_bad_input_is_refused_before_anything_is_sent():
+    with dynamic_job([1], [1]) as job:
+        servers, = job.workers
+
+        def create(width=WIDTH, dtype='float32', partitions=2, batch_rows=4, **options):
+            return create_dynamic_table(servers, 'net.items', width, dtype, FIRST, partitions, StoreOptions(**options),
+                                        batch_rows=batch_rows)
+        for arguments, text in [({'width': 0}, 'width=0'), ({'dtype': 'float16'}, 'type float16'),
+                                ({'partitions': 0}, 'partitions=0'), ({'batch_rows': 0}, 'batch_rows=0'),
+                                ({'admit': 0}, 'admit=0'), ({'capacity': -1}, 'capacity=-1'),
+                                ({'capacity': 1}, 'capacity=1 is less'), ({'evict': 'oldest'}, "evict='oldest'")]:
+            with pytest.raises(InputError, match='net.items: .*' + text):
+                create(**arguments)
+        assert not job.servers[0]._partitions
+        table = create()
+        for keys, text in [([1, 2, 3, 4, 5], '5 distinct rows at a time, but batch_rows allows 4.*_BATCH_ROWS'),
+                           ([2, 1], 'not sorted'), ([1, 1], 'not unique'), ([0.5], 'type float64'),
+                           (np.array([1], np.uint64), 'type uint64'), ([[1]], 'a vector')]:
+            keys = np.asarray(keys)
+            for call in (lambda keys=keys: table.push(keys, np.zeros((len(keys), WIDTH))),
+                         lambda keys=keys: table.pull(keys, np.zeros((len(keys), WIDTH)))):
+                with pytest.raises(InputError, match='net.items: .*' + text):
+                    call()
+        with pytest.raises(InputError, match=r'net.items: rows of shape \(2, 3\) for 2 keys: give .* \(2, 5'):
+            table.push(np.array([1, 2]), np.zeros((2, 3)))
+        for optimizer, text in [(mx.optimizer.create('nag'), "'nag' cannot update net.items"),
+                                (mx.optimizer.create('sgd', momentum=0.9, lazy_update=False), 'lazy_update=False'),
+                                (mx.optimizer.create('lamb'), "'lamb'")]:
+            with pytest.raises(InputError, match=text):
+                table.set_optimizer(optimizer, 0.1, 0.0, 0)
+        with pytest.raises(InputError, match='wd=0.1 cannot update net.items'):
+            table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.1, 0)
+        table.touch()
+        assert table.statistics()['updates'] == 0
+
+
+def test_retired_tables_are_dropped():
+    def use(servers):
+        for _ in range(3):
+            table = create_dynamic_table(servers, 'hybrid0.items', WIDTH, 'float32', FIRST, 3)
+            table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, 0)
+            table.push(KEYS, np.ones((len(KEYS), WIDTH)))
+            retire_tables(servers, ('hybrid0.',))
+            assert not servers.tables
+        return True
+    with dynamic_job([1, 1], [1, 1]) as job:
+        assert all(job.run(use))
+        for server in job.servers:
+            assert not server._partitions and not server._shards and not server._dynamic_keys
