@@ -6,12 +6,13 @@ there.  Both is compiled, ``src/worker_allreduce.h``.
 """
 import ctypes
 import hashlib
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from ..native.engine import handles_of, push_native
+from ..native.page_locking import lock_pages, unlock_pages
 from . import library
 from .worker import Lane
 
@@ -37,6 +38,20 @@ class AllreduceBuffer:
         #: Handles of both arrays, for the engine.
         self.handles = handles_of([self.input, self.output])
         self._views: Dict[Tuple[int, ...], Tuple[Any, Any]] = {}
+        #: The addresses of memory whose pages are locked; None before the first sum of an array on a GPU.
+        self._locked: Optional[List[int]] = None
+
+    def lock_pages(self, device: int) -> None:
+        """Lock the pages of both arrays, unless that was tried before, for copies to and from GPU number `device`."""
+        if self._locked is None:
+            size_bytes = self.input.size * self.dtype.itemsize
+            addresses = [self._library.allreduce_input(self.pointer), self._library.allreduce_output(self.pointer)]
+            self._locked = [address for address in addresses if lock_pages(address, size_bytes, device)]
+
+    def unlock_pages(self) -> None:
+        """Unlock the pages, before the allreduce is dropped."""
+        for address in self._locked or ():
+            unlock_pages(address)
 
     def views(self, shape: Tuple[int, ...]) -> Tuple[Any, Any]:
         """Return `input` and `output` in another shape."""
@@ -111,6 +126,8 @@ class LaneAllreduce:
         if not array.size:
             return
         buffer = self.buffer(name, array.size, array.dtype)
+        if array.context.device_type == 'gpu':
+            buffer.lock_pages(array.context.device_id)
         source, result = buffer.views(array.shape)
         array.copyto(source)
         buffer.start(priority)
@@ -120,7 +137,9 @@ class LaneAllreduce:
         """Drop the sums whose names have these prefixes (on all workers, with no sum under way)."""
         self._generation += 1
         for key in [key for key in self._buffers if key.startswith(prefixes)]:
-            self._lane.drop_allreduce(self._buffers.pop(key).number)
+            buffer = self._buffers.pop(key)
+            buffer.unlock_pages()
+            self._lane.drop_allreduce(buffer.number)
 
 
 def _array(address: int, count: int, dtype: np.dtype) -> Any:

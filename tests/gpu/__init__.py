@@ -1,1 +1,5 @@
 """Tests on GPUs: scripts/gpu runs them."""
+from pathlib import Path
+
+#: The folder of the scripts that workers run.
+BODIES = Path(__file__).resolve().parent / 'bodies'

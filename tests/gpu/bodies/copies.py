@@ -1,0 +1,101 @@
+"""Move arrays of a GPU through the store by copies alone, which need no kernel of MXNet, and compare with NumPy.
+
+A GPU for which an MXNet build has no kernels (``mxhybrid doctor`` reports it) copies all the same, so that this shows
+there how arrays pass through the host's memory.  args: ``--device cpu`` or ``gpu``; several workers may share a GPU.
+"""
+import argparse
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+
+import mxhybrid  # noqa: F401  registers the store
+
+ROWS, WIDTH = 40, 6
+
+
+def values_of(rank, seed, shape):
+    return np.random.RandomState(1000 * seed + rank).uniform(-1, 1, shape).astype('float32')
+
+
+def sum_of(workers, seed, shape):
+    return sum(values_of(rank, seed, shape).astype('float64') for rank in range(workers))
+
+
+class Checks:
+    """Named comparisons with their largest error."""
+
+    def __init__(self):
+        self.errors = {}
+
+    def close(self, name, actual, expected, tolerance=1e-6):
+        actual, expected = np.asarray(actual, 'float64'), np.asarray(expected, 'float64')
+        assert actual.shape == expected.shape, (name, actual.shape, expected.shape)
+        error = float(np.abs(actual - expected).max())
+        self.errors[name] = max(error, self.errors.get(name, 0.0))
+        assert error <= tolerance, '%s: error %g' % (name, error)
+
+
+def dense(store, device, checks):
+    shapes = [(3, 5), (1,), (257, 33), (1 << 18,)]
+    workers = store.num_workers
+    for key, shape in enumerate(shapes):
+        out = mx.nd.array(np.full(shape, 7.0, 'float32'), ctx=device)
+        store.broadcast(str(key), mx.nd.array(values_of(store.rank, key, shape), ctx=device), out)
+        checks.close('first values', out.asnumpy(), values_of(0, key, shape))
+    for step in range(1, 6):
+        gradients = [mx.nd.array(values_of(store.rank, 10 * step + key, shape), ctx=device)
+                     for key, shape in enumerate(shapes)]
+        outs = [mx.nd.array(np.zeros(shape, 'float32'), ctx=device) for shape in shapes]
+        if step % 2:
+            store.pushpull([str(key) for key in range(len(shapes))], gradients, outs)
+        else:
+            for key, (gradient, out) in enumerate(zip(gradients, outs)):
+                store.pushpull(str(key), gradient, out)
+        for key, (shape, out) in enumerate(zip(shapes, outs)):
+            assert out.context == device, out.context
+            checks.close('dense sums', out.asnumpy(), sum_of(workers, 10 * step + key, shape), 1e-5)
+    # In place, as Trainer.allreduce_grads does.
+    gradient = mx.nd.array(values_of(store.rank, 99, shapes[2]), ctx=device)
+    store.pushpull('2', gradient)
+    checks.close('dense sums in place', gradient.asnumpy(), sum_of(workers, 99, shapes[2]), 1e-5)
+
+
+def sparse_on(device, rows, ids):
+    return mx.nd.sparse.row_sparse_array((mx.nd.array(rows, ctx=device), mx.nd.array(ids, dtype='int64', ctx=device)),
+                                         shape=(ROWS, WIDTH), ctx=device)
+
+
+def tables(store, device, checks):
+    workers = store.num_workers
+    whole = values_of(0, 500, (ROWS, WIDTH)).astype('float64')
+    store.set_optimizer(mx.optimizer.create('sgd', learning_rate=0.5))
+    store.init('table', mx.nd.array(values_of(0, 500, (ROWS, WIDTH))).tostype('row_sparse'))
+    for step in range(5):
+        touched = [np.sort(np.random.RandomState(50 * step + rank).choice(ROWS, 7, replace=False))
+                   for rank in range(workers)]
+        wanted = touched[store.rank]
+        out = mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH), ctx=device)
+        store.row_sparse_pull('table', out=out, row_ids=mx.nd.array(wanted, dtype='int64', ctx=device))
+        assert out.context == device, out.context
+        checks.close('pulled ids', out.indices.asnumpy(), wanted)
+        checks.close('pulled rows', out.data.asnumpy(), whole[wanted], 1e-5)
+        store.push('table', sparse_on(device, values_of(store.rank, 600 + step, (7, WIDTH)), wanted))
+        for rank, ids in enumerate(touched):
+            whole[ids] -= 0.5 * values_of(rank, 600 + step, (7, WIDTH))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--device', default='gpu', choices=['cpu', 'gpu'])
+    arguments = parser.parse_args()
+    device = mx.gpu(0) if arguments.device == 'gpu' else mx.cpu()
+    checks = Checks()
+    store = mx.kv.create('hybrid')
+    rank = store.rank
+    dense(store, device, checks)
+    tables(mx.kv.create('hybrid'), device, checks)
+    report(rank, errors=checks.errors)
+
+
+main()

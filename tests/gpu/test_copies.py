@@ -1,0 +1,18 @@
+"""Arrays of a GPU that several workers push, pull and sum by copies alone: also where MXNet has no kernels for it."""
+import pytest
+from lab.jobs import run_job
+
+from . import BODIES
+
+#: Launcher, workers, environment.
+JOBS = [('horovodrun', 2, {'MXHYBRID_DENSE': 'lane'}), ('launch.py', 3, {'MXHYBRID_DENSE': 'lane'}),
+        ('horovodrun', 2, {'MXHYBRID_DENSE': 'lane', 'MXHYBRID_ROUTES': 'allreduce'})]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize('launcher, workers, env', JOBS)
+def test_values_equal_numpy(launcher, workers, env):
+    result = run_job(BODIES / 'copies.py', launcher, workers=workers, env=env, timeout=240).ok()
+    errors = [result.results[rank]['errors'] for rank in range(workers)]
+    assert all(set(one) == set(errors[0]) for one in errors)
+    assert {'first values', 'dense sums', 'dense sums in place', 'pulled ids', 'pulled rows'} == set(errors[0])
