@@ -45,8 +45,9 @@ if not _is_tool and _is_worker():
 
     _hooks.install()
 
-    # Imported at their first use: a script that splits no layers and saves no checkpoint does not need them.
-    _LATER = {'checkpoint': '.checkpoint', 'parallel': '.parallel', 'planner': '.planner',
+    # Imported at their first use: a script that splits no layers, saves no checkpoint and has
+    # no dynamic tables does not need them.
+    _LATER = {'checkpoint': '.checkpoint', 'nn': '.nn', 'parallel': '.parallel', 'planner': '.planner',
               'parallelize': '.planner.parallelize'}
 
     def __getattr__(name):
@@ -54,7 +55,7 @@ if not _is_tool and _is_worker():
         if name not in _LATER:
             raise AttributeError('module %r has no attribute %r' % (__name__, name))
         module = _importlib.import_module(_LATER[name], __name__)
-        value = module if name in ('checkpoint', 'parallel', 'planner') else getattr(module, name)
+        value = module if name in ('checkpoint', 'nn', 'parallel', 'planner') else getattr(module, name)
         globals()[name] = value
         return value
 
@@ -85,5 +86,5 @@ if not _is_tool and _is_worker():
     create.__doc__ = (create.__doc__ or '') + _in_words()
 
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
+               'create', 'nn', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
                'row_wise']

@@ -25,6 +25,7 @@ from ..job.job import Job
 from ..native.arrays import host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
 from .counted_names import without_counters
+from .trainer_tables import TrainerTables
 from .weight_shards import shard_of
 
 logger = get_logger(__name__)
@@ -58,8 +59,8 @@ class FirstValues:
             self.share(param)
 
 
-def share_first_values(trainer: Any, job: Job) -> Optional[FirstValues]:
-    """Give all workers worker 0's values of a Trainer that was just made (collective).
+def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optional[FirstValues]:
+    """Give all workers worker 0's values of a Trainer that was just made, and of its dynamic `tables` (collective).
 
     Returns the parameters that have no values yet, None if there are none.  If workers have different parameters
     nothing happens: the first step raises the error.
@@ -69,10 +70,13 @@ def share_first_values(trainer: Any, job: Job) -> Optional[FirstValues]:
     entries = [[name, str(np.dtype(param.dtype)), [list(param.shape), _digest(param)] if has_values(param) else None]
                for name, param in zip(_comparable_names(params), params)]
     summary = hashlib.blake2b(repr(entries).encode(), digest_size=8).hexdigest()
-    everyone = job.collective.allgather_json([summary, job.count_trainer()], 'mxhybrid.first_values')
+    everyone = job.collective.allgather_json([summary, job.count_trainer(), len(tables.params)],
+                                             'mxhybrid.first_values')
+    if any(count for _, _, count in everyone):
+        tables.agree(job.collective.allgather_json(tables.descriptions(), 'mxhybrid.dynamic_tables'))
     labels = ['mxhybrid.first_values.%d.%d' % (everyone[0][1], index) for index in range(len(params))]
     entries_by_rank = [entries]
-    if any(summary != everyone[0][0] for summary, _ in everyone):
+    if any(summary != everyone[0][0] for summary, _, _ in everyone):
         entries_by_rank = job.collective.allgather_json(entries, 'mxhybrid.first_values.details')
     if any(_declared(worker_entries) != _declared(entries_by_rank[0]) for worker_entries in entries_by_rank):
         return None

@@ -3,7 +3,8 @@
 ================================  ============================================================================
 hooked                            reason
 ================================  ============================================================================
-``Trainer.__init__``              workers begin with the values of worker 0; libraries ask for a local store
+``Trainer.__init__``,             workers begin with the values of worker 0; libraries ask for a local store; dynamic
+``Trainer._check_contexts``       tables (:mod:`mxhybrid.kvstore.trainer_tables`) have no arrays
 ``trainer._create_kvstore``       with one device, any name without 'dist' silently becomes no store at all
 ``model._create_kvstore``,        refused: ``mx.mod.Module`` does what several workers need only if the type of a
 ``module._create_kvstore``        store has 'dist' in it
@@ -23,7 +24,8 @@ hooked                            reason
 ``list_data``, ``list_grad``
 ``Parameter.list_ctx``,           no reads: they look at the arrays, but not into them
 ``Parameter._load_init``,
-``ParameterDict.zero_grad``
+``ParameterDict.zero_grad``       also: the gradients of dynamic tables, as for the next
+``amp.unscale``
 ``Parameter._set_trainer``        values that servers hold for another Trainer return to the worker
 ``Parameter._reduce``             saving: whole weights that servers hold, and tables with their own dtype; refused, as
                                   ``_load_init`` is, for shards of weights
@@ -32,6 +34,7 @@ hooked                            reason
 """
 import contextlib
 import functools
+import importlib
 import os
 import re
 import sys
@@ -47,11 +50,16 @@ from ..base.machine import remedy
 from ..job.join import fail_current
 from . import on_demand_copy
 from .local_stores import store_for
+from .table_parameter import TableParameter
 from .trainer_step import TrainerHooks, hooks_of, is_hybrid, share_value_read
+from .trainer_tables import refuse_store, split_off, tables_split_off
 from .weight_shards import refuse_emptied, refuse_move, refuse_new_values, refuse_shards
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
 _MODULES = ('mxnet.model', 'mxnet.module.module')
+
+#: Where ``amp.unscale`` is found; ``import mxnet`` does not import them.
+_AMP = ('mxnet.contrib.amp.amp', 'mxnet.contrib.amp')
 
 #: The method that takes the place of a Trainer's method.
 _METHODS: Dict[str, Callable[..., Any]] = {
@@ -67,6 +75,7 @@ def install() -> None:
     for module in _MODULES:
         _wrap(sys.modules[module], '_create_kvstore', _refuse_module)
     _wrap(Trainer, '__init__', _make_trainer)
+    _wrap(Trainer, '_check_contexts', _check_contexts)
     for name, method in _METHODS.items():
         _wrap(Trainer, name, _by_trainer_hooks(method))
     _wrap(Trainer, '_reset_kvstore', _reset_kvstore)
@@ -142,11 +151,42 @@ def _by_trainer_hooks(method: Callable[..., Any]) -> Callable[[Any], Any]:
 def _make_trainer(original: Any) -> Any:
     def make(self: Any, params: Any, optimizer: Any, optimizer_params: Any = None, kvstore: Any = 'device',
              *args: Any, **keywords: Any) -> None:
-        original(self, params, optimizer, optimizer_params, store_for(self, kvstore), *args, **keywords)
+        params, kvstore = split_off(self, params), store_for(self, kvstore)
+        tables = tables_split_off(self)
+        if tables:
+            if not is_hybrid(kvstore):
+                refuse_store(tables, kvstore)
+            for name in _AMP:
+                _wrap(importlib.import_module(name), 'unscale', _unscale)
+        original(self, params, optimizer, optimizer_params, kvstore, *args, **keywords)
+        for table in tables:
+            table._set_trainer(self)
         trainer_hooks = hooks_of(self)
         if trainer_hooks is not None:
             trainer_hooks.after_init()
     return make
+
+
+def _check_contexts(original: Any) -> Any:
+    def check(self: Any) -> Any:
+        contexts = original(self)
+        for table in tables_split_off(self):
+            if contexts is not None and contexts != table.list_ctx():
+                raise InputError('%s is initialised on %s, and other parameters on %s: initialise all on the same '
+                                 'devices' % (table.name, table.list_ctx(), contexts))
+            contexts = table.list_ctx()
+        return contexts
+    return check
+
+
+def _unscale(original: Any) -> Any:
+    def unscale(optimizer_or_trainer: Any) -> None:
+        scale = getattr(optimizer_or_trainer, '_scale', 1.0)
+        original(optimizer_or_trainer)
+        trainer_hooks = hooks_of(optimizer_or_trainer)
+        if trainer_hooks is not None:
+            trainer_hooks.tables.scale(scale)
+    return unscale
 
 
 def _reset_kvstore(original: Any) -> Any:
@@ -251,6 +291,9 @@ def _zero_grad(original: Any) -> Any:
             for param in self.values():
                 stack.enter_context(on_demand_copy.unread(param))
             original(self)
+        for param in self.values():
+            if isinstance(param, TableParameter):
+                param.zero_grad()
     return zero_grad
 
 

@@ -19,7 +19,7 @@ from ..telemetry.traffic import Network, moved_between
 from .call_arguments import CallArguments, one_value_each, pairs
 from .distributed import Distributed
 from .one_process import OneProcess
-from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, route_rows, route_table, steps_so_far
+from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, dynamic_tables_table, route_rows, route_table, steps_so_far
 
 logger = get_logger(__name__)
 
@@ -85,6 +85,8 @@ class Hybrid(KVStore):
         self._shards = ''
         #: A reference to the method that returns a line of the report about optimizer state.
         self._state_line: Optional['weakref.WeakMethod[Callable[[], str]]'] = None
+        #: A reference to the method that returns the dynamic tables with their statistics.
+        self._dynamic_tables: Optional['weakref.WeakMethod[Callable[[], List[Any]]]'] = None
         #: The Trainer whose parameters have the keys of this store, and their names.
         self._trainer: Optional[Tuple[Any, str]] = None
 
@@ -136,15 +138,18 @@ class Hybrid(KVStore):
     def report(self) -> str:
         """Return the route table: shape, route, partitions and servers of each parameter, and rows and bytes a step.
 
-        Three more parts follow where they apply: the bytes that this host has sent to other hosts and received from
-        them by the lane; the numbers that decided, for tables whose route was measured or forced; and the shards of
-        weights that this worker holds, with the bytes that it sends in redistributions between layers.
+        Four more parts follow where they apply: the bytes that this host has sent to other hosts and received from
+        them by the lane; the numbers that decided, for tables whose route was measured or forced; the dynamic tables,
+        with their rows so far; and the shards of weights that this worker holds, with the bytes that it sends in
+        redistributions between layers.
         """
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
         table = route_table(self._job, routes, network, steps_so_far(routes) - steps)
         line = None if self._state_line is None else self._state_line()
-        return '\n\n'.join([table] + [text for text in (self._shards, '' if line is None else line()) if text])
+        tables = None if self._dynamic_tables is None else self._dynamic_tables()
+        parts = ['' if tables is None else dynamic_tables_table(tables()), self._shards, '' if line is None else line()]
+        return '\n\n'.join([table] + [text for text in parts if text])
 
     # -- initial values ------------------------------------------------------------------------------------------
 
@@ -363,6 +368,10 @@ class Hybrid(KVStore):
     def describe_state(self, line: Callable[[], str]) -> None:
         """Show, in the report, the line of text that the method `line` returns about optimizer state."""
         self._state_line = weakref.WeakMethod(line)
+
+    def show_tables(self, tables: Callable[[], List[Any]]) -> None:
+        """Show, in the report, the dynamic tables that the method `tables` returns with their statistics."""
+        self._dynamic_tables = weakref.WeakMethod(tables)
 
     def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised anew.

@@ -1,5 +1,5 @@
 """The route table: the route of every parameter, and what it moves."""
-from typing import Any, List, Tuple
+from typing import Any, List, Mapping, Tuple
 
 from ..base.text import aligned, size_text
 from ..telemetry.traffic import Network
@@ -49,6 +49,22 @@ def route_table(job: Any, routes: List[Any], network: Network, network_steps: in
     title = '; '.join([title, job.wires] + changed)
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
     return '\n'.join([title, aligned(head, rows)] + _network_table(network, network_steps) + _choices_table(routes))
+
+
+def dynamic_tables_table(tables: List[Tuple[Any, Mapping[str, int]]]) -> str:
+    """Return the lines of a table of dynamic tables, of pairs of a table and its statistics; '' without tables."""
+    rows = []
+    for table, statistics in tables:
+        param, traffic = table.param, table.traffic
+        steps = max(1, traffic.steps)
+        rows.append([table.name, 'any' if param.rows is None else str(param.rows), str(param.width),
+                     str(statistics['rows']), size_text(statistics['memory_bytes'] + statistics['file_bytes']),
+                     str(statistics['admitted']), str(statistics['waiting']), str(statistics['expired']),
+                     str(param.table.partitions), '%.0f' % (traffic.rows / steps), size_text(traffic.pushed / steps),
+                     size_text(traffic.pulled / steps)])
+    head = ['dynamic table', 'keys', 'width', 'rows so far', 'bytes', 'admitted', 'waiting', 'expired', 'partitions',
+            'rows/step', 'pushed/step', 'pulled/step']
+    return aligned(head, rows) if rows else ''
 
 
 def _network_table(network: Network, steps: int) -> List[str]:

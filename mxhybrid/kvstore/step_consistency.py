@@ -31,6 +31,7 @@ from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
 from ..native.arrays import row_sparse_parts
+from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
 
 #: Numbers that must be the same on all workers, and what a user has to do for that.
@@ -40,7 +41,9 @@ _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by
             ('weight decay', 'set the same one on every worker'),
             ('number of calls of networks that are split', 'call them equally often on every worker, also to evaluate '
              'them'),
-            ("parameters' lr_mult or wd_mult, by a checksum", 'set the same ones on every worker'))
+            ("parameters' lr_mult or wd_mult, by a checksum", 'set the same ones on every worker'),
+            ('dynamic tables that are frozen or were initialised anew, by a checksum', 'set grad_req, and call '
+             'initialize(force_reinit=True), on every worker'))
 
 #: Further numbers: attributes of MXNet's optimizers.
 _SETTINGS = ('momentum', 'clip_gradient', 'beta1', 'beta2', 'epsilon', 'float_stable_eps', 'gamma1', 'gamma2', 'rho',
@@ -52,8 +55,8 @@ _COMPARED = _NUMBERS + tuple((name, 'give the optimizers of all workers the same
 class StepConsistency:
     """The check of one Trainer with a hybrid store."""
 
-    def __init__(self, trainer: Any):
-        self._trainer = trainer
+    def __init__(self, trainer: Any, tables: TrainerTables):
+        self._trainer, self._tables = trainer, tables
         #: Names of parameters that got new values since the last step.
         self.new_values: Set[str] = set()
         #: Batch size by which the last sum of gradients was divided; 0 before the first step.
@@ -87,12 +90,16 @@ class StepConsistency:
         self._check_new_values()
         on_store = trainers.updates_on_store(self._trainer)
         scaled = on_store and trainers.loss_scaler_of(self._trainer) is not None
-        overflows = scaled and any_overflows(self._params, self._store.backend.largest_gradient)
+        overflows = scaled and (any_overflows(self._params, self._store.backend.largest_gradient)
+                                or self._tables.overflow())
         stale = self._zero_stale(all_devices=not on_store)
         if batch_size is not None:
             self.note_batch_size(batch_size)
         self._send(stale, overflows, ignore_stale)
         changed = self.batch_size != self._last_batch_size
+        if self._tables.changed():
+            self._read()
+            self._check()
         if changed and not self._changed or self.new_values:
             self._read()  # batch sizes that vary all the time are compared a step later, so that no worker waits
         self._last_batch_size, self._changed = self.batch_size, changed
@@ -140,10 +147,11 @@ class StepConsistency:
         fresh[[key for key, _ in trainers.trained_params(self._trainer) if key not in stale]] = 1
         has_new_values = [param.name in self.new_values for param in params]
         numbers = np.zeros((self._store.num_workers, len(_COMPARED)))
-        multipliers = np.array([(param.lr_mult, param.wd_mult) for param in params], np.float64)
+        multipliers = np.array([(param.lr_mult, param.wd_mult) for param in params] + self._tables.multipliers(),
+                               np.float64)
         numbers[self._store.rank] = [self.batch_size, _learning_rate(optimizer), optimizer.wd,
                                      self._store.backend.call_count(NETWORK_CALL), zlib.crc32(multipliers.tobytes()),
-                                     *(_setting(optimizer, name) for name in _SETTINGS)]
+                                     self._tables.checksum(), *(_setting(optimizer, name) for name in _SETTINGS)]
         report = np.concatenate([fresh, has_new_values, [overflows, ignore_stale], numbers.ravel()])
         with self._lock:
             self._values = None

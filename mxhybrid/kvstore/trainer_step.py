@@ -22,7 +22,9 @@
                                     5. a worker that knows by now that workers differ raises an error
                                     6. MXNet updates in this worker; servers get the gradients of the weights that
                                        they hold
-                                    7. after the first update the worker frees the memory of tables on servers
+                                    7. the gradients of dynamic tables are sent
+                                       (:mod:`mxhybrid.kvstore.trainer_tables`)
+                                    8. after the first update the worker frees the memory of tables on servers
 ==================================  ==================================================================================
 
 A script may call the two parts itself, as ``allreduce_grads()`` and ``update()``.  Between steps a Trainer may get a
@@ -40,6 +42,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..job.join import member
+from ..native import trainers
 from ..native.optimizer_state import count_update
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
@@ -51,6 +54,7 @@ from .on_demand_switch import OnDemandSwitch, switch_for
 from .sharded_updates import ShardedUpdates, sharding_for
 from .step_consistency import StepConsistency, any_overflows
 from .table_hints import table_hints
+from .trainer_tables import TrainerTables
 from .weight_shards import agreed, check_optimizer, refuse_shards, shard_of, shards_line, trained_elsewhere, unsharded
 
 logger = get_logger(__name__)
@@ -66,7 +70,9 @@ class TrainerHooks:
 
     def __init__(self, trainer: Any):
         self._trainer = trainer
-        self.consistency = StepConsistency(trainer)
+        #: The dynamic tables.
+        self.tables = TrainerTables(trainer)
+        self.consistency = StepConsistency(trainer, self.tables)
         self.switch: Optional[OnDemandSwitch] = None
         # Batch size and ignore_stale_grad of the call of step() that is under way.
         self._call: Optional[Tuple[float, bool]] = None
@@ -94,9 +100,10 @@ class TrainerHooks:
     def after_init(self) -> None:
         """Join the job after the Trainer was made, and give all workers worker 0's values (collective)."""
         job = member()
+        self.tables.register()
         if job.distributed:
             with uncounted_reads(self._trainer):
-                self.first_values = share_first_values(self._trainer, job)
+                self.first_values = share_first_values(self._trainer, job, self.tables)
 
     def before_value_read(self, param: Any) -> None:
         """Give this worker worker 0's value of a parameter that a recorded forward pass reads."""
@@ -120,6 +127,7 @@ class TrainerHooks:
             return
         if self.first_values:
             self.first_values.share_all(self._trainer._params)
+        self.tables.check(self._optimizer)
         with store.meter.allreduce_grads(), uncounted_reads(self._trainer):
             skipped_keys: Optional[Set[int]] = set()
             if self._trainer._update_on_kvstore or store.distributed:
@@ -166,6 +174,11 @@ class TrainerHooks:
                 out = param.list_data() if on_store else param.list_grad()
                 store.pull(key, out, priority=-key, ignore_sparse=False)
 
+    @property
+    def _optimizer(self) -> Any:
+        """The optimizer that updates; the store may have been given another one than the Trainer's."""
+        return trainers.updaters_of(self._trainer)[0].optimizer
+
     def update_by_hand(self, original: Callable[..., Any], batch_size: Any, ignore_stale_grad: bool = False) -> Any:
         """Surround ``Trainer.update``, which divides by a batch size that all workers must give, and updates."""
         if self._exchanged:
@@ -188,10 +201,11 @@ class TrainerHooks:
                 self.consistency.before_update(ignore_stale_grad)
             elif switch is not None and not trainer._update_on_kvstore:
                 switch.before_local_update()
-            if loss_scaler_of(trainer) is not None and self._has_shards and not trainer._update_on_kvstore:
+            if (loss_scaler_of(trainer) is not None and (self._has_shards or self.tables)
+                    and not trainer._update_on_kvstore):
                 # Workers have different gradients, but must come to the same decision.
-                overflow, = trainer._kvstore.backend.any_of([any_overflows(trainer._params, float('inf'))],
-                                                           'the loss scaler')
+                overflow, = trainer._kvstore.backend.any_of(
+                    [any_overflows(trainer._params, float('inf')) or self.tables.overflow()], 'the loss scaler')
                 with contextlib.ExitStack() as around:
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
@@ -207,6 +221,12 @@ class TrainerHooks:
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
                     original(ignore_stale_grad)
+            if self.tables:
+                if overflow:
+                    self.tables.drop_gradients()
+                else:
+                    self.tables.push(trainer._kvstore, self._optimizer,
+                                     () if trainer._update_on_kvstore else trainers.device_numbers(trainer))
             if exchanged and not overflow:
                 self.consistency.after_update()
                 for key in trained_elsewhere(trainer._params):  # or schedules would differ between workers
@@ -220,6 +240,9 @@ class TrainerHooks:
         if self.sharding is not None:
             raise InputError('update() was called without allreduce_grads(): with shard_updates=1 each worker updates '
                              'a part of the weights for all workers. %s' % _EXCHANGE_FIRST)
+        if self.tables:
+            raise InputError('update() was called without allreduce_grads(): the rows of %s are on the servers, which '
+                             'sum the gradients of all workers. %s' % (self.tables.params[0].name, _EXCHANGE_FIRST))
         for param in self._trainer._params:
             shard = shard_of(param)
             if shard is not None and len(shard.group) > 1 and shard.grad_req != 'null':
@@ -250,6 +273,7 @@ class TrainerHooks:
                 compare_first_values(trainer, member())
             original()
         store = trainer._kvstore
+        self.tables.check(self._optimizer)
         former, self._former = self._former, None
         if former is not None:
             with mx.autograd.pause():
@@ -260,6 +284,7 @@ class TrainerHooks:
                      bool(trainer._update_on_kvstore), shards_line(trainer._params),
                      table_hints(trainer._params))
         self._holds_tables = store.distributed
+        self.tables.open(store)
         self.sharding = sharding_for(trainer)
         if self.sharding is not None:
             store.describe_state(self.sharding.report_line)
@@ -319,6 +344,7 @@ class TrainerHooks:
     def save_states(self, original: Callable[[str], None], fname: str) -> None:
         """Replace ``Trainer.save_states``: worker 0 writes one file, instead of all workers at the same time."""
         trainer = self._trainer
+        self.tables.refuse_states('save_states')
         refuse_shards(trainer._params, 'save_states')
         start(trainer)
         self.consistency.check_last_step()
@@ -332,6 +358,7 @@ class TrainerHooks:
 
     def load_states(self, original: Callable[[str], None], fname: str) -> None:
         """Surround ``Trainer.load_states``: every worker gets the contents of worker 0's file (collective)."""
+        self.tables.refuse_states('load_states')
         refuse_shards(self._trainer._params, 'load_states')
         start(self._trainer)
         self.move_weights_to_workers()

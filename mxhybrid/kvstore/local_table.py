@@ -1,0 +1,73 @@
+"""A dynamic table whose rows are in this process: the table of a job of one process, and first values without a job."""
+from typing import Any, Callable, Dict, Mapping, Optional
+
+import numpy as np
+
+from ..lane.row_store import FirstValues, RowStore
+from ..native.optimizer_state import state_widths
+from ..native.optimizers import TableOptimizer
+from ..servers.kernel_rules import kernel_rule
+from ..servers.optimized_table import OptimizedTable
+
+
+class LocalTable(OptimizedTable):
+    """A table with the calls of a dynamic table on the servers; `options` are those of its rows' store."""
+
+    #: The number of partitions, and the numbers of the servers that hold them.
+    partitions, servers = 1, ()
+    #: Bytes of a row that travels.
+    row_bytes = 0
+
+    def __init__(self, name: str, width: int, dtype: Any, first_values: FirstValues, options: Mapping[str, Any]):
+        super().__init__(name, width, dtype)
+        self._store = RowStore(width, self.dtype, first_values, **options)
+        self._optimizer: Optional[TableOptimizer] = None
+        self._has_state = False
+
+    @property
+    def store(self) -> RowStore:
+        """The store of the rows."""
+        return self._store
+
+    def pull(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """Write the rows of `keys` to `result`."""
+        result[:] = self._store.read(keys)
+
+    def pull_later(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
+        """Return a function that writes the rows of `keys` to `result`."""
+        return lambda: self.pull(keys, result)
+
+    def prefetch(self, keys: np.ndarray) -> None:
+        """Do nothing: the rows are here."""
+
+    def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """Update the rows of sorted, unique `keys` by the optimizer."""
+        assert self._optimizer is not None
+        rule, settings = kernel_rule(self._optimizer.live, self._has_state)
+        self._store.update(rule, settings, keys, rows)
+
+    def statistics(self) -> Dict[str, int]:
+        """Return the numbers of rows and bytes."""
+        return self._store.statistics()
+
+    def close(self) -> None:
+        """Free the rows."""
+        self._store.close()
+
+    def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
+        assert self._made_with is not None
+        if self._optimizer is None or self._optimizer.reference != reference:
+            self._optimizer = TableOptimizer(reference, attributes, self._made_with[1])
+            widths = state_widths(self._optimizer.maker, 0, (1, self.width), self.dtype)
+            self._store.set_state_widths([])
+            self._store.set_state_widths(widths)
+            self._has_state = bool(widths)
+        else:
+            self._optimizer.change(attributes)
+        if count is not None:
+            self._store.set_updates(count)
+
+    def _drop_optimizer(self) -> None:
+        self._optimizer, self._has_state = None, False
+        self._store.set_state_widths([])
+        self._store.set_updates(0)

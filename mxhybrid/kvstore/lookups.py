@@ -1,0 +1,95 @@
+"""The lookups of a dynamic table whose gradients the next step of its Trainer needs.
+
+A recorded forward pass looks up an array of distinct rows, whose gradient a backward pass writes.  MXNet overwrites the
+gradient of a parameter in each backward pass, or adds to it (`grad_req`).  Lookups follow that rule for each device:
+
+* lookups between two backward passes belong together, and their gradients are summed;
+* with 'write', the last backward pass before the step counts;
+* with 'add', all backward passes count until ``zero_grad()``, also those of earlier steps.
+
+A lookup whose backward pass is made only after the next two steps has no effect.
+"""
+from typing import Any, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..native.arrays import host_view, sum_row_sparse
+from ..native.trainers import is_fresh
+
+#: Keys, sorted and unique, and the rows of a gradient.
+RowGradient = Tuple[np.ndarray, np.ndarray]
+
+
+class _Lookup:
+    """An array of rows that was looked up, their keys, and the number of the group of lookups on its device."""
+
+    def __init__(self, keys: np.ndarray, rows: Any, group: int):
+        self.keys, self.rows, self.group = keys, rows, group
+        #: Whether a step has passed without a backward pass.
+        self.waited = False
+
+    def gradient(self) -> RowGradient:
+        """Return the gradient that backward has computed."""
+        return self.keys, host_view(self.rows.grad)
+
+
+class PendingLookups:
+    """The recorded lookups of one table since the last step."""
+
+    def __init__(self) -> None:
+        self._lookups: List[_Lookup] = []
+        self._groups: Dict[Any, int] = {}
+        #: The gradient that `grad_req` 'add' keeps from earlier steps.
+        self._kept: Optional[RowGradient] = None
+
+    def record(self, keys: np.ndarray, rows: Any, grad_req: str) -> None:
+        """Note rows, an array on some device, that a recorded forward pass looks up."""
+        device = rows.context
+        group = self._groups.get(device, 0)
+        if any(lookup.group == group and lookup.rows.context == device and is_fresh(lookup.rows)
+               for lookup in self._lookups):
+            group += 1  # there was a backward pass since the last lookup
+        self._groups[device] = group
+        with mx.autograd.pause():
+            rows.attach_grad(grad_req)
+        self._lookups.append(_Lookup(keys, rows, group))
+
+    def _counted(self, grad_req: str) -> List[_Lookup]:
+        """Return the lookups whose gradients count."""
+        fresh = [lookup for lookup in self._lookups if is_fresh(lookup.rows)]
+        if grad_req == 'add':
+            return fresh
+        newest: Dict[Any, int] = {}
+        for lookup in fresh:
+            device = lookup.rows.context
+            newest[device] = max(newest.get(device, 0), lookup.group)
+        return [lookup for lookup in fresh if lookup.group == newest[lookup.rows.context]]
+
+    def gradients(self, grad_req: str) -> List[Any]:
+        """Return the arrays with the gradients that the next step will take."""
+        return [lookup.rows.grad for lookup in self._counted(grad_req)]
+
+    def take(self, grad_req: str) -> Optional[RowGradient]:
+        """Return the sum of the gradients that count, None if there was no backward pass, and forget them."""
+        parts = [lookup.gradient() for lookup in self._counted(grad_req)]
+        self._lookups = [lookup for lookup in self._lookups if not is_fresh(lookup.rows) and not lookup.waited]
+        for lookup in self._lookups:
+            lookup.waited = True
+        if not parts:
+            return None
+        if grad_req == 'add' and self._kept is not None:
+            parts.insert(0, self._kept)
+        keys, rows = sum_row_sparse(parts)
+        # Another backward pass may write to the array.
+        self._kept = (keys, np.array(rows)) if grad_req == 'add' else None
+        return keys, rows
+
+    def clear(self) -> None:
+        """Forget all gradients and lookups."""
+        self._lookups, self._kept = [], None
+
+    def zero(self) -> None:
+        """Forget the gradients that backward has computed."""
+        self._lookups = [lookup for lookup in self._lookups if not is_fresh(lookup.rows)]
+        self._kept = None

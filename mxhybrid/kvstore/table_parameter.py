@@ -1,0 +1,284 @@
+"""The parameter of a dynamic table: a weight of which no process holds an array.
+
+Its rows are on the servers, or in this process if there is no job, and the Blocks of :mod:`mxhybrid.nn` look them up by
+key.  The parameter has an entry in ``collect_params()``, multipliers, a `grad_req`, an initializer and devices as any
+other one.  Calls of ``gluon.Parameter`` that need an array of its shape are refused, with another way to do it.
+"""
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon.parameter import Parameter
+
+from ..base.errors import InputError
+from ..lane.row_store import DTYPES, FirstValues
+from ..telemetry.traffic import Traffic
+from .local_table import LocalTable
+from .lookups import PendingLookups, RowGradient
+from .table_initializers import first_values_of
+
+#: Most columns of a row: the limit of the compiled part.
+_MAX_WIDTH = 1 << 24
+#: MXNet's own default.
+_UNIFORM = mx.initializer.Uniform()
+#: Rows are numbered by int64.
+_MAX_ROWS = (1 << 63) - 1
+
+
+class RowRequest(NamedTuple):
+    """A request of distinct rows of a table, `keys`: `wait` returns when they are in `rows`."""
+
+    param: 'TableParameter'
+    keys: np.ndarray
+    rows: np.ndarray
+    wait: Callable[[], None]
+
+    def array(self, context: Any) -> Any:
+        """Return the rows on a device, of shape (keys, width), once they are there; a backward pass finds them."""
+        self.wait()
+        return self.param.looked_up(self.keys, self.rows, context)
+
+
+class TableParameter(Parameter):
+    """The parameter of a dynamic table.
+
+    Parameters
+    ----------
+    name : str
+    rows : int or None
+        Number of rows, whose keys are 0 to `rows` - 1.  None: keys are any int64.
+    width : int
+        Number of elements of a row.
+    dtype : str or numpy.dtype
+        float32 or float64.
+    init : mxnet.initializer.Initializer or str, optional
+    options : dict
+        Options of :class:`mxhybrid.lane.row_store.RowStore`: admit, capacity, expire_after, evict.
+
+    Notes
+    -----
+    The shape is ``(rows, width)``, and ``(0, width)`` for any int64: MXNet writes 0 for a number that is not known.
+    """
+
+    def __init__(self, name: str, rows: Optional[int], width: int, dtype: Any = 'float32', init: Any = None,
+                 options: Mapping[str, Any] = {}, **keywords: Any):
+        _check_count(name, 'rows', rows if rows is not None else 1, _MAX_ROWS)
+        _check_count(name, 'width', width, _MAX_WIDTH)
+        super().__init__(name, shape=(int(rows or 0), int(width)), dtype=_dtype(name, dtype), init=init, **keywords)
+        self.rows, self.width = rows, int(width)
+        #: Options of the rows' store.
+        self.options: Dict[str, Any] = dict(options)
+        self._first_values: Optional[FirstValues] = None
+        self._table: Any = None
+        self._lookups = PendingLookups()
+        #: Rows that this worker has pushed, and bytes that it has moved.
+        self.traffic = Traffic()
+        #: Number of calls of ``initialize`` that gave new values.
+        self.initialisations = 0
+        #: The store whose lease the rows on the servers have.
+        self._store: Any = None
+
+    def __repr__(self) -> str:
+        return 'TableParameter %s (%s rows, width=%d, dtype=%s)' % (
+            self.name, 'any number of' if self.rows is None else self.rows, self.width, self.dtype)
+
+    def __getstate__(self) -> Dict[str, Any]:
+        if self._table is not None and self._table.statistics()['rows']:
+            self._refuse('a copy', 'has rows that were trained, which a copy would not share',
+                         'Save them with mxhybrid.checkpoint.save, or copy and pickle the net before it is trained')
+        return dict(self.__dict__, _trainer=None, _table=None, _store=None, _lookups=PendingLookups())
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def initialize(self, init: Any = None, ctx: Any = None, default_init: Any = _UNIFORM,
+                   force_reinit: bool = False) -> None:
+        """Give the rows first values by an initializer, and a seed that MXNet's generator draws; makes no array.
+
+        `init` has precedence over the initializer of the Block, and that over `default_init`.
+        """
+        if self._first_values is not None and not force_reinit:
+            mx.gluon.parameter.warnings.warn(
+                "Parameter '%s' is already initialized, ignoring. Set force_reinit=True to re-initialize." % self.name,
+                stacklevel=2)
+            return
+        if init is None:
+            init = default_init if self.init is None else self.init
+        words = mx.nd.random.randint(0, 1 << 31, shape=(2,), dtype='int32', ctx=mx.cpu()).asnumpy()
+        seed = int(words[0]) << 31 | int(words[1])
+        first_values = first_values_of(init, self.name, self.width, seed)
+        self._ctx_list = _contexts(ctx)
+        self.initialisations += 1
+        self._begin(first_values)
+
+    def _begin(self, first_values: FirstValues) -> None:
+        """Begin without rows; the table on the servers, if there is one, is left to its store."""
+        self._first_values = first_values
+        self._table = self._store = None
+        self._lookups.clear()
+
+    @property
+    def first_values(self) -> FirstValues:
+        """The first values of rows; InputError before ``initialize``."""
+        if self._first_values is None:
+            raise InputError("%s has not been initialised: call initialize() of the net, and give the Trainer its "
+                             "collect_params()" % self.name)
+        return self._first_values
+
+    def take_first_values(self, first_values: FirstValues) -> None:
+        """Begin with the first values of another worker, unless they are those of this worker."""
+        if self.first_values != first_values:
+            self._begin(first_values)
+
+    @property
+    def table(self) -> Any:
+        """The table of rows: in this process, until a store of a job has opened it on the servers."""
+        if self._table is None:
+            self._table = LocalTable(self.name, self.width, self.dtype, self.first_values, self.options)
+        return self._table
+
+    @property
+    def is_served(self) -> bool:
+        """True if the rows are on the servers."""
+        return self._store is not None
+
+    def serve(self, table: Any, store: Any) -> None:
+        """Use a table on the servers, which lives at least as long as `store`, from now on."""
+        self._table, self._store = table, store
+
+    def request(self, keys: np.ndarray) -> RowRequest:
+        """Request the rows of keys, int64, sorted and unique."""
+        rows = np.empty((len(keys), self.width), self.dtype)
+        self.traffic.add(steps=0, pulled=len(keys) * self.table.row_bytes)
+        return RowRequest(self, keys, rows, self.table.pull_later(keys, rows))
+
+    def looked_up(self, keys: np.ndarray, rows: np.ndarray, context: Any) -> Any:
+        """Return rows as an array on a device, and note it for the next step if autograd records."""
+        with mx.autograd.pause():
+            array = mx.nd.from_numpy(rows, zero_copy=True)
+            if context.device_type not in ('cpu', 'cpu_pinned', 'cpu_shared'):
+                array = array.as_in_context(context)
+        if mx.autograd.is_recording() and self.grad_req != 'null':
+            self._lookups.record(keys, array, self.grad_req)
+        return array
+
+    def context_for(self, ids: Any) -> Any:
+        """Return the device for the rows of `ids`: that of the parameter, or that of the ids if there are several."""
+        contexts = self.list_ctx()
+        if len(contexts) == 1:
+            return contexts[0]
+        context = ids.context if isinstance(ids, mx.nd.NDArray) else mx.context.current_context()
+        if context not in contexts:
+            raise InputError('%s has devices %s, but the ids are on %s: give the ids of each device as an array on it'
+                             % (self.name, ', '.join(map(str, contexts)), context))
+        return context
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    @property
+    def lookups(self) -> PendingLookups:
+        """The lookups whose gradients the next step takes."""
+        return self._lookups
+
+    def take_gradient(self) -> Optional[RowGradient]:
+        """Return sorted, unique keys and the sums of their gradients; None if no backward pass has computed any."""
+        return self._lookups.take(self.grad_req)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients that backward passes have computed."""
+        self._lookups.zero()
+
+    # -- devices and types -----------------------------------------------------------------------------------------
+
+    def list_ctx(self) -> List[Any]:
+        """Return the devices to which rows are brought."""
+        if self._ctx_list is None:
+            raise InputError('%s has not been initialised: call initialize() of the net' % self.name)
+        return self._ctx_list
+
+    def reset_ctx(self, ctx: Any) -> None:
+        """Bring rows to other devices from now on."""
+        self.list_ctx()
+        self._ctx_list = _contexts(ctx)
+
+    def cast(self, dtype: Any) -> None:
+        """Change the type of the rows, before there are any; InputError if there are rows."""
+        changed = _dtype(self.name, dtype)
+        if changed != self._dtype and (self.is_served or self._table is not None and self._table.statistics()['rows']):
+            self._refuse('cast to %s' % changed, 'has rows of type %s' % self._dtype,
+                         'Cast the net before its first step, or cast what its Block returns')
+        if changed != self._dtype:
+            self._dtype, self._table = changed, None
+
+    def _set_trainer(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    # -- calls that need an array of the shape --------------------------------------------------------------------
+
+    def _refuse(self, call: str, reason: str, remedy: str) -> NoReturn:
+        raise InputError('%s: %s %s. %s' % (call, self.name, reason, remedy))
+
+    def _no_array(self, call: str, remedy: str) -> NoReturn:
+        self._refuse(call, 'is a dynamic table, of which no process holds an array', remedy)
+
+    def data(self, ctx: Any = None) -> Any:
+        """Raise InputError."""
+        self._no_array('data', "Read rows by id with the Block's rows(ids); print(net) shows its tables, "
+                       'since summary() needs arrays')
+
+    def list_data(self) -> Any:
+        """Raise InputError."""
+        self._no_array('list_data', "Read rows by id with the Block's rows(ids)")
+
+    def row_sparse_data(self, row_id: Any) -> Any:
+        """Raise InputError."""
+        self._no_array('row_sparse_data', "Read rows by id with the Block's rows(ids)")
+
+    def list_row_sparse_data(self, row_id: Any) -> Any:
+        """Raise InputError."""
+        self._no_array('list_row_sparse_data', "Read rows by id with the Block's rows(ids)")
+
+    def grad(self, ctx: Any = None) -> Any:
+        """Raise InputError."""
+        self._no_array('grad', "To clip gradients give the optimizer clip_gradient; the other parameters' gradients "
+                       'can be read')
+
+    def list_grad(self) -> Any:
+        """Raise InputError."""
+        self.grad()
+
+    def set_data(self, data: Any) -> None:
+        """Raise InputError."""
+        self._no_array('set_data', 'Its rows begin with the values of weight_initializer')
+
+    def var(self) -> Any:
+        """Raise InputError."""
+        self._no_array('var', 'Its Block cannot be traced: keep it outside of hybridized blocks, of parallelize and of '
+                       'export, and give them the rows')
+
+    def _reduce(self) -> Any:
+        self._no_array('save_parameters', 'Save the training with mxhybrid.checkpoint.save, or the other parameters '
+                       'with save_parameters of the child Blocks that have them')
+
+    def _load_init(self, data: Any, ctx: Any, cast_dtype: bool = False, dtype_source: str = 'current') -> None:
+        self._no_array('load_parameters', 'Load the training with mxhybrid.checkpoint.load, or give load_parameters a '
+                       'file without this parameter and allow_missing=True')
+
+
+def _contexts(ctx: Any) -> List[Any]:
+    if ctx is None:
+        return [mx.context.current_context()]
+    return [ctx] if isinstance(ctx, mx.context.Context) else list(ctx)
+
+
+def _dtype(name: str, dtype: Any) -> str:
+    kind = np.dtype(dtype).name
+    if kind not in DTYPES:
+        raise InputError('%s: dtype %s: the rows of a dynamic table are %s, because their optimizers have kernels for '
+                         'these types only. Cast what the Block returns instead; rows may travel as float16, see the '
+                         'setting wire_dtype' % (name, kind, ' or '.join(DTYPES)))
+    return kind
+
+
+def _check_count(name: str, what: str, value: Any, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= most:
+        raise InputError('%s: %s=%r: give an integer from 1 to %d' % (name, what, value, most))

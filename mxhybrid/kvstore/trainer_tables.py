@@ -1,0 +1,211 @@
+"""The dynamic tables of a Trainer: their keys in its optimizer, their part of a step, and their agreement in a job.
+
+MXNet's Trainer handles parameters that have arrays, so it does not get a :class:`TableParameter`.  The tables have the
+keys behind those of the other parameters, by which the optimizer finds multipliers and counts updates.
+
+==============================  ====================================================================================
+``Trainer(...)``                :func:`split_off` takes the tables from the list of parameters
+after that                      :meth:`TrainerTables.agree`: all workers compare their tables, and take the first
+                                values of worker 0
+when the store is made          :meth:`TrainerTables.open`: the rows move to the servers
+``Trainer._allreduce_grads``    :meth:`TrainerTables.check`: refuses an optimizer before anything is sent
+``Trainer._update``             :meth:`TrainerTables.push`: every worker pushes every table that is not frozen, also one
+                                without gradients
+==============================  ====================================================================================
+"""
+import zlib
+from typing import Any, Dict, Iterable, List, Tuple
+
+import numpy as np
+from mxnet.gluon.parameter import ParameterDict
+
+from ..base.errors import InputError
+from ..lane.row_store import FirstValues
+from ..native.arrays import host_view
+from ..native.optimizer_state import count_update, rates_of, update_count
+from ..servers.kernel_rules import check_kernel
+from .counted_names import without_counters
+from .table_parameter import TableParameter
+
+#: Attribute of a Trainer: the tables that were taken from its list of parameters.
+_ATTRIBUTE = '_mxhybrid_tables'
+
+
+class TableTraffic:
+    """The traffic of a dynamic table, for the report and for records."""
+
+    kind = 'dynamic table'
+
+    def __init__(self, key: int, param: TableParameter):
+        self.key, self.name, self.param = key, param.name, param
+        self.traffic = param.traffic
+
+
+class TrainerTables:
+    """The dynamic tables of one Trainer; an empty collection for most Trainers."""
+
+    def __init__(self, trainer: Any):
+        self._trainer = trainer
+        #: The parameters, in the order of their keys.
+        self.params: List[TableParameter] = trainer.__dict__.get(_ATTRIBUTE, [])
+        self._tables = [TableTraffic(len(trainer._params) + index, param) for index, param in enumerate(self.params)]
+        # For each table the number of initialisations on which the workers have agreed.
+        self._agreed = [param.initialisations for param in self.params]
+        self._last_checksum = self.checksum()
+
+    def __bool__(self) -> bool:
+        return bool(self.params)
+
+    @property
+    def _trained(self) -> List[TableTraffic]:
+        return [table for table in self._tables if table.param.grad_req != 'null']
+
+    def register(self) -> None:
+        """Give the optimizer the tables' parameters, from which it reads multipliers."""
+        self._trainer.optimizer.param_dict.update((table.key, table.param) for table in self._tables)
+
+    # -- agreement -----------------------------------------------------------------------------------------------
+
+    def descriptions(self) -> List[List[Any]]:
+        """Return name, properties and first values of each table, as JSON."""
+        names = without_counters([param.name for param in self.params])
+        return [[name, {'rows': param.rows, 'width': param.width, 'dtype': param.dtype, 'grad_req': param.grad_req,
+                        **param.options}, list(param.first_values)] for name, param in zip(names, self.params)]
+
+    def agree(self, everyone: List[List[List[Any]]]) -> None:
+        """Compare the descriptions of all workers, by rank, and take worker 0's first values.
+
+        InputError on all workers if they differ in anything else than the first values.
+        """
+        for rank, descriptions in enumerate(everyone):
+            _compare(everyone[0], descriptions, rank)
+        for param, (_, _, first_values) in zip(self.params, everyone[0]):
+            param.take_first_values(FirstValues(*first_values))
+        self._agreed = [param.initialisations for param in self.params]
+
+    @property
+    def initialised_anew(self) -> bool:
+        """True if a table was initialised since the workers have agreed."""
+        return self._agreed != [param.initialisations for param in self.params]
+
+    def multipliers(self) -> List[Tuple[float, float]]:
+        """Return `lr_mult` and `wd_mult` of each table."""
+        return [(param.lr_mult, param.wd_mult) for param in self.params]
+
+    def checksum(self) -> float:
+        """Return a number that differs between workers if they have frozen or initialised other tables."""
+        states = [(param.grad_req == 'null', param.initialisations != agreed)
+                  for param, agreed in zip(self.params, self._agreed)]
+        return float(zlib.crc32(repr(states).encode()))
+
+    def changed(self) -> bool:
+        """Return whether the checksum differs from that of the last call: a worker alone may have changed a table."""
+        before, self._last_checksum = self._last_checksum, self.checksum()
+        return before != self._last_checksum
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    def open(self, store: Any) -> None:
+        """Let a store hold the rows (collective): on the servers, or in this process if there are none."""
+        if not self:
+            return
+        self.register()
+        for table in self._tables:
+            param = table.param
+            if param._trainer is not self._trainer:
+                self._refuse_taken(param)
+            param.table.forget_optimizer()
+        store.show_tables(self.report)
+
+    def check(self, optimizer: Any) -> None:
+        """Refuse an optimizer that cannot update the tables, before anything of a step is sent."""
+        for table in self._trained:
+            check_kernel(optimizer, table.name)
+            table.param.table.check_optimizer(optimizer, rates_of(optimizer, table.key)[1])
+            if table.param._trainer is not self._trainer:
+                self._refuse_taken(table.param)
+
+    def _refuse_taken(self, param: TableParameter) -> None:
+        raise InputError('step: %s has got another Trainer, which has its rows: make steps with that one' % param.name)
+
+    def overflow(self) -> bool:
+        """Return whether a gradient of this worker is not finite."""
+        return any(not np.isfinite(host_view(gradient)).all() for table in self._trained
+                   for gradient in table.param.lookups.gradients(table.param.grad_req))
+
+    def scale(self, factor: float) -> None:
+        """Multiply the gradients by a number, as ``amp.unscale`` does with those of other parameters."""
+        for table in self._trained:
+            for gradient in table.param.lookups.gradients(table.param.grad_req):
+                gradient *= factor
+
+    def push(self, store: Any, optimizer: Any, devices: Iterable[int]) -> None:
+        """Update the rows by the gradients of all workers (collective); the update counts for each of `devices`."""
+        for table in self._trained:
+            param, key = table.param, table.key
+            count = update_count(optimizer, key)
+            count_update(optimizer, key, devices)
+            gradient = param.take_gradient()
+            if gradient is None:
+                gradient = np.empty(0, np.int64), np.empty((0, param.width), param.dtype)
+            with store.meter.call('push', table):
+                param.table.set_optimizer(optimizer, *rates_of(optimizer, key), count)
+                param.table.push(*gradient, priority=-key)
+                table.traffic.add(rows=len(gradient[0]), pushed=len(gradient[0]) * param.table.row_bytes)
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of a step that an overflow ends."""
+        for table in self._trained:
+            table.param.take_gradient()
+
+    def refuse_states(self, call: str) -> None:
+        """Refuse a call for a file with the state of the optimizer (InputError)."""
+        if self:
+            raise InputError('%s: the optimizer state of %s is with its rows, which one file of MXNet cannot hold: use '
+                             'mxhybrid.checkpoint.save and load' % (call, self.params[0].name))
+
+    # -- for the report ------------------------------------------------------------------------------------------
+
+    def report(self) -> List[Tuple[TableTraffic, Dict[str, int]]]:
+        """Return the tables and their statistics."""
+        return [(table, table.param.table.statistics()) for table in self._tables]
+
+
+def split_off(trainer: Any, params: Any) -> Any:
+    """Return the parameters that MXNet's Trainer gets, and keep the dynamic tables among `params` for its hooks."""
+    values = params
+    if isinstance(params, (dict, ParameterDict)):
+        values = [params[name] for name in sorted(params.keys())]
+    if not isinstance(values, (list, tuple)):
+        return params  # which MXNet refuses
+    tables = [param for param in values if isinstance(param, TableParameter)]
+    if not tables:
+        return params
+    trainer.__dict__[_ATTRIBUTE] = tables
+    return [param for param in values if not isinstance(param, TableParameter)]
+
+
+def tables_split_off(trainer: Any) -> List[TableParameter]:
+    """Return the dynamic tables of a Trainer of any store."""
+    return trainer.__dict__.get(_ATTRIBUTE, [])
+
+
+def refuse_store(tables: List[TableParameter], store: Any) -> None:
+    """Refuse another store than the hybrid one (InputError)."""
+    raise InputError("kvstore=%r: %s is a dynamic table, whose rows only the hybrid store updates: give the Trainer "
+                     "kvstore='hybrid', also in one process"
+                     % (store if isinstance(store, (str, type(None))) else getattr(store, 'type', store),
+                        tables[0].name))
+
+
+def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
+    names, other_names = [entry[0] for entry in first], [entry[0] for entry in other]
+    advice = 'build the same net, with the same names, on every worker'
+    if names != other_names:
+        raise InputError('dynamic tables: workers disagree: worker 0 has %s, worker %d has %s; %s'
+                         % (', '.join(names) or 'none', rank, ', '.join(other_names) or 'none', advice))
+    for (name, properties, _), (_, other_properties, _) in zip(first, other):
+        for what, value in properties.items():
+            if other_properties.get(what) != value:
+                raise InputError('dynamic table %s: workers disagree: worker 0 has %s=%s, worker %d has %s; %s'
+                                 % (name, what, value, rank, other_properties.get(what), advice))

@@ -1,0 +1,89 @@
+"""Several dynamic tables that are looked up in one call."""
+from typing import Any, Dict, Mapping, Optional
+
+from mxnet.gluon import Block
+
+from ..base.errors import InputError
+from .table_block import TableBlock, look_up
+
+
+class EmbeddingCollection(Block):
+    """Looks the features of a batch up in one call: all rows are requested before the first are waited for.
+
+    Features that name the same Block, or Blocks that share their rows, request each row once.  The idea is that of
+    TorchRec's ``EmbeddingBagCollection``.
+
+    Parameters
+    ----------
+    tables : dict
+        :class:`Embedding` or :class:`HashEmbedding` by the name of the feature.
+    combine : {'sum', 'mean', 'sqrtn'}, optional
+        How features that are given with offsets are combined, if their tuple does not say it.
+
+    Examples
+    --------
+    >>> net.features = mxhybrid.nn.EmbeddingCollection({
+    ...     'user': mxhybrid.nn.HashEmbedding(16), 'item': mxhybrid.nn.Embedding(2_000_000_000, 16)})
+    >>> rows = net.features({'user': users, 'item': (items, offsets, 'mean')})
+    >>> rows['item']
+    """
+
+    def __init__(self, tables: Mapping[str, TableBlock], combine: Optional[str] = None, prefix: Optional[str] = None,
+                 params: Any = None):
+        super().__init__(prefix=prefix, params=params)
+        if not isinstance(tables, Mapping) or not tables:
+            raise InputError('EmbeddingCollection: %r: give a dict of tables by the names of features' % (tables,))
+        self._tables: Dict[str, TableBlock] = {}
+        self._combine = combine
+        for feature, block in tables.items():
+            if not isinstance(block, TableBlock):
+                raise InputError('EmbeddingCollection: %r is a %s: give an mxhybrid.nn.Embedding or HashEmbedding'
+                                 % (feature, type(block).__name__))
+            self._tables[feature] = block
+            self.register_child(block, str(feature))
+
+    def __getitem__(self, feature: str) -> TableBlock:
+        return self._tables[feature]
+
+    def forward(self, features: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the rows of each feature by its name.
+
+        Parameters
+        ----------
+        features : dict
+            For some or all features: ids, or a tuple or a dict of arguments of :meth:`TableBlock.forward`: ``(ids,
+            offsets)``, ``(ids, offsets, 'mean')``, ``{'ids': ids, 'combine': 'mean', 'padding': 0}``.
+
+        Returns
+        -------
+        dict of NDArray
+        """
+        if not isinstance(features, Mapping):
+            raise InputError('EmbeddingCollection: a %s: give a dict of ids by the names of features'
+                             % type(features).__name__)
+        unknown = [feature for feature in features if feature not in self._tables]
+        if unknown:
+            raise InputError('EmbeddingCollection: there is no table for %r: the features are %s'
+                             % (unknown[0], ', '.join(map(str, self._tables))))
+        blocks = [self._tables[feature] for feature in features]
+        lookups = [block.lookup(**self._arguments(feature, given))
+                   for block, (feature, given) in zip(blocks, features.items())]
+        return dict(zip(features, look_up([block.weight for block in blocks], lookups)))
+
+    def _arguments(self, feature: str, given: Any) -> Dict[str, Any]:
+        names = ('ids', 'offsets', 'combine', 'weights', 'padding')
+        if isinstance(given, Mapping):
+            arguments = dict(given)
+        elif isinstance(given, tuple):
+            arguments = dict(zip(names, given))
+            if len(given) > len(names):
+                raise InputError('EmbeddingCollection: %r has %d arguments: give at most %s'
+                                 % (feature, len(given), ', '.join(names)))
+        else:
+            arguments = {'ids': given}
+        if 'ids' not in arguments or set(arguments) - set(names):
+            raise InputError('EmbeddingCollection: %r has the arguments %s: give ids, and %s if there are bags'
+                             % (feature, ', '.join(map(str, arguments)), ', '.join(names[1:])))
+        if self._combine is not None and arguments.get('offsets') is not None:
+            arguments.setdefault('combine', self._combine)
+        return arguments

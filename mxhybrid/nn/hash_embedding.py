@@ -1,0 +1,49 @@
+"""A table whose rows have any int64 as key, and which grows as keys appear."""
+from typing import Any, Optional
+
+import numpy as np
+
+from ..base.errors import InputError
+from ..lane.row_store import EVICTIONS
+from .table_block import TableBlock
+
+
+class HashEmbedding(TableBlock):
+    """A dynamic table of rows by any 64-bit key.
+
+    Parameters
+    ----------
+    width : int
+        Number of elements of a row.
+    dtype : {'float32', 'float64'}, default 'float32'
+    weight_initializer : mxnet.initializer.Initializer or str, optional
+        As for :class:`Embedding`.
+    admit : int, default 1
+        A key gets a row in the step with this number of sightings.  A sighting is a step in which any worker has a
+        gradient for the key.  Before that, the key reads a default row, and its gradients are dropped.
+    capacity : int, default 0
+        The most rows after a step; 0: no limit.
+    expire_after : int, default 0
+        Rows without an update in this number of steps are removed; 0: never.
+    evict : {'lru', 'rarest'}, default 'lru'
+        The rows that leave a table that exceeds its capacity: those that were not updated for the longest time, or
+        those with the fewest updates.
+    prefix : str, optional
+    params : ParameterDict, optional
+        Those of another Block, with which this one shares the rows.
+
+    Notes
+    -----
+    :func:`mxhybrid.nn.key` makes keys of strings and tuples.  Two values with the same key share a row.
+    """
+
+    def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None, admit: int = 1,
+                 capacity: int = 0, expire_after: int = 0, evict: str = 'lru', prefix: Optional[str] = None,
+                 params: Any = None):
+        for name, value, least in (('admit', admit, 1), ('capacity', capacity, 0), ('expire_after', expire_after, 0)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < 1 << 32:
+                raise InputError('HashEmbedding: %s=%r: give an integer from %d to 2^32 - 1' % (name, value, least))
+        if evict not in EVICTIONS:
+            raise InputError('HashEmbedding: evict=%r: give one of %s' % (evict, ', '.join(EVICTIONS)))
+        options = {'admit': int(admit), 'capacity': int(capacity), 'expire_after': int(expire_after), 'evict': evict}
+        super().__init__(None, width, dtype, weight_initializer, options, prefix, params)

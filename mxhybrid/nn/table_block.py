@@ -1,0 +1,177 @@
+"""The common part of the Blocks that look rows of a dynamic table up."""
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import Block
+
+from ..base.errors import InputError
+from ..kvstore.table_parameter import TableParameter
+from .bags import Bags, bags_of
+from .ids import checked_ids, distinct
+
+
+class Lookup(NamedTuple):
+    """The ids of one call: an array of any shape, each id of which gives a row, or bags."""
+
+    #: Ids, int64.
+    ids: np.ndarray
+    bags: Optional[Bags]
+    context: Any
+
+    def result(self, rows: Any, positions: np.ndarray) -> Any:
+        """Return the result: `rows` are distinct rows on the device, `positions` those of the ids."""
+        if self.bags is not None:
+            return self.bags.reduce(rows, positions)
+        return mx.nd.take(rows, mx.nd.array(positions, self.context, 'int32'))
+
+
+class TableBlock(Block):
+    """A Block with a dynamic table; see :class:`Embedding` and :class:`HashEmbedding`."""
+
+    def __init__(self, rows: Optional[int], width: int, dtype: Any, weight_initializer: Any,
+                 options: Dict[str, Any], prefix: Optional[str], params: Any):
+        super().__init__(prefix=prefix, params=params)
+        with self.name_scope():
+            self.weight = _parameter(self.params, rows, width, dtype, weight_initializer, options)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call :meth:`forward`; MXNet's Blocks have no keywords."""
+        if keywords:
+            names = ('ids', 'offsets', 'combine', 'weights', 'padding')
+            unknown = [name for name in keywords if name not in names[len(arguments):]]
+            if unknown:
+                raise InputError('%s: argument %r is not known or was given twice: give %s'
+                                 % (self.weight.name, unknown[0], ', '.join(names)))
+            arguments = arguments + tuple(keywords.get(name) for name in names[len(arguments):])
+        return super().__call__(*arguments)
+
+    def forward(self, ids: Any, offsets: Any = None, combine: Optional[str] = None, weights: Any = None,
+                padding: Optional[int] = None) -> Any:
+        """Return the rows of ids, or of bags of ids.
+
+        Parameters
+        ----------
+        ids : NDArray, numpy.ndarray or list
+            Integers of any shape, also int64 and unsigned; floats if they hold exact integers.
+        offsets : NDArray, numpy.ndarray or list, optional
+            For each bag the number of ids before it; `ids` then has one dimension.
+        combine : {'sum', 'mean', 'sqrtn'}, optional
+            Combines the rows of each bag.  Default: no bags, and 'sum' if `offsets`, `weights` or `padding` is given.
+            Without offsets, the last dimension of `ids` is a bag.
+        weights : NDArray, numpy.ndarray or list, optional
+            A weight for each id.  A gradient reaches weights that are an NDArray.
+        padding : int, optional
+            An id that is left out of bags.
+
+        Returns
+        -------
+        NDArray
+            Of shape ``ids.shape + (width,)``, or ``(bags, width)``, or ``ids.shape[:-1] + (width,)``, on the device of
+            the parameter.
+
+        Raises
+        ------
+        InputError
+            An id is no key of the table, or the arguments do not fit together.
+        """
+        if mx.is_np_array():
+            raise InputError('%s: mx.npx.set_np() is on: dynamic tables take and return mx.nd arrays; switch it off '
+                             'with mx.npx.reset_np()' % self.weight.name)
+        return look_up([self.weight], [self.lookup(ids, offsets, combine, weights, padding)])[0]
+
+    def rows(self, ids: Any) -> Any:
+        """Return the rows of ids, for other uses than a lookup: a sampled softmax with tied weights for example.
+
+        A gradient reaches the rows.
+
+        Parameters
+        ----------
+        ids : NDArray, numpy.ndarray or list
+            Integers of any shape.
+
+        Returns
+        -------
+        NDArray
+            Of shape ``ids.shape + (width,)``.
+        """
+        return self.forward(ids)
+
+    def lookup(self, ids: Any, offsets: Any = None, combine: Optional[str] = None, weights: Any = None,
+               padding: Optional[int] = None) -> Lookup:
+        """Return the lookup of a call of :meth:`forward`, after checking its arguments."""
+        param = self.weight
+        context = param.context_for(ids)
+        if offsets is None and combine is None and weights is None and padding is None:
+            checked = checked_ids(ids, param.name, param.rows)
+            if not checked.size:
+                raise InputError('%s: there are no ids: MXNet has no arrays without elements; give at least one id, or '
+                                 'offsets, by which bags may be empty' % param.name)
+            return Lookup(checked, None, context)
+        bags = bags_of(param.name, param.rows, ids, offsets, combine, weights, padding)
+        return Lookup(bags.ids, bags, context)
+
+    def cast(self, dtype: Any) -> None:
+        """Change the type of the rows, before there are any: float32 or float64."""
+        super().cast(dtype)
+
+    def __repr__(self) -> str:
+        param = self.weight
+        rows = 'any int64' if param.rows is None else param.rows
+        options = ''.join(', %s=%r' % item for item in param.options.items() if item not in _DEFAULTS)
+        return '%s(%s -> %d, %s%s)' % (type(self).__name__, rows, param.width, param.dtype, options)
+
+
+_DEFAULTS: List[Tuple[str, Union[int, str]]] = [('admit', 1), ('capacity', 0), ('expire_after', 0), ('evict', 'lru')]
+
+
+def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
+    """Return the results of lookups; all rows are requested before the first are waited for.
+
+    Lookups of the same parameter on the same device request each row once.
+    """
+    groups: Dict[Tuple[int, Any], List[int]] = {}
+    for index, (param, lookup) in enumerate(zip(params, lookups)):
+        groups.setdefault((id(param), lookup.context), []).append(index)
+    requests = []
+    for indices in groups.values():
+        ids = [lookups[index].ids.reshape(-1) for index in indices]
+        keys, positions = distinct(ids[0] if len(ids) == 1 else np.concatenate(ids))
+        request = params[indices[0]].request(keys) if len(keys) else None
+        requests.append((indices, np.split(positions, np.cumsum([len(part) for part in ids])[:-1]), request))
+    results: List[Any] = [None] * len(lookups)
+    for indices, positions_by_lookup, request in requests:
+        rows = None if request is None else request.array(lookups[indices[0]].context)
+        for index, positions in zip(indices, positions_by_lookup):
+            lookup = lookups[index]
+            results[index] = (_zeros(params[index], lookup) if rows is None or not len(positions)
+                              else lookup.result(rows, positions.reshape(lookup.ids.shape)))
+    return results
+
+
+def _zeros(param: TableParameter, lookup: Lookup) -> Any:
+    """Return the result for bags that are all empty; a backward pass may begin with it."""
+    assert lookup.bags is not None
+    with mx.autograd.pause():
+        zeros = mx.nd.zeros(lookup.bags.shape + (param.width,), lookup.context, param.dtype)
+    if mx.autograd.is_recording():
+        zeros.attach_grad()
+    return zeros
+
+
+def _parameter(params: Any, rows: Optional[int], width: int, dtype: Any, init: Any, options: Dict[str, Any]
+               ) -> TableParameter:
+    """Return the parameter 'weight' of a Block, that of another Block if the Block was made with its params."""
+    name = params.prefix + 'weight'
+    param = TableParameter(name, rows, width, dtype, init, options)
+    existing = params._get_impl(name)
+    if existing is None:
+        params._params[name] = param
+        return param
+    same = isinstance(existing, TableParameter) and (
+        (existing.rows, existing.width, existing.dtype, existing.options)
+        == (param.rows, param.width, param.dtype, param.options))
+    if not same:
+        raise InputError('params: %r cannot be shared as %r: give both Blocks the same rows, width, dtype and options'
+                         % (existing, param))
+    return existing
