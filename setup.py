@@ -37,7 +37,7 @@ setup(
     python_requires='>=3.8,<3.12',
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
     # (see scripts/install): neither can be a requirement here.
-    install_requires=['numpy<1.24', 'tqdm', 'safetensors'],
+    install_requires=['numpy<1.24', 'tqdm', 'safetensors', 'xxhash'],
     extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib', 'ruff',
                              'mypy', 'import-linter'],
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid partitions

@@ -60,6 +60,9 @@ class TableParameter(Parameter):
     The shape is ``(rows, width)``, and ``(0, width)`` for any int64: MXNet writes 0 for a number that is not known.
     """
 
+    _dtype: str
+    _ctx_list: Optional[List[Any]]
+
     def __init__(self, name: str, rows: Optional[int], width: int, dtype: Any = 'float32', init: Any = None,
                  options: Mapping[str, Any] = {}, **keywords: Any):
         _check_count(name, 'rows', rows if rows is not None else 1, _MAX_ROWS)
@@ -154,9 +157,7 @@ class TableParameter(Parameter):
     def looked_up(self, keys: np.ndarray, rows: np.ndarray, context: Any) -> Any:
         """Return rows as an array on a device, and note it for the next step if autograd records."""
         with mx.autograd.pause():
-            array = mx.nd.from_numpy(rows, zero_copy=True)
-            if context.device_type not in ('cpu', 'cpu_pinned', 'cpu_shared'):
-                array = array.as_in_context(context)
+            array = mx.nd.from_numpy(rows, zero_copy=True).as_in_context(context)
         if mx.autograd.is_recording() and self.grad_req != 'null':
             self._lookups.record(keys, array, self.grad_req)
         return array

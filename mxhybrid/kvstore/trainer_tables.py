@@ -23,6 +23,7 @@ from ..base.errors import InputError
 from ..lane.row_store import FirstValues
 from ..native.arrays import host_view
 from ..native.optimizer_state import count_update, rates_of, update_count
+from ..native.trainers import params_of, trainer_of
 from ..servers.kernel_rules import check_kernel
 from .counted_names import without_counters
 from .table_parameter import TableParameter
@@ -48,7 +49,7 @@ class TrainerTables:
         self._trainer = trainer
         #: The parameters, in the order of their keys.
         self.params: List[TableParameter] = trainer.__dict__.get(_ATTRIBUTE, [])
-        self._tables = [TableTraffic(len(trainer._params) + index, param) for index, param in enumerate(self.params)]
+        self._tables = [TableTraffic(len(params_of(trainer)) + index, param) for index, param in enumerate(self.params)]
         # For each table the number of initialisations on which the workers have agreed.
         self._agreed = [param.initialisations for param in self.params]
         self._last_checksum = self.checksum()
@@ -109,10 +110,12 @@ class TrainerTables:
         """Let a store hold the rows (collective): on the servers, or in this process if there are none."""
         if not self:
             return
+        if store.distributed:
+            raise InputError('%s: dynamic tables work in one process only, so far' % self.params[0].name)
         self.register()
         for table in self._tables:
             param = table.param
-            if param._trainer is not self._trainer:
+            if trainer_of(param) is not self._trainer:
                 self._refuse_taken(param)
             param.table.forget_optimizer()
         store.show_tables(self.report)
@@ -122,7 +125,7 @@ class TrainerTables:
         for table in self._trained:
             check_kernel(optimizer, table.name)
             table.param.table.check_optimizer(optimizer, rates_of(optimizer, table.key)[1])
-            if table.param._trainer is not self._trainer:
+            if trainer_of(table.param) is not self._trainer:
                 self._refuse_taken(table.param)
 
     def _refuse_taken(self, param: TableParameter) -> None:

@@ -179,3 +179,13 @@ def set_fresh(array: Any, fresh: bool) -> None:
 def params_by_place(net: Any) -> Dict[str, Any]:
     """Return the parameters of a Block by structural name, as in ``save_parameters``; of a ParameterDict by name."""
     return net._collect_params_with_prefix() if hasattr(net, '_collect_params_with_prefix') else dict(net.items())
+
+
+def put_param(params: Any, param: Any) -> Any:
+    """Return the parameter with the name of `param` in a ParameterDict or in that which it shares; else put it there.
+    """
+    existing = params._get_impl(param.name)
+    if existing is not None:
+        return existing
+    params._params[param.name] = param
+    return param

@@ -7,6 +7,7 @@ from mxnet.gluon import Block
 
 from ..base.errors import InputError
 from ..kvstore.table_parameter import TableParameter
+from ..native.trainers import put_param
 from .bags import Bags, bags_of
 from .ids import checked_ids, distinct
 
@@ -23,7 +24,8 @@ class Lookup(NamedTuple):
         """Return the result: `rows` are distinct rows on the device, `positions` those of the ids."""
         if self.bags is not None:
             return self.bags.reduce(rows, positions)
-        return mx.nd.take(rows, mx.nd.array(positions, self.context, 'int32'))
+        taken = mx.nd.take(rows, mx.nd.array(positions.reshape(-1), self.context, 'int32'))
+        return taken.reshape(self.ids.shape + (rows.shape[1],))
 
 
 class TableBlock(Block):
@@ -145,7 +147,7 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
         for index, positions in zip(indices, positions_by_lookup):
             lookup = lookups[index]
             results[index] = (_zeros(params[index], lookup) if rows is None or not len(positions)
-                              else lookup.result(rows, positions.reshape(lookup.ids.shape)))
+                              else lookup.result(rows, positions))
     return results
 
 
@@ -164,9 +166,8 @@ def _parameter(params: Any, rows: Optional[int], width: int, dtype: Any, init: A
     """Return the parameter 'weight' of a Block, that of another Block if the Block was made with its params."""
     name = params.prefix + 'weight'
     param = TableParameter(name, rows, width, dtype, init, options)
-    existing = params._get_impl(name)
-    if existing is None:
-        params._params[name] = param
+    existing = put_param(params, param)
+    if existing is param:
         return param
     same = isinstance(existing, TableParameter) and (
         (existing.rows, existing.width, existing.dtype, existing.options)

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.both_pythons
 
 USERS = [mx.model, mx.gluon.trainer, mx.module.module]
 HOOKED = {
-    mx.gluon.Trainer: ['__init__', '_init_kvstore', '_reset_kvstore', '_row_sparse_pull', '_allreduce_grads', '_update',
-                       'step', 'update', 'save_states', 'load_states'],
+    mx.gluon.Trainer: ['__init__', '_check_contexts', '_init_kvstore', '_reset_kvstore', '_row_sparse_pull',
+                       '_allreduce_grads', '_update', 'step', 'update', 'save_states', 'load_states'],
     mx.gluon.Parameter: ['initialize', 'set_data', 'data', 'list_data', 'grad', 'list_grad', 'list_ctx', 'reset_ctx',
                          '_load_init', '_reduce', '_set_trainer'],
     mx.gluon.ParameterDict: ['zero_grad'], mx.gluon.nn.Embedding: ['forward']}

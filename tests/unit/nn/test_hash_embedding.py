@@ -1,0 +1,74 @@
+"""Tables by any key: admission, expiry, arguments; and keys of strings."""
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+
+def new_table(**options):
+    mx.random.seed(0)
+    table = mxhybrid.nn.HashEmbedding(2, prefix='users_', **options)
+    table.initialize()
+    return table, gluon.Trainer(table.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
+
+
+def step(table, trainer, keys):
+    with autograd.record():
+        loss = table(keys).sum()
+    loss.backward()
+    trainer.step(1)
+
+
+def rows_of(table):
+    return table.weight.table.statistics()['rows']
+
+
+def test_rows_appear_with_updates():
+    table, trainer = new_table()
+    table([1, 2, 3])
+    assert rows_of(table) == 0
+    step(table, trainer, [1, -2, 1])
+    assert rows_of(table) == 2
+
+
+@pytest.mark.parametrize('options, message', [
+    ({'admit': 0}, 'admit=0: give an integer from 1'), ({'capacity': -1}, 'capacity=-1: give an integer from 0'),
+    ({'expire_after': 1.5}, 'expire_after=1.5'), ({'evict': 'random'}, "evict='random': give one of lru, rarest"),
+    ({'width': 0}, 'width=0: give an integer from 1'), ({'dtype': 'float16'}, 'dtype float16: the rows of a dynamic '
+                                                                            'table are float32 or float64')])
+def test_arguments_are_refused(options, message):
+    with pytest.raises(mxhybrid.InputError, match=message):
+        mxhybrid.nn.HashEmbedding(**{'width': 2, **options})
+
+
+class TestKey:
+    """Keys of values."""
+
+    def test_is_stable(self):
+        """Other numbers would be other rows in a checkpoint: never change them."""
+        assert mxhybrid.nn.key('city', 'Paris') == EXPECTED['city', 'Paris']
+        assert mxhybrid.nn.key(7) == EXPECTED[7]
+        assert mxhybrid.nn.key(b'x', (1, 'é')) == EXPECTED[b'x', (1, 'é')]
+
+    def test_forms_differ(self):
+        values = [('a',), ('a', 'b'), ('ab',), ('a', ''), (('a', 'b'),), (b'a',), (97,), (1, 2), ((1,), 2), (-1,),
+                  ('1',)]
+        assert len({mxhybrid.nn.key(*value) for value in values}) == len(values)
+        assert mxhybrid.nn.key(np.int64(3)) == mxhybrid.nn.key(np.uint8(3)) == mxhybrid.nn.key(3)
+
+    def test_is_a_key(self):
+        keys = [mxhybrid.nn.key('user', number) for number in range(1000)]
+        assert len(set(keys)) == 1000 and min(keys) < 0 < max(keys) and max(map(abs, keys)) < 1 << 63
+        table, _ = new_table()
+        assert table(keys).shape == (1000, 2)
+
+    @pytest.mark.parametrize('parts', [(), (1.5,), (None,), (True,), (['a'],), (1 << 63,), (('a', 2.0),)])
+    def test_refused(self, parts):
+        with pytest.raises(mxhybrid.InputError, match=r'^key'):
+            mxhybrid.nn.key(*parts)
+
+
+EXPECTED = {('city', 'Paris'): 8707388997998660184, 7: 3142509245130245427,
+            (b'x', (1, 'é')): -1189756409638764110}
