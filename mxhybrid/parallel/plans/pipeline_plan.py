@@ -55,6 +55,18 @@ class Pipeline(Plan):
         stages = Stages(tuple(map(tuple, by_stage)), self.micro_batches, self.schedule)
         return self._with_tables(ResolvedPlan(splits, notes, stages=stages), graph)
 
+    def with_stages(self, stage_of: Mapping[int, int]) -> 'Pipeline':
+        """Return the pipeline with the stages of operators by their numbers."""
+        plan = copy.copy(self)
+        plan._former = dict(stage_of)
+        return plan
+
+    def with_schedule(self, schedule: str) -> 'Pipeline':
+        """Return the pipeline with another schedule."""
+        plan = copy.copy(self)
+        plan.schedule = schedule
+        return plan
+
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
         """Return the plan with the same stages, see :meth:`Plan.for_graph`."""
         if not isinstance(self._stages, int) or self._former is not None:
@@ -132,9 +144,10 @@ def pipeline(stages: Union[int, Sequence[Any], Mapping[str, Sequence[int]]], mic
     schedule : str, optional
         ``'1f1b'``: each stage alternates between the forward pass of one micro-batch and the backward pass of another
         one, and holds the activations of at most as many micro-batches as there are stages from it to the last one.
-        The first output of the network has to be the loss.  ``'gpipe'``: all forward passes in the call of the network,
-        all backward passes in ``loss.backward()``, with any loss; each stage holds the activations of all
-        micro-batches.
+        The first output of the network has to be the loss.  ``'eager-1f1b'``: the same with almost twice as many
+        micro-batches, so that stages compute while activations are sent.  ``'gpipe'``: all forward passes in the call
+        of the network, all backward passes in ``loss.backward()``, with any loss; each stage holds the activations of
+        all micro-batches.
     inside : Plan or dict, optional
         The plan of each stage, for the workers of a stage: `data_parallel`, a `grid`, or a dict as of :func:`layers`
         with ranks that count from 0 in each stage.  Default: `data_parallel`.

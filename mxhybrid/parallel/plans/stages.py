@@ -10,9 +10,10 @@ from ..sharding.box import full, split_range
 from ..sharding.split import OutputShard, Split
 
 #: The order of the forward and backward passes of micro-batches: one forward, one backward (PipeDream-Flush of
-#: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021), and all forward passes before all
-#: backward passes (Huang et al., "GPipe", NeurIPS 2019).
-SCHEDULES = ('1f1b', 'gpipe')
+#: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021), the same with more forward passes
+#: first (Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023), and all forward passes
+#: before all backward passes (Huang et al., "GPipe", NeurIPS 2019).
+SCHEDULES = ('1f1b', 'eager-1f1b', 'gpipe')
 
 #: Floating-point operations in the time in which an element is read or written, roughly that of a CPU core.
 _FLOP_PER_ELEMENT = 16
@@ -49,7 +50,7 @@ def check_flow(micro_batches: Any, schedule: Any) -> None:
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
         raise InputError('pipeline: micro_batches=%r: give a whole number of at least 1' % (micro_batches,))
     if schedule not in SCHEDULES:
-        raise InputError("pipeline: schedule=%r: give '1f1b' or 'gpipe'" % (schedule,))
+        raise InputError("pipeline: schedule=%r: give '1f1b', 'eager-1f1b' or 'gpipe'" % (schedule,))
 
 
 def check_ranks(by_stage: Sequence[Sequence[int]], ranks: int) -> None:
@@ -138,8 +139,12 @@ def cost_of(graph: Graph, operator: Operator) -> float:
     return rule.flop(operator, shard) + _FLOP_PER_ELEMENT * rule.elements_moved(operator, shard)
 
 
-def balanced(graph: Graph, weights: Sequence[int]) -> Dict[int, int]:
+def balanced(graph: Graph, weights: Sequence[int], seconds: Optional[Sequence[Mapping[int, float]]] = None
+             ) -> Dict[int, int]:
     """Return the stage of every operator, for stages that take equally long on numbers of ranks `weights`.
+
+    `seconds` are the times of operators in each stage, by number; by default they follow from the operations and the
+    sizes of operators.
 
     The operators are cut in their order.  The longest stage may take 5 % longer than necessary; among such cuts, those
     with the fewest bytes between stages are chosen.
@@ -149,9 +154,14 @@ def balanced(graph: Graph, weights: Sequence[int]) -> Dict[int, int]:
     if count < stages:
         raise InputError('plan: a pipeline of %d stages, but the network has %d operator%s: give at most %d stage%s'
                          % (stages, count, 's' * (count != 1), count, 's' * (count != 1)))
-    sums = np.concatenate([[0.0], np.cumsum([cost_of(graph, operator) for operator in operators])])
-    longest = _cut(sums, weights, None, np.zeros(count + 1))[0]
-    ends = _cut(sums, weights, longest * _SLACK, _crossing(graph))[1]
+    if seconds is None:
+        costs = np.array([cost_of(graph, operator) for operator in operators])
+        by_stage = [costs / weight for weight in weights]
+    else:
+        by_stage = [np.array([of_stage[operator.number] for operator in operators]) for of_stage in seconds]
+    sums = [np.concatenate([[0.0], np.cumsum(costs)]) for costs in by_stage]
+    longest = _cut(sums, None, np.zeros(count + 1))[0]
+    ends = _cut(sums, longest * _SLACK, _crossing(graph))[1]
     return {operator.number: stage for stage, (low, high) in enumerate(zip(ends, ends[1:]))
             for operator in operators[low:high]}
 
@@ -172,18 +182,20 @@ def _crossing(graph: Graph) -> Any:
     return crossing
 
 
-def _cut(sums: Any, weights: Sequence[int], limit: Optional[float], crossing: Any) -> Tuple[float, List[int]]:
+def _cut(sums: Sequence[Any], limit: Optional[float], crossing: Any) -> Tuple[float, List[int]]:
     """Return the cost of the best cut, and its positions from 0 to the end: the lowest time of the longest stage, or,
     with a limit of this time, the lowest sum of `crossing`.
+
+    `sums` are the times of all operators before each position, for each stage.
     """
-    count = len(sums) - 1
+    count = len(crossing) - 1
     best = np.full(count + 1, np.inf)
     best[0] = 0.0
     choices = []
-    for stage, weight in enumerate(weights):
+    for stage, sums_of_stage in enumerate(sums):
         following, choice = np.full(count + 1, np.inf), np.zeros(count + 1, int)
         for end in range(stage + 1, count + 1):
-            times = (sums[end] - sums[stage:end]) / weight
+            times = sums_of_stage[end] - sums_of_stage[stage:end]
             if limit is None:
                 costs = np.maximum(best[stage:end], times)
             else:

@@ -41,7 +41,7 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: Networ
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
     ends = note_lines(graph, dimensions, shards.splits, ranks, notes, stages)
     if stages is not None:
-        ends = stage_lines(graph, shards, stages) + ends
+        ends = stage_lines(graph, shards.splits, stages) + ends
     # Texts to the left, sizes to the right.
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
@@ -59,11 +59,11 @@ def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split]
             ] + whole_outputs(graph, dimensions)
 
 
-def stage_lines(graph: Graph, shards: NetworkShards, stages: Stages) -> List[str]:
+def stage_lines(graph: Graph, splits: Mapping[int, Split], stages: Stages) -> List[str]:
     """Return a line for each stage of a pipeline: its ranks, its operators and its share of the computation."""
     by_stage: List[List[Operator]] = [[] for _ in stages.ranks]
     for operator in graph.computing:
-        by_stage[stages.of_rank(shards.splits[operator.number].ranks[0])].append(operator)
+        by_stage[stages.of_rank(splits[operator.number].ranks[0])].append(operator)
     costs = [sum(cost_of(graph, operator) for operator in operators) for operators in by_stage]
     lines = ['stage %d on ranks %s: %d operator%s, %s to %s, %.0f %% of the computation' % (
         stage, rank_words(ranks), len(operators), 's' * (len(operators) != 1), graph.label(operators[0]),

@@ -201,7 +201,7 @@ def routes_of_inputs(transport: Transport, rank: int, joint: TracedNetwork, grap
         axis = joint.axes[name]
         redistributions = []
         for micro_batch in range(micro_batches):
-            have = boxes if axis is None else _samples_within(boxes, axis, graph.shapes[entry][axis], micro_batch)
+            have = boxes if axis is None else samples_within(boxes, axis, graph.shapes[entry][axis], micro_batch)
             redistributions.append(Redistribution(number, rank, Layout(graph.shapes[entry], have), read[entry],
                                                   graph.dtypes[entry], label=name, differentiable=False))
             number += 1
@@ -223,7 +223,7 @@ def routes_of_outputs(transport: Transport, rank: int, graph: Graph, dimensions:
                  for at, (low, high) in enumerate(ranges)}
         redistributions, differentiable = [], bool(np.issubdtype(graph.dtypes[entry], np.floating))
         for micro_batch in range(micro_batches):
-            needed = _samples_within(boxes, axis.axis, samples * axis.each, micro_batch)
+            needed = samples_within(boxes, axis.axis, samples * axis.each, micro_batch)
             redistributions.append(Redistribution(
                 number, rank, Layout(graph.shapes[entry], computed[entry]), needed, graph.dtypes[entry],
                 one_gradient=True, label=graph.operators[entry[0]].name, differentiable=differentiable))
@@ -233,7 +233,7 @@ def routes_of_outputs(transport: Transport, rank: int, graph: Graph, dimensions:
     return routes, number
 
 
-def _samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
+def samples_within(boxes: Mapping[int, Box], axis: int, count: int, micro_batch: int) -> Dict[int, Box]:
     """Return the parts of boxes of the joint batch that are in a micro-batch of `count` coordinates along an axis, in
     the coordinates of the micro-batch.
     """

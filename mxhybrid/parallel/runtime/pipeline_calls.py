@@ -1,10 +1,10 @@
 """Calls of a network that is a pipeline: passes of micro-batches through the stage of this rank, as scheduled.
 
 The script's call of the network is one operation for autograd.  Its forward pass distributes the inputs of all
-micro-batches, makes the passes of the schedule and collects the outputs.  With ``'1f1b'`` these are all passes, with a
-gradient of ones for the loss; its backward pass multiplies the gradients of weights by the gradient that came back to
-the loss, which has to be the same number for all samples.  With ``'gpipe'`` the backward pass makes all backward
-passes.
+micro-batches, makes the passes of the schedule and collects the outputs.  Except with ``'gpipe'`` these are all passes,
+with a gradient of ones for the loss; its backward pass multiplies the gradients of weights by the gradient that came
+back to the loss, which has to be the same number for all samples.  With ``'gpipe'`` the backward pass makes all
+backward passes.
 
 All of it are operations of MXNet's engine: nothing here waits for values, but the check of the gradient of the loss.
 Redistributions of forward passes wait for those of earlier forward passes, and redistributions of backward passes for
@@ -19,6 +19,7 @@ from mxnet import autograd
 
 from ...base.errors import InputError, JobError
 from ...kvstore.weight_shards import agreed
+from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import is_loss
 from ..plans.stages import Stages
@@ -247,6 +248,10 @@ class PipelineCalls:
             autograd.mark_variables([token], [mx.nd.zeros(1, ctx=mx.cpu())], 'write')
         runner.token = token
         arrays = {name: array for name, array in inputs.items() if array is not None}
+        if arrays and program.uses_token:
+            # Else the engine would compute passes of stages without others before them by turns, and end all of them
+            # late.
+            write_after([token], list(arrays.values()))
         if autograd.is_recording():
             arrays.update(self._shared_inputs(runner, weights))
         outputs = runner.run({**arrays, **weights}, self._params)
@@ -279,6 +284,8 @@ class PipelineCalls:
         arrays = [head for head, routes in zip(heads, self._outputs) if routes.differentiable]
         assert len(arrays) == len(gradients), (len(arrays), len(gradients))
         if after is not None:
+            if gradients:  # one backward pass after the other, as forward passes
+                write_after([self._after_backward], gradients)
             arrays.append(after)
             gradients = gradients + [self._after_backward]
         if arrays:
@@ -311,22 +318,22 @@ class PipelineCalls:
         InputError
             The gradient differs between samples, or one came back to another output.
         """
-        values = gradients[0].asnumpy()
+        schedule, values = self._stages.schedule, gradients[0].asnumpy()
         others = max([float(np.abs(gradient.asnumpy()).max()) for gradient in gradients[1:]] or [0.0])
         row = np.array([[values.min(), values.max(), others]], 'float64')
         if self._checks is not None:
             row = self._checks.send(mx.nd.array(row, dtype='float64', ctx=mx.cpu())).asnumpy()
         if row[:, 2].any():
-            raise InputError("a pipeline with schedule='1f1b': a gradient comes back to another output than the first: "
-                             "return the loss of each sample as the first output, or take schedule='gpipe'")
+            raise InputError('a pipeline with schedule=%r: a gradient comes back to another output than the first: '
+                             "return the loss of each sample as the first output, or take schedule='gpipe'" % schedule)
         low, high = float(row[:, 0].min()), float(row[:, 1].max())
         if not low == high:
-            raise InputError("a pipeline with schedule='1f1b': the gradient of the loss is between %r and %r, but has "
-                             'to be the same for all samples on all workers: call backward() of the loss, or of its '
+            raise InputError('a pipeline with schedule=%r: the gradient of the loss is between %r and %r, but has to '
+                             'be the same for all samples on all workers: call backward() of the loss, or of its '
                              'product with a number, and weigh samples inside of the network; or take '
-                             "schedule='gpipe'" % (low, high))
+                             "schedule='gpipe'" % (schedule, low, high))
         if low != 1 and not self._scales_loss:
-            raise InputError("a pipeline with schedule='1f1b': the gradient of the loss is %r, but the network has an "
+            raise InputError('a pipeline with schedule=%r: the gradient of the loss is %r, but the network has an '
                              'operator that does not use it, as SoftmaxOutput: call backward() of the loss itself'
-                             % low)
+                             % (schedule, low))
         return low

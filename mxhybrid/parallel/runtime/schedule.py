@@ -18,9 +18,13 @@ def passes(schedule: str, stage: int, stages: int, micro_batches: int) -> List[P
     """Return the passes of a stage in their order.
 
     With ``'1f1b'`` a stage makes as many forward passes as there are stages behind it, and then a forward and a
-    backward pass in turn; with ``'gpipe'`` it makes all forward passes before the first backward pass.
+    backward pass in turn; with ``'eager-1f1b'`` it makes twice as many forward passes first, so that it computes while
+    activations and gradients are under way; with ``'gpipe'`` it makes all forward passes before the first backward
+    pass.
     """
-    warm_up = micro_batches if schedule == 'gpipe' else min(micro_batches, stages - 1 - stage)
+    warm_up = most_alive(schedule, stage, stages, micro_batches)
+    if warm_up < micro_batches:  # the last one of these comes just before a backward pass
+        warm_up -= 1
     order = [Pass(True, micro_batch) for micro_batch in range(warm_up)]
     for micro_batch in range(micro_batches):
         if warm_up + micro_batch < micro_batches:
@@ -31,4 +35,7 @@ def passes(schedule: str, stage: int, stages: int, micro_batches: int) -> List[P
 
 def most_alive(schedule: str, stage: int, stages: int, micro_batches: int) -> int:
     """Return the highest number of micro-batches whose activations a stage holds."""
-    return micro_batches if schedule == 'gpipe' else min(micro_batches, stages - stage)
+    if schedule == 'gpipe':
+        return micro_batches
+    behind = stages - 1 - stage
+    return min(micro_batches, (2 * behind if schedule == 'eager-1f1b' else behind) + 1)

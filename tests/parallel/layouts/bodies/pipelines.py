@@ -197,6 +197,7 @@ def main():
     found = {}
     found['1f1b'], net = train(pipeline(LAYERS, 8), 8, store)
     found['files'] = files(net, store)
+    found['eager-1f1b'], _ = train(pipeline(LAYERS, 8, 'eager-1f1b'), 8, store)
     found['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store)
     found['scaled'], _ = train(pipeline(4, 4), 4, store, scale=0.25)
     found['scaled gpipe'], _ = train(pipeline(4, 4, 'gpipe'), 4, store, scale=0.25)

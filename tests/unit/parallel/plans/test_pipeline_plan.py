@@ -135,7 +135,8 @@ def test_data_of_another_shape_has_the_same_stages():
 
 @pytest.mark.parametrize('given, words', [
     ((2, 0), 'micro_batches=0: give a whole number'), ((2, 2.0), 'micro_batches=2.0'),
-    ((2, True), 'micro_batches=True'), ((2, 2, 'interleaved'), "schedule='interleaved': give '1f1b' or 'gpipe'"),
+    ((2, True), 'micro_batches=True'),
+    ((2, 2, 'interleaved'), "schedule='interleaved': give '1f1b', 'eager-1f1b' or 'gpipe'"),
     ((0, 2), 'stages=0: give at least one stage'), (([], 2), r'stages=\[\]: give at least one'),
     (('layer*', 2), "stages='layer.': give a number of stages"), ((2.0, 2), 'stages=2.0: give a number'),
     (([3], 2), 'stages: 3 is not a stage'), (({'layer*': 1}, 2), r"'layer\*' has 1: give a list of ranks"),
