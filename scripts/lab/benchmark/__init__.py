@@ -10,6 +10,8 @@ Each module imports only modules below it.
 ``layers``         training steps with layers split by several plans
 ``layers_training``  one worker of those
 ``layers_formula`` what Gholami's formulas say of one of those
+``pipeline``       schedules of a pipeline, and its stages alone
+``pipeline_training``  one worker of those
 ``plans``          training steps that were predicted, by several plans
 ``plan_training``  a worker of those; the planner's predictions
 ``plan_cases``     networks and plans of those

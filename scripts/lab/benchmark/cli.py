@@ -20,6 +20,8 @@ from . import launching, report
 from .exchange import Exchange
 from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
+from .limits import Limited
+from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .places import Emulated, Loopback
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .training import NAME, Training
@@ -86,10 +88,10 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS] + list(CASES), default='lm1b',
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE] + list(CASES), default='lm1b',
         help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
-             'are training steps with layers split by several plans, which are the contenders then; plans measures '
-             'what the planner predicts')
+             'are training steps with layers split by several plans, which are the contenders then; pipeline is a '
+             'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='divide the size of the workload by this number, for trials')
@@ -101,6 +103,11 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         help="congestion control of the hosts' TCP, as in sysctl net.ipv4.tcp_allowed_congestion_control")
     add('--no-network', action='store_true',
         help='run plain processes on this host, without limits and byte counts; needs no root')
+    add('--share', type=_scale, metavar='SHARE',
+        help='share of a processor that each host has, for the workload pipeline; by default of 80 %% of all '
+             'processors')
+    add('--micro-batches', type=_positive, default=8, metavar='M',
+        help='parts of the joint batch, for the workload pipeline')
     add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
         help='the contenders that take part: ' + ', '.join(launching.CONTENDERS))
     add('--cases', type=lambda text: text.split(','), default=list(PLAN_NAMES), metavar='NAME[,NAME...]',
@@ -121,6 +128,9 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         args.mbit = [None]
     if not args.no_network and max(args.hosts) > MAX_HOSTS:
         parser.error('argument --hosts: %d: at most %d hosts are emulated' % (max(args.hosts), MAX_HOSTS))
+    if args.workload == PIPELINE and SAMPLES % args.micro_batches:
+        parser.error('argument --micro-batches: %d does not divide the %d samples of a step: give 1, 2, 4, 8 or 16'
+                     % (args.micro_batches, SAMPLES))
     return args
 
 
@@ -134,7 +144,9 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     """All contenders on one number of hosts with links of one rate, in turn, round after round."""
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
-    with signals.deferred(), Loopback() if mbit is None else Emulated(hosts, mbit, args.tcp) as place:
+    with signals.deferred(), Loopback() if mbit is None else Limited(
+            hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE else Emulated(
+                hosts, mbit, args.tcp) as place:
         for number in range(args.rounds):
             for name, done in rounds.items():
                 started = time.monotonic()
@@ -185,6 +197,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             return 0
         with Signals() as signals:
             kind: Any = (Training(args) if args.workload == NAME else
+                         Pipeline(args) if args.workload == PIPELINE else
                          Layers(args) if args.workload in CASES else Exchange(args))
             for hosts, mbit in itertools.product(args.hosts, args.mbit):
                 runs.append(run_hosts(args, kind, hosts, mbit, signals))

@@ -15,13 +15,24 @@ from .places import Emulated
 _CGROUP = Path('/sys/fs/cgroup/cpu')
 #: Longer periods spread times of steps, and the kernel refuses shorter quotas than 1 ms.
 _PERIOD_US, _LEAST_QUOTA_US = 2500, 1000
+#: The share of the processors that hosts have by default: the rest is for the kernel, whose work for the network is not
+#: charged to any process.
+_SHARE_OF_ALL = 0.8
 
 
 class Limited(Emulated):
-    """Emulated hosts as in :class:`Emulated`, each on its share of the processors."""
+    """Emulated hosts as in :class:`Emulated`, each on its share of the processors.
 
-    def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str):
+    Parameters
+    ----------
+    share : float, optional
+        The share of a processor that each host has.  By default hosts have processors of their own, or equal shares of
+        80 % of all of them.  With small shares, other programs of the machine disturb hosts less.
+    """
+
+    def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str, share: Optional[float] = None):
         super().__init__(hosts, mbit_per_s, congestion_control)
+        self._share = share
         self._processors = sorted(os.sched_getaffinity(0))
         self._groups: List[Optional[Path]] = [None] * hosts
         self._hosts = hosts
@@ -30,7 +41,7 @@ class Limited(Emulated):
     def __enter__(self) -> 'Limited':
         super().__enter__()
         try:
-            if self._hosts > len(self._processors):
+            if self._share is not None or self._hosts > len(self._processors):
                 self._make_groups()
         except BaseException:
             self.__exit__()
@@ -42,8 +53,10 @@ class Limited(Emulated):
         self._undo.close()
 
     def _make_groups(self) -> None:
-        # 80 % of the processors: the rest is for the kernel, whose work for the network is not charged to any process.
-        quota = int(0.8 * _PERIOD_US * len(self._processors) / self._hosts)
+        period, quota = _PERIOD_US, int(_SHARE_OF_ALL * _PERIOD_US * len(self._processors) / self._hosts)
+        if self._share is not None:
+            quota = max(int(self._share * period), _LEAST_QUOTA_US)
+            period = int(quota / self._share)
         if quota < _LEAST_QUOTA_US:
             raise EmulationError('%d hosts on %d processors have less than %d us in %d us each, which the kernel '
                                  'refuses: emulate at most %d' % (self._hosts, len(self._processors), _LEAST_QUOTA_US,
@@ -53,7 +66,7 @@ class Limited(Emulated):
             try:
                 group.mkdir()
                 self._undo.callback(group.rmdir)
-                for name, value in (('cpu.cfs_period_us', _PERIOD_US), ('cpu.cfs_quota_us', quota)):
+                for name, value in (('cpu.cfs_period_us', period), ('cpu.cfs_quota_us', quota)):
                     (group / name).write_text(str(value))
                     if int((group / name).read_text()) != value:
                         raise EmulationError('%s: the kernel did not take %d' % (group / name, value))

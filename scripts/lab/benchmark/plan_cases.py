@@ -122,6 +122,8 @@ def _attention(ranks: int) -> Dict[str, Any]:
                                             '*pick*': {'addends': ranks}, 'embedding0_fwd': {'addends': ranks}})}
     if ranks % 2 == 0:
         found['megatron 2'] = parallel.megatron(2, ranks // 2)
+        found['pipeline 2'] = parallel.pipeline(2, 8, inside=parallel.megatron(ranks // 2))
+    found['pipeline'] = parallel.pipeline(ranks, 8, 'eager-1f1b')
     return found
 
 

@@ -37,6 +37,10 @@ def make_contender(spec: Dict[str, Any], rank: int) -> Any:
         from .plan_training import PlanTrained
 
         return PlanTrained(spec, rank, size)
+    if spec['workload'] == 'pipeline':
+        from .pipeline_training import PipelineTrained
+
+        return PipelineTrained(spec, rank, size)
     if spec['workload'] not in WORKLOADS:
         from .layers_training import Trained
 
