@@ -29,9 +29,10 @@ _MOST_RANKS = 1 << 16
 #: Options that write files.
 _FILES = ('export', 'trace', 'gantt', 'taskgraph')
 #: Options with which nothing is searched, and the options that have no effect with them.
-_WITHOUT_EFFECT = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'stale') + _FILES,
-                   'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'stale') + _FILES,
-                   'evaluate_only': ('memory', 'proposals', 'stale')}
+_WITHOUT_EFFECT = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'stale', 'shard_updates',
+                               'no_pipelines') + _FILES,
+                   'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'stale', 'no_pipelines') + _FILES,
+                   'evaluate_only': ('memory', 'proposals', 'stale', 'no_pipelines')}
 
 #: Number of proposals between two updates of the progress bar.
 _BAR_STEP = 50
@@ -54,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--memory', type=float, metavar='GB', help='memory that no rank may exceed')
     parser.add_argument('--states', type=int, default=0, metavar='N',
                         help='arrays that the optimizer keeps for each weight: 1 for momentum, 2 for adam (default 0)')
+    parser.add_argument('--shard-updates', action='store_true',
+                        help='updates are divided among the workers, as with MXHYBRID_SHARD_UPDATES=1')
+    parser.add_argument('--no-pipelines', action='store_true', help='find a plan without micro-batches')
     parser.add_argument('--import', dest='start', metavar='FILE', help='a plan to begin the search with')
     parser.add_argument('--evaluate-only', action='store_true',
                         help='do not search: predict the plan of --import, or data parallelism')
@@ -196,7 +200,8 @@ class _Planning:
 
         self._options = options
         profiler = OperatorProfiler(options.profiles, keep_busy=options.keep_busy_times)
-        self._planner = Planner(net, shapes, cluster, profiler, options.batch_axis, types, options.states)
+        self._planner = Planner(net, shapes, cluster, profiler, options.batch_axis, types, options.states,
+                                shard_updates=options.shard_updates, pipelines=not options.no_pipelines)
 
     def run(self) -> int:
         """Predict, compare or search."""
@@ -286,7 +291,8 @@ class _Planning:
         from ..planner import plan_report
 
         planner = self._planner
-        console.write(plan_report(planner.network, planner.cluster, plan, planner.splits(plan), prediction))
+        console.write(plan_report(planner.network_of(plan), planner.cluster, plan, planner.splits(plan), prediction,
+                                  planner.stages(plan)))
 
     def _write_files(self, plan: Any, prediction: Any) -> None:
         from ..parallel.plans.plan_json import save
@@ -297,13 +303,13 @@ class _Planning:
         tasks: List[Any] = prediction.tasks() if options.trace or options.gantt else []
         title = 'predicted step: %s' % seconds_text(prediction.seconds)
         if options.export:
-            save(options.export, planner.explicit(splits, planner.tables(plan), plan.store.dense))
+            save(options.export, planner.explicit(splits, planner.tables(plan), plan.store.dense, planner.stages(plan)))
         if options.trace:
             write_timeline(options.trace, tasks)
         if options.gantt:
             draw_gantt(tasks, options.gantt, title)
         if options.taskgraph:
-            draw_plan(options.taskgraph, planner.network, splits, prediction, title)
+            draw_plan(options.taskgraph, planner.network_of(plan), splits, prediction, title)
 
     def _print_front(self, found: Any) -> None:
         """Print the plans on the Pareto front that need less memory."""

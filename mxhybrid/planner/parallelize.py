@@ -8,6 +8,7 @@ from mxnet import autograd, gluon
 
 from ..base.errors import InputError
 from ..base.log import get_logger
+from ..base.settings import resolve
 from ..base.text import seconds_text
 from ..job.join import member
 from ..kvstore.hybrid import Hybrid
@@ -19,6 +20,7 @@ from ..parallel.plans.strategies import data_parallel
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import split_network
 from ..parallel.runtime.input_shards import InputShards
+from ..parallel.runtime.micro_batches import micro_batch_of
 from ..parallel.runtime.network_outline import outline_of
 from ..parallel.runtime.parallel_block import Parallel
 from ..parallel.sharding.box import shape_of
@@ -88,7 +90,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         workers.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
         with preserve_rng_state():
             sums = job.sums if job.distributed else None
-            plan = _Automatic(net, network, workers, job.topology.memory_domains, sums).choose(
+            plan = _Automatic(net, network, workers, job.topology.memory_domains, sums, not input_grad).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
         raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
@@ -111,10 +113,13 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
 class _Automatic:
     """A search, and a trial of the plan that it finds (collective)."""
 
-    def __init__(self, net: Any, network: TracedNetwork, workers: WorkerGroup, places: Any, sums: Optional[str]):
+    def __init__(self, net: Any, network: TracedNetwork, workers: WorkerGroup, places: Any, sums: Optional[str],
+                 pipelines: bool):
         self._net, self._network, self._workers, self._places = net, network, workers, places
         #: ``'lane'`` or ``'horovod'``: the one that sums dense gradients is settled once a job has begun.
         self._sums = sums
+        #: Whether the plan may be a pipeline.
+        self._pipelines = pipelines
 
     def choose(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Plan:
         """Return the plan that was found if it is faster than data parallelism and than the network without a plan;
@@ -136,7 +141,9 @@ class _Automatic:
         if result['name'] == 'data parallel':
             self._log('no plan is predicted to be faster than data parallelism, which is taken', searched_s, 0.0)
             return data_parallel()
-        plan = from_json(with_own_labels(result['plan'], result['labels'], self._network.graph))
+        micro_batches = result['plan'].get('pipeline', {}).get('micro_batches', 1)
+        plan = from_json(with_own_labels(result['plan'], result['labels'], self._network.graph,
+                                         micro_batch_of(self._network, micro_batches).graph.digest()))
         times = {name: self._try(candidate, data, batch_axis, dtype)
                  for name, candidate in (('found', plan), ('data parallel', data_parallel()))}
         times['plain'] = self._step_seconds(*self._plain())
@@ -164,7 +171,8 @@ class _Automatic:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
                              'run mxhybrid calibrate on the hosts of the job'
                              % ([host.ranks for host in loaded.hosts], workers))
-        found = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums).search(seconds)
+        found = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums,
+                        shard_updates=resolve().shard_updates, pipelines=self._pipelines).search(seconds)
         return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds,
                 'labels': _labels(self._network.graph)}
 
@@ -212,15 +220,19 @@ def _input_types(graph: Graph) -> Dict[str, Any]:
     return {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
 
 
-def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
-    """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`."""
+def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph, digest: Optional[str] = None
+                    ) -> Dict[str, Any]:
+    """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`.
+
+    The digest is that of the network whose operators the plan splits, by default that of the graph.
+    """
     own_label = dict(zip(labels, _labels(graph)))
     own_plan = dict(plan)
     for section in ('operators', 'tables'):
         if section in own_plan:
             own_plan[section] = {own_label[label]: value for label, value in own_plan[section].items()}
     if 'operators' in own_plan:
-        own_plan['model'] = graph.digest()
+        own_plan['model'] = graph.digest() if digest is None else digest
     return own_plan
 
 

@@ -1,10 +1,12 @@
 """Plans of a network on a cluster: predicts their steps, and searches for the plan with the shortest one."""
 import contextlib
+import dataclasses
 import gc
 import math
 import numbers
 import os
 import sys
+import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
@@ -12,17 +14,21 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.settings import TablePlan
-from ..parallel.ops.graph import Operator
+from ..parallel.ops.graph import Graph, Operator
 from ..parallel.ops.registry import collectives, rule_of
 from ..parallel.ops.rule import OperatorShard
-from ..parallel.ops.tracing import traced
+from ..parallel.ops.tracing import TracedNetwork, traced
 from ..parallel.plans.megatron import megatron
-from ..parallel.plans.plan import Plan
+from ..parallel.plans.pipeline_plan import Pipeline
+from ..parallel.plans.plan import Plan, ResolvedPlan
 from ..parallel.plans.plan_json import as_plan
+from ..parallel.plans.stages import Stages
 from ..parallel.plans.store_plan import StorePlan
 from ..parallel.plans.strategies import Explicit, Layers, data_parallel, grid, one_weird_trick
 from ..parallel.rules.batch_norm import with_own_statistics
 from ..parallel.runtime.input_shards import InputShards
+from ..parallel.runtime.micro_batches import output_boxes
+from ..parallel.runtime.network_shards import NetworkShards
 from ..parallel.sharding.split import OutputShard, Split
 from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
 from .analytic.layer_sizes import sizes_of
@@ -35,14 +41,22 @@ from .profiling.profile_key import ProfileKeys
 from .search.gc_control import paused_gc
 from .search.mcmc import SearchLimits, SearchResult, Watcher, run_chains
 from .search.pareto import Point
+from .search.pipeline_starts import can_be_pipelined, pipeline_starts
 from .search.plan_evaluator import PlanEvaluator, random_decisions
 from .search.search_space import SearchSpace
 from .task_graph.dataflow import Dataflow
+from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
 from .task_graph.operator_tasks import OperatorTasks, ShardTime
+from .task_graph.pipeline_tasks import single_step
 from .task_graph.prediction import Prediction
+from .task_graph.weight_tasks import WeightArrays
 
 #: Number of the fastest starts whose steps are simulated like those of the plan that was found, one behind the other.
 _FINALISTS = 3
+
+#: The largest number of pipelines that a search simulates, the share of its time that this may take, and the number of
+#: the fastest ones that are predicted like other plans.
+_MOST_PIPELINES, _PIPELINE_SHARE, _PIPELINE_FINALISTS = 24, 0.25, 2
 
 #: Default seconds of a search.  The whole command then takes less than 10 s for Inception-v3 on 16 ranks, once
 #: operators were timed.
@@ -111,6 +125,10 @@ class Planner:
         Number of arrays that the optimizer keeps for each weight; they count as memory.
     sums : str, optional
         ``'lane'`` or ``'horovod'`` if it is settled which of them sums dense gradients.
+    shard_updates : bool, optional
+        Whether training divides updates and states of optimizers among the workers, the setting of that name.
+    pipelines : bool, optional
+        Whether a search may find pipelines.
 
     Raises
     ------
@@ -119,33 +137,37 @@ class Planner:
     """
 
     def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: OperatorProfiler, batch_axis: Any = 0,
-                 dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None):
+                 dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None,
+                 shard_updates: bool = False, pipelines: bool = True):
         _check('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         self._shares = InputShards(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
-        self._states, frozen = states, frozen_parameters(net)
+        self._arrays, frozen = WeightArrays(int(states), shards_updates=shard_updates), frozen_parameters(net)
         dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
         self._core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
             profiles.kernel_times())
-        machine = Machine(cluster, self._core_speed)
+        machine = self._machine = Machine(cluster, self._core_speed)
+        self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
         keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
-        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), states,
+        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), self._arrays,
                                                     alike=keys.operator_key)
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
-        self._sums = sums
+        self._sums, self._pipelines = sums, pipelines
         self._space = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
                                 (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
 
-    def _shard_times(self, measure: bool) -> ShardTime:
+    def _shard_times(self, measure: bool, graph: Optional[Graph] = None) -> ShardTime:
+        timed_graph = self.graph if graph is None else graph
+
         def shard_time(operator: Operator, output_shard: OutputShard, operator_shard: OperatorShard
                        ) -> Tuple[float, float]:
-            return self._profiles.shard_seconds(self.graph, operator, output_shard, frozen=self._frozen,
+            return self._profiles.shard_seconds(timed_graph, operator, output_shard, frozen=self._frozen,
                                                 measure=measure, operator_shard=operator_shard)
         return shard_time
 
@@ -165,7 +187,7 @@ class Planner:
             return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
                                                 operator_shard=operator_shard)
         machine = Machine(self.cluster, self._core_speed)
-        model = OperatorTasks(dataflow, machine, shard_time, self._states, alike=keys.operator_key)
+        model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key)
         prediction = Prediction(model, splits, {}, self._sums)
         self._profiles.save()
         return prediction
@@ -195,13 +217,39 @@ class Planner:
 
     def splits(self, plan: Plan) -> Dict[int, Split]:
         """Return how a plan splits each operator, by its number; InputError if the plan does not fit the network."""
+        return self._resolved(plan).splits
+
+    def stages(self, plan: Plan) -> Optional[Stages]:
+        """Return the pipeline of a plan; None if it has none."""
+        return self._resolved(plan).stages
+
+    def network_of(self, plan: Plan) -> TracedNetwork:
+        """Return the network whose operators a plan splits: for a pipeline, that for a micro-batch."""
+        return self.network if plan.micro_batches == 1 else self._micro_batch(plan.micro_batches, False).network
+
+    def _resolved(self, plan: Plan) -> ResolvedPlan:
         if isinstance(plan, Explicit) and plan.cluster not in (None, self.cluster.digest()):
             raise InputError('plan: it was found for another cluster, with digest %s, not %s: search again, or give '
                              'the cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
-        if plan.micro_batches > 1:
-            raise InputError('plan: %s has %d micro-batches: the planner predicts steps of whole batches; measure this '
-                             'plan instead' % (plan.name, plan.micro_batches))
-        return plan.resolve(self.graph, self._dimensions, self.cluster.ranks).splits
+        network = self.network_of(plan)
+        resolved = plan.resolve(network.graph, network.dimensions, self.cluster.ranks)
+        if resolved.stages is not None:  # raises an error for outputs that cannot be joined
+            output_boxes(network.graph, self._dimensions, NetworkShards(network.graph, resolved.splits))
+        return resolved
+
+    def _micro_batch(self, micro_batches: int, measure: bool) -> MicroBatchModel:
+        """Return the model of a micro-batch; InputError if the micro-batches do not divide the joint batch.
+
+        Without `measure` it estimates all times that are not known.
+        """
+        if (micro_batches, measure) not in self._micro_batch_models:
+            def make_model(dataflow: Dataflow) -> OperatorTasks:
+                keys = ProfileKeys(dataflow.graph, collectives(), frozen=self._frozen)
+                return OperatorTasks(dataflow, self._machine, self._shard_times(measure, dataflow.graph),
+                                     self._arrays._replace(others=MICRO_BATCH_ARRAYS), alike=keys.operator_key)
+            self._micro_batch_models[micro_batches, measure] = MicroBatchModel(
+                self.network, self._shares, micro_batches, self._frozen, make_model)
+        return self._micro_batch_models[micro_batches, measure]
 
     def tables(self, plan: Plan) -> Dict[str, TablePlan]:
         """Return what a plan says of tables, by the names of their parameters; InputError if a table does not exist."""
@@ -209,18 +257,26 @@ class Planner:
 
     def predict(self, plan: Plan) -> Prediction:
         """Predict a step by a plan."""
-        prediction = Prediction(self.model, self.splits(plan), self.tables(plan), self._sums or plan.store.dense)
+        resolved, dense = self._resolved(plan), self._sums or plan.store.dense
+        if resolved.stages is None:
+            prediction = Prediction(self.model, resolved.splits, self.tables(plan), dense)
+        else:
+            prediction = Prediction.of_pipeline(self._micro_batch(plan.micro_batches, True), resolved.stages,
+                                                resolved.splits, dense)
         self._profiles.save()
         return prediction
 
     def explicit(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
-                 dense: Optional[str] = None) -> Explicit:
-        """Return a plan that is complete for this network and cluster; `tables` has names of parameters as keys."""
-        labels = {operator.name: self.graph.label(operator) for operator in self.graph.operators
-                  if operator.op == 'null'}
-        return Explicit({self.graph.label(self.graph.operators[number]): split for number, split in
-                         sorted(splits.items())}, self.graph.digest(), self.cluster.ranks, self.cluster.digest(),
-                        StorePlan({labels[name]: table for name, table in (tables or {}).items()}, dense))
+                 dense: Optional[str] = None, stages: Optional[Stages] = None) -> Explicit:
+        """Return a plan that is complete for this network and cluster; `tables` has names of parameters as keys.
+
+        With a pipeline, `splits` are those for a micro-batch.
+        """
+        graph = self.graph if stages is None else self._micro_batch(stages.micro_batches, False).network.graph
+        labels = {operator.name: graph.label(operator) for operator in graph.operators if operator.op == 'null'}
+        return Explicit({graph.label(graph.operators[number]): split for number, split in sorted(splits.items())},
+                        graph.digest(), self.cluster.ranks, self.cluster.digest(),
+                        StorePlan({labels[name]: table for name, table in (tables or {}).items()}, dense), stages)
 
     def starts(self) -> Dict[str, Plan]:
         """Return the plans that a search begins with: data parallelism, on all ranks and on those of one host alone,
@@ -298,6 +354,7 @@ class Planner:
     def _search(self, model: OperatorTasks, limits: SearchLimits, seed: int, start: Optional[Plan],
                 progress: Optional[Watcher]) -> FoundPlan:
         problem = PlanEvaluator(self._rough, self._space)
+        pipelines, limits = self._best_pipelines(limits)
         start_plans = self.starts()
         if start is not None:
             start_plans['imported'] = start
@@ -324,6 +381,8 @@ class Planner:
         for name in dict.fromkeys([last, 'data parallel'] + [chain.start for chain in quick if chain.start in plans]):
             if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):
                 predictions[name] = Prediction(model, *plans[name])
+        predictions.update({name: self._predicted_pipeline(plan, model is self.model)
+                            for name, plan in pipelines.items()})
         fitting = [name for name, prediction in predictions.items()
                    if limits.memory is None or prediction.largest_memory() <= limits.memory]
         self._profiles.save()
@@ -333,15 +392,56 @@ class Planner:
             plain = self.plain(model is self.model)
         if plain.seconds <= predictions[best].seconds and 'data parallel' in fitting:
             best = 'data parallel'  # which changes least in a training
-        splits = plans[best][0]
-        decisions = problem.decisions(*plans[best])
-        tables, dense = problem.tables(decisions), problem.dense(decisions)
-        if dense is None and start is not None:
-            dense = start.store.dense
-        return FoundPlan(self.explicit(splits, tables, dense), best, predictions[best],
+        if best in pipelines:
+            resolved = self._resolved(pipelines[best])
+            plan = self.explicit(resolved.splits, {}, self._sums, resolved.stages)
+        else:
+            decisions = problem.decisions(*plans[best])
+            tables, dense = problem.tables(decisions), problem.dense(decisions)
+            if dense is None and start is not None:
+                dense = start.store.dense
+            plan = self.explicit(plans[best][0], tables, dense)
+        return FoundPlan(plan, best, predictions[best],
                          {name: prediction for name, prediction in predictions.items()
                           if name != best or name == 'data parallel'},
                          plain, chain_result.front, chain_result)
+
+
+    def _best_pipelines(self, limits: SearchLimits) -> Tuple[Dict[str, Pipeline], SearchLimits]:
+        """Return the fastest balanced pipelines by name, and the limits of the search that remain.
+
+        Their times are simulated in the order of their estimates.
+        """
+        pipelines: Dict[str, Pipeline] = {}
+        if not self._pipelines or self.cluster.ranks == 1 or not can_be_pipelined(self.network):
+            return pipelines, limits
+        began, batch = time.monotonic(), self._shares.ranges[-1][1]
+        most_s = math.inf if limits.seconds is None else _PIPELINE_SHARE * limits.seconds
+        candidates = pipeline_starts(lambda count: self._micro_batch(count, False), self.cluster.ranks, batch)
+        simulated: List[Tuple[float, str, Pipeline]] = []
+        for candidate in candidates[:_MOST_PIPELINES]:
+            if simulated and time.monotonic() - began > most_s:
+                break
+            for plan in (candidate.plan, candidate.plan.with_schedule('1f1b')):
+                resolved = self._resolved(plan)
+                assert resolved.stages is not None
+                seconds, size_bytes = single_step(self._micro_batch(plan.micro_batches, False), resolved.stages,
+                                                  resolved.splits, self._sums)
+                if limits.memory is None or size_bytes <= limits.memory:
+                    simulated.append((seconds, candidate.name, plan))
+                    break
+        for _, name, plan in sorted(simulated, key=lambda item: item[0])[:_PIPELINE_FINALISTS]:
+            pipelines[name] = plan
+        limits = dataclasses.replace(limits, is_memory_strict=not pipelines)
+        if limits.seconds is not None:
+            limits = dataclasses.replace(limits, seconds=max(0.0, limits.seconds - (time.monotonic() - began)))
+        return pipelines, limits
+
+    def _predicted_pipeline(self, plan: Pipeline, measure: bool) -> Prediction:
+        resolved = self._resolved(plan)
+        assert resolved.stages is not None
+        return Prediction.of_pipeline(self._micro_batch(plan.micro_batches, measure), resolved.stages, resolved.splits,
+                                      self._sums)
 
 
 def _check(name: str, value: Any, kinds: Any, least: float, most: float = math.inf, optional: bool = True) -> None:
@@ -357,7 +457,8 @@ def _check(name: str, value: Any, kinds: Any, least: float, most: float = math.i
 def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
            batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Any = None,
-           progress: Optional[Watcher] = None, stale: Optional[int] = None) -> FoundPlan:
+           progress: Optional[Watcher] = None, stale: Optional[int] = None, shard_updates: bool = False,
+           pipelines: bool = True) -> FoundPlan:
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
@@ -379,6 +480,10 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         As for :func:`mxhybrid.parallelize`.
     states : int, optional
         Number of arrays that the optimizer keeps for each weight; they count as memory.
+    shard_updates : bool, optional
+        Whether training divides updates and states of optimizers among the workers, the setting of that name.
+    pipelines : bool, optional
+        Whether the plan may be a pipeline.
     profiles : str or os.PathLike, optional
         The file with times of operators; by default one in ``~/.cache/mxhybrid``.
 
@@ -397,6 +502,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         raise InputError('cluster=%r: give the name of a file, or a Cluster' % (cluster,))
     loaded = cluster if isinstance(cluster, Cluster) else load_cluster(os.fspath(cluster))
     with preserve_rng_state():
-        planner = Planner(net, data, loaded, OperatorProfiler(profiles), batch_axis, dtype, states)
+        planner = Planner(net, data, loaded, OperatorProfiler(profiles), batch_axis, dtype, states,
+                          shard_updates=shard_updates, pipelines=pipelines)
         return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
                               progress, stale)

@@ -12,7 +12,7 @@ from ...parallel.redistribution.worker_group import WorkerGroup
 from ...parallel.runtime.builder import split_network
 from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
-from ..task_graph.weight_tasks import BUCKET_BYTES
+from ..task_graph.gradient_buckets import BUCKET_BYTES
 
 #: Bytes of weights from which on neither they nor their gradients are in a cache when they are summed and updated,
 #: because a network has more of them and computes in between; and bytes of an array that is read to get that effect.

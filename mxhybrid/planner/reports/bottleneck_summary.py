@@ -10,10 +10,12 @@ _SENTENCES = {
     'exchange': ('is spent exchanging the output of %s', 'give the operators that read it the same layout'),
     'within': ('is spent on exchanges inside %s', 'split it over fewer ranks'),
     'sum': ('is spent summing gradients of %s', ''),
+    'gather': ('is spent gathering updated weights of %s', ''),
     'row_sum': ('is spent summing all rows of %s', 'give it another route'),
     'push': ('is spent pushing rows of %s', 'give it more partitions, or another route'),
     'pull': ('is spent pulling rows of %s', 'give it more partitions, or another route'),
     'merge': ('is spent waiting for servers to update %s', 'give it more partitions'),
+    'accumulate': ('is spent adding gradients of micro-batches of %s', 'take fewer micro-batches'),
     'update': ('is spent updating %s', ''),
     'step': ('is overhead of the store', ''),
 }

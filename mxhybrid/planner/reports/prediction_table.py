@@ -1,12 +1,13 @@
 """The report of a plan: a table of operators, the time of a step, its bottlenecks, and the memory that it needs."""
-from typing import List, Mapping
+from typing import List, Mapping, Optional
 
 from ...base.text import aligned, seconds_text, size_text
 from ...parallel.ops.graph import Graph
 from ...parallel.ops.tracing import TracedNetwork
 from ...parallel.plans.plan import Plan
+from ...parallel.plans.stages import Stages
 from ...parallel.runtime.joint_work import joint_operators, whole_outputs
-from ...parallel.runtime.layout_table import layout_words, rank_words
+from ...parallel.runtime.layout_table import layout_words, rank_words, stage_lines
 from ...parallel.sharding.split import Split
 from ..cluster.cluster_spec import Cluster
 from ..task_graph.prediction import Prediction
@@ -17,10 +18,15 @@ _SHOWN = 10
 
 
 def plan_report(network: TracedNetwork, cluster: Cluster, plan: Plan, splits: Mapping[int, Split],
-                prediction: Prediction) -> str:
-    """Return the whole report of a plan: the table of operators, notes on it, and the summary of the predicted step."""
+                prediction: Prediction, stages: Optional[Stages] = None) -> str:
+    """Return the whole report of a plan: the table of operators, notes on it, and the summary of the predicted step.
+
+    With a pipeline, `network` and `splits` are those for a micro-batch.
+    """
     notes = store_notes(network.graph, cluster, plan) + joint_notes(
-        network, cluster, splits, prediction) + whole_outputs(network.graph, network.dimensions)
+        network, cluster, splits, prediction, stages) + whole_outputs(network.graph, network.dimensions)
+    if stages is not None:
+        notes = [stages.words()] + stage_lines(network.graph, splits, stages) + notes
     by_hand = ['the cluster file was written by hand, not measured'] * (cluster.measured is None)
     return '\n'.join([prediction_table(network, splits, prediction)] + notes + [''] + prediction_summary(
         network.graph, cluster, splits, prediction) + by_hand)
@@ -45,14 +51,14 @@ def prediction_table(network: TracedNetwork, splits: Mapping[int, Split], predic
     return aligned(lines[0], lines[1:])
 
 
-def joint_notes(network: TracedNetwork, cluster: Cluster, splits: Mapping[int, Split], prediction: Prediction
-                ) -> List[str]:
+def joint_notes(network: TracedNetwork, cluster: Cluster, splits: Mapping[int, Split], prediction: Prediction,
+                stages: Optional[Stages] = None) -> List[str]:
     """Return lines about operators that some ranks, or all, compute for the joint batch, and what that costs: those
     that take longest with the reason, then the number of the others.
     """
     graph, seconds = network.graph, prediction.seconds_of()
     joint = {graph.label(graph.operators[number]): note for number, note in joint_operators(
-        graph, network.dimensions, splits, cluster.ranks).items()}
+        graph, network.dimensions, splits, cluster.ranks, stages).items()}
     longest_first = sorted(joint, key=lambda label: -seconds.get(label, (0.0, 0.0))[0])
     lines = ['%s: %s a step %s' % (label, seconds_text(seconds.get(label, (0.0, 0.0))[0]), joint[label])
              for label in longest_first[:_SHOWN]]

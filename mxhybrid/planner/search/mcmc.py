@@ -58,12 +58,15 @@ class SearchLimits:
         A chain ends after this number of proposals without a better plan.
     memory : float or None
         Bytes that no rank of a plan may exceed.
+    is_memory_strict : bool
+        Whether it is an error if no plan keeps to the memory; otherwise the plan that needs least is the result.
     """
 
     seconds: Optional[float] = None
     proposals: Optional[int] = None
     patience: Optional[int] = None
     memory: Optional[float] = None
+    is_memory_strict: bool = True
 
 
 class Progress(NamedTuple):
@@ -221,6 +224,8 @@ class SearchRecord:
     def result(self, chains: List[Chain]) -> SearchResult:
         """Return the result of the search; InputError where no plan fits in memory."""
         front, best = self._front.points(), self._best_point
+        if best is None and not self.limits.is_memory_strict:
+            best = front[0]
         if best is None:
             raise InputError('memory: no plan was found with which each rank needs at most %.0f bytes, as was allowed, '
                              'or as memory_bytes of its host in the cluster file says; the least seen is %.0f: allow '

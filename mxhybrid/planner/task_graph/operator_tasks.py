@@ -19,7 +19,7 @@ from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
 from .redistribution import RankBoxes, Redistribution, Transfers, interned_boxes
 from .task_builder import ComputeTasks, Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks, load_transfer_tasks
-from .weight_tasks import WeightTasks
+from .weight_tasks import WeightArrays, WeightTasks
 
 #: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
 #: the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the operator's
@@ -59,8 +59,8 @@ class OperatorTasks:
     machine : Machine
     shard_time : callable
         See :data:`ShardTime`.
-    states : int, optional
-        The number of arrays that the optimizer keeps beside each weight.
+    arrays : WeightArrays, optional
+        The arrays beside each weight.
     transfer_tasks : TransferTasks, optional
         The default is compiled.
     alike : callable, optional
@@ -72,14 +72,14 @@ class OperatorTasks:
     weights : WeightTasks
     """
 
-    def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime, states: int = 0,
+    def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime,
+                 arrays: WeightArrays = WeightArrays(),  # noqa: B008
                  transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None):
         self.dataflow, self.machine, self._shard_time = dataflow, machine, shard_time
         self.graph = dataflow.graph
-        self.states = states
         self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
         self.memo = Memo(machine.ranks)
-        self.weights = WeightTasks(dataflow, machine, self._transfer_tasks, self.memo, self._sharded, states)
+        self.weights = WeightTasks(dataflow, machine, self._transfer_tasks, self.memo, self._sharded, arrays)
         self._all_ranks = range(machine.ranks)
         numbers: Dict[Any, int] = {}
         #: A number for each class of operators with the same shards.
@@ -117,6 +117,11 @@ class OperatorTasks:
         shards, operator = self._shards(number, split), self.graph.operators[number]
         times = [self._shard_time(operator, output_shard, shard) for output_shard, shard in shards.different]
         return np.array(times).T[:, shards.kinds]
+
+    def seconds(self, number: int, split: Split) -> np.ndarray:
+        """Return the seconds of each shard of an operator, forward and backward together."""
+        seconds = self._seconds(number, split, False)
+        return seconds + self._seconds(number, split, True) if number in self.dataflow.learning else seconds
 
     def operator(self, number: int, split: Split) -> SplitOperator:
         """Return an operator with a split."""
@@ -221,6 +226,24 @@ class OperatorTasks:
             key = ('exchange', itemsize, back) + tuple((number, redistribution.key) for number, redistribution in units)
             flow.subgraphs[back] = self.memo.once(key, self._transfer_tasks.redistributions, units, itemsize, back)
         return flow.subgraphs[back]
+
+    # -- inputs and outputs of micro-batches ---------------------------------------------------------------------------
+
+    def read_boxes(self, number: int, split: Split, input_index: int) -> Dict[int, Box]:
+        """Return the box of an input that each rank with a shard of an operator reads."""
+        return self._sharded(number, split).input_boxes(input_index).by_rank
+
+    def made_boxes(self, entry: Entry, split: Split) -> Dict[int, Box]:
+        """Return the box of an output that each rank with a shard of its operator makes."""
+        return self._held_boxes(entry, split).by_rank
+
+    def moved(self, held: Dict[int, Box], needed: Dict[int, Box], itemsize: int, back: bool) -> TaskSubgraph:
+        """Return the tasks that move what ranks hold to those that need it, or with `back` its gradient."""
+        first, last = (RankBoxes.from_boxes(boxes) for boxes in (held, needed))
+        first, last = (self._interned(boxes.ranks, boxes.boxes) for boxes in (first, last))
+        key = 'moved', first.id, last.id, itemsize, back
+        return self.memo.once(key, lambda: self._transfer_tasks.redistributions(
+            [(0, self._redistribution(first, False, last, back, False))], itemsize, back))
 
     # -- the step --------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,16 @@
 """The prediction of a training step with a plan, by simulation."""
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ...base.settings import TablePlan
 from ...parallel.ops.registry import rule_of
+from ...parallel.plans.stages import Stages
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import BlockTimes, Simulation
+from .micro_batch_model import MicroBatchModel
 from .operator_tasks import OperatorTasks
+from .pipeline_tasks import PipelineTasks
 from .simulated_tasks import SimulatedTask, Where
 from .step_tasks import StepTasks
 
@@ -16,16 +19,29 @@ from .step_tasks import StepTasks
 _STEPS, _REPORTED_STEP = 4, 2
 
 
+class _Plan(NamedTuple):
+    """The splits of operators, the routes of tables, what sums dense weights, and the pipeline, if there is one."""
+
+    splits: Mapping[int, Split]
+    tables: Optional[Mapping[str, TablePlan]]
+    dense: Optional[str]
+    stages: Optional[Stages] = None
+    micro_batch: Optional[MicroBatchModel] = None
+
+
 class _SimulatedSteps:
     """The simulation of some steps, with all of their tasks."""
 
-    def __init__(self, model: OperatorTasks, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]],
-                 dense: Optional[str]):
-        self.step_tasks = StepTasks(model, splits, _STEPS, tables, dense)
+    def __init__(self, model: OperatorTasks, plan: _Plan):
+        self.step_tasks: Union[StepTasks, PipelineTasks]
+        if plan.stages is None or plan.micro_batch is None:
+            self.step_tasks = StepTasks(model, plan.splits, _STEPS, plan.tables, plan.dense)
+        else:
+            self.step_tasks = PipelineTasks(plan.micro_batch, plan.stages, plan.splits, _STEPS, plan.dense)
         self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
         self.simulation.run(self.step_tasks.blocks.values())
         self.times: Dict[int, BlockTimes] = self.simulation.timeline()
-        self.names = {number: name for name, number in self.step_tasks.keys.items()}
+        self.names: Dict[int, Tuple[Any, ...]] = {number: name for name, number in self.step_tasks.keys.items()}
 
     def end(self, step: int) -> float:
         """Return the end of a step, in seconds."""
@@ -48,16 +64,27 @@ class Prediction:
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split],
                  tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
-        self._model, self._plan = model, (splits, tables, dense)
+        self._simulate(model, _Plan(splits, tables, dense))
+
+    @classmethod
+    def of_pipeline(cls, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split],
+                    dense: Optional[str] = None) -> 'Prediction':
+        """Return the prediction of a pipeline, given the splits of operators for a micro-batch."""
+        prediction = cls.__new__(cls)
+        prediction._simulate(micro_batch.model, _Plan(splits, None, dense, stages, micro_batch))
+        return prediction
+
+    def _simulate(self, model: OperatorTasks, plan: _Plan) -> None:
+        self._model, self._plan = model, plan
         self._cached_steps: Optional[_SimulatedSteps] = None
-        steps = _SimulatedSteps(model, *self._plan)
+        steps = _SimulatedSteps(model, plan)
         self.memory = steps.step_tasks.memory
         self._begin = steps.end(_REPORTED_STEP - 1)
         self.seconds = steps.end(_REPORTED_STEP) - self._begin
 
     def _steps(self) -> _SimulatedSteps:
         if self._cached_steps is None:
-            self._cached_steps = _SimulatedSteps(self._model, *self._plan)
+            self._cached_steps = _SimulatedSteps(self._model, self._plan)
         return self._cached_steps
 
     def tasks(self) -> List[SimulatedTask]:
@@ -78,9 +105,9 @@ class Prediction:
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
         steps, machine = self._steps(), self._model.machine
         tasks = steps.step_tasks.tasks(key)
-        block_kind, which = steps.names[key % len(steps.names)]
+        block_kind, which = steps.names[key % len(steps.names)][:2]
         kind = tasks.kind(index)
-        if block_kind == 'exchange_back':
+        if block_kind in ('exchange_back', 'output_back'):
             kind = 'exchange_back'
         elif kind == 'exchange' and block_kind in ('forward', 'backward'):
             kind = 'exchange_within' if block_kind == 'forward' else 'exchange_within_back'
@@ -99,6 +126,8 @@ class Prediction:
         graph = self._model.graph
         if block_kind == 'step':
             return 'step'
+        if block_kind == 'accumulate':
+            return str(which)
         if block_kind == 'weight':
             return self._steps().step_tasks.label_of(which)
         number = which[0] if isinstance(which, tuple) else which
@@ -136,10 +165,11 @@ class Prediction:
     def memory_of(self) -> Dict[str, float]:
         """Return the bytes by label of an operator on its fullest rank: weights with gradients and states, outputs."""
         dataflow, graph, weights = self._model.dataflow, self._model.graph, self._model.weights
-        operators = {number: self._model.operator(number, split) for number, split in self._plan[0].items()}
+        operators = {number: self._model.operator(number, split) for number, split in self._plan.splits.items()}
         shards = {name: weights.shards(name, [operators[reader.number] for reader in readers])
                   for name, readers in dataflow.readers.items()}
-        return {graph.label(graph.operators[number]): float(operator.output_bytes.max() + sum(
+        held_outputs = self._steps().step_tasks.held_outputs
+        return {graph.label(graph.operators[number]): float(operator.output_bytes.max() * held_outputs(number) + sum(
             shards[name].bytes.max() for name in dataflow.kept_of.get(number, ())))
                 for number, operator in operators.items()}
 

@@ -61,18 +61,21 @@ TASK_KINDS = {
     'exchange_within_back': TaskKind('exchange %s, backward', 'exchange', 'within'),
     'sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
     'group_sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
+    'gather': TaskKind('allgather %s', 'allreduce', 'gather'),
     'row_sum': TaskKind('allreduce rows of %s', 'allreduce', 'row_sum'),
     'push': TaskKind('push %s', 'push', 'push'),
     'pull': TaskKind('rows of %s', 'servers', 'pull'),
     'merge': TaskKind('merge %s', 'merge', 'merge'),
+    'accumulate': TaskKind('add gradients of %s', 'compute', 'accumulate'),
     'update': TaskKind('update %s', 'update', 'update'),
     'step': TaskKind('%s', 'step', 'step'),
 }
 
 #: The names of groups of kinds.
 TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'within': 'exchanges within operators',
-               'sum': 'sums of gradients', 'row_sum': 'sums of rows', 'push': 'pushed rows', 'pull': 'pulled rows',
-               'merge': 'updates in servers', 'update': 'updates', 'step': 'overhead of the store'}
+               'sum': 'sums of gradients', 'gather': 'gathers of weights', 'row_sum': 'sums of rows',
+               'push': 'pushed rows', 'pull': 'pulled rows', 'merge': 'updates in servers',
+               'accumulate': 'adding gradients of micro-batches', 'update': 'updates', 'step': 'overhead of the store'}
 
 
 def places_of(tasks: Iterable[SimulatedTask]) -> List[Where]:

@@ -8,10 +8,11 @@ from ...parallel.ops.graph import Entry
 from ...parallel.sharding.split import Split
 from ..simulator.task_block import BlockInput, TaskBlock
 from .dataflow import SCRIPT
+from .gradient_buckets import filled_buckets
 from .operator_shards import SplitOperator
 from .operator_tasks import Flow, OperatorTasks
 from .task_builder import Endpoints, ResourceLoad, TaskSubgraph
-from .weight_tasks import BUCKET_BYTES, WeightShards
+from .weight_tasks import WeightShards
 
 #: Tasks of a block that wait, the key of the block that they wait for, and the unit of its endpoints.
 Wait = Tuple[Endpoints, int, int]
@@ -143,6 +144,10 @@ class StepTasks:
         """Return the name of a weight, or of all that are summed together with it, for reports."""
         names = self.summed_with(name)
         return names[0] if len(names) == 1 else '%s to %s' % (names[0], names[-1])
+
+    def held_outputs(self, number: int) -> int:
+        """Return how often the outputs of an operator are in memory at the same time."""
+        return 1
 
     def _blocks_at(self, entry: Entry) -> List[BlockName]:
         names: List[BlockName] = [('exchange', entry), ('exchange_back', entry), ('backward', entry[0])]
@@ -297,19 +302,10 @@ class StepTasks:
 
     def _fill_buckets(self) -> List[BlockName]:
         """Fill buckets with the replicated weights; return the names of blocks that this changes."""
-        bytes_of, room_bytes = self._model.weights.bytes_of, 0
-        buckets: List[List[str]] = []
-        for name in self._dataflow.trained:
-            if name not in self._replicated:
-                continue
-            if not buckets or bytes_of[name] > room_bytes:
-                buckets.append([])
-                room_bytes = BUCKET_BYTES
-            buckets[-1].append(name)
-            room_bytes -= bytes_of[name]
-        filled = set(map(tuple, buckets))
-        different = filled.symmetric_difference(self._buckets.values())
-        self._buckets = {name: names for names in filled for name in names}
+        filled_of = filled_buckets([name for name in self._dataflow.trained if name in self._replicated],
+                                   self._model.weights.bytes_of)
+        different = set(filled_of.values()).symmetric_difference(self._buckets.values())
+        self._buckets = filled_of
         changed = {name for names in different for name in names}
         return [block for name in self._dataflow.trained if name in changed
                 for block in [('weight', name)] + [('forward', reader.number)

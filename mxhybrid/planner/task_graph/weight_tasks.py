@@ -1,5 +1,5 @@
 """The tasks of weights: sums of their gradients, transfers of rows of tables, and updates."""
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,10 +15,6 @@ from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
 from .redistribution import RankBoxes, interned_boxes
 from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
-
-#: The bytes of a gradient bucket, dense gradients that are summed together, as in
-#: :mod:`mxhybrid.routes.dense_buckets`.
-BUCKET_BYTES = 2 << 20
 
 
 class WeightShards:
@@ -40,6 +36,25 @@ class WeightShards:
         self.boxes, self.bytes, self.is_replicated = boxes, size_bytes, is_replicated
 
 
+class WeightArrays(NamedTuple):
+    """The arrays beside each trained weight and its gradient, and whether ranks divide its updates.
+
+    Attributes
+    ----------
+    states : int
+        The number of arrays that the optimizer keeps.
+    others : int
+        The number of arrays that every rank holds.
+    shards_updates : bool
+        Whether each rank updates a part of the weights that all ranks hold, and keeps the states of this part alone, as
+        the setting ``shard_updates`` makes the lane do.
+    """
+
+    states: int = 0
+    others: int = 0
+    shards_updates: bool = False
+
+
 class WeightTasks:
     """The tasks of the weights of a network on a machine.
 
@@ -52,14 +67,13 @@ class WeightTasks:
         The cache of what was made.
     sharded : callable
         Returns the :class:`ShardedOperator` of an operator's number and a split.
-    states : int
-        The number of arrays that the optimizer keeps beside each weight.
+    arrays : WeightArrays
     """
 
     def __init__(self, dataflow: Dataflow, machine: Machine, transfer_tasks: TransferTasks, memo: Memo,
-                 sharded: Callable[[int, Split], ShardedOperator], states: int):
+                 sharded: Callable[[int, Split], ShardedOperator], arrays: WeightArrays):
         self._dataflow, self._machine, self._transfer_tasks, self._memo = dataflow, machine, transfer_tasks, memo
-        self._sharded, self._states = sharded, states
+        self._sharded, self._arrays = sharded, arrays
         graph = dataflow.graph
         self._itemsizes = {operator.name: graph.dtypes[operator.number, 0].itemsize for operator in graph.operators
                            if operator.op == 'null'}
@@ -70,6 +84,10 @@ class WeightTasks:
         self._all_ranks = range(machine.ranks)
 
     # -- shards ----------------------------------------------------------------------------------------------------
+
+    def itemsize_of(self, name: str) -> int:
+        """Return the bytes of an element of a weight."""
+        return self._itemsizes[name]
 
     def shards(self, name: str, readers: Sequence[SplitOperator]) -> WeightShards:
         """Return the shards of a weight, given the operators that read it."""
@@ -82,15 +100,20 @@ class WeightTasks:
                   for reader, split in zip(self._dataflow.readers[name], splits)]
         boxes = self._memo.once(('weight boxes', shape) + tuple(boxes.id for boxes in needed),
                                 self._weight_boxes, shape, needed)
-        element_bytes = self._itemsizes[name] * (2 + self._states if name in self._trained else 1)
-        return self._memo.once(('weight', boxes.id, shape, element_bytes), self._sized_shards, boxes, shape,
-                               element_bytes)
+        is_trained, itemsize = name in self._trained, self._itemsizes[name]
+        # Updates of tables are not divided.
+        is_divided = self._arrays.shards_updates and is_trained and name not in self._dataflow.tables
+        return self._memo.once(('weight', boxes.id, shape, itemsize, is_trained, is_divided), self._sized_shards, boxes,
+                               shape, itemsize, is_trained, is_divided)
 
-    def _sized_shards(self, boxes: RankBoxes, shape: Tuple[int, ...], element_bytes: int) -> WeightShards:
+    def _sized_shards(self, boxes: RankBoxes, shape: Tuple[int, ...], itemsize: int, is_trained: bool, is_divided: bool
+                      ) -> WeightShards:
         size_bytes = np.zeros(self._machine.ranks)
-        size_bytes[boxes.ranks] = boxes.sizes() * element_bytes
         is_replicated = len(boxes.ranks) == self._machine.ranks and bool(
             (boxes.boxes == whole_boxes(shape, boxes).boxes).all())
+        states = self._arrays.states / (self._machine.ranks if is_divided and is_replicated else 1)
+        arrays = 2 + states + self._arrays.others if is_trained else 1
+        size_bytes[boxes.ranks] = boxes.sizes() * itemsize * arrays
         return WeightShards(boxes, size_bytes, is_replicated)
 
     def _boxes_read(self, name: str, reader: WeightReader, boxes: RankBoxes) -> RankBoxes:
@@ -140,21 +163,37 @@ class WeightTasks:
         cost = cluster.cost('sum', dense)
         half_s = cost.seconds(cluster.sum_items(count, dense), size_bytes) / 2
         send = {rank: tasks.spend('sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
+        # Horovod sums whole gradients for all ranks.
+        if self._arrays.shards_updates and dense != 'horovod':
+            return self._divided_bucket(tasks, send, half_s, count, size_bytes, dense)
         summed = self._allreduce(tasks, 'sum', list(send.values()), size_bytes)
         receive = {rank: tasks.spend('sum', rank, half_s, after=summed) for rank in self._all_ranks}
         updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
         return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
 
-    def _allreduce(self, tasks: TaskBuilder, kind: str, before: List[int], size_bytes: float) -> List[int]:
+    def _divided_bucket(self, tasks: TaskBuilder, send: Dict[int, int], half_s: float, count: int, size_bytes: int,
+                        dense: Optional[str]) -> TaskSubgraph:
+        """Return the tasks of a bucket whose updates are divided: a reduce-scatter of gradients, an update of a part of
+        the weights on each rank, and an allgather of weights.
+        """
+        update_s = self._machine.cluster.cost('update', dense).seconds(count, size_bytes / self._machine.ranks)
+        scattered = self._allreduce(tasks, 'sum', list(send.values()), size_bytes, 1)
+        updates = [tasks.spend('update', rank, update_s, after=scattered) for rank in self._all_ranks]
+        gathered = self._allreduce(tasks, 'gather', updates, size_bytes, 1)
+        receive = {rank: tasks.spend('gather', rank, half_s, after=gathered) for rank in self._all_ranks}
+        return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(receive))
+
+    def _allreduce(self, tasks: TaskBuilder, kind: str, before: List[int], size_bytes: float, rounds: int = 2
+                   ) -> List[int]:
         """Add the transfers of a sum over all hosts, after some tasks; return the tasks that end it.
 
-        They are a reduce-scatter and an allgather, each an all-to-all of the hosts.
+        They are a reduce-scatter and an allgather, each an all-to-all of the hosts; with one round, one of the two.
         """
         machine = self._machine
         if machine.hosts == 1:
             return [tasks.add(kind, -1, -1, 0.0, after=before, latency=machine.cluster.memory_latency_s)]
         link_bytes = size_bytes * (machine.hosts - 1) / machine.hosts
-        for _ in range(2):
+        for _ in range(rounds):
             joined = tasks.add(kind, -1, -1, 0.0, after=before)
             before = [tasks.add(kind, -1, int(machine.up[host]), link_bytes, int(machine.down[host]),
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]

@@ -60,9 +60,13 @@ def test_the_next_search_measures_nothing():
     assert again.predict(first.plan).seconds == first.prediction.seconds
 
 
-def test_pipelines_are_not_predicted():
-    with pytest.raises(InputError, match='pipeline has 4 micro-batches: the planner predicts steps of whole batches'):
-        planner(cluster(2)).predict(pipeline(2, 4))
+def test_a_report_shows_the_stages_of_a_pipeline():
+    planned, plan = planner(cluster(2), gpt(), [(8, 8)] * 2), pipeline(2, 4)
+    report = plan_report(planned.network_of(plan), planned.cluster, plan, planned.splits(plan), planned.predict(plan),
+                         planned.stages(plan))
+    assert 'pipeline of 2 stages, 4 micro-batches, 1f1b' in report
+    assert 'stage 0 on ranks 0: ' in report and 'stage 1 on ranks 1: ' in report
+    assert 'for the joint batch' not in report
 
 
 @pytest.mark.parametrize('wrong, words', [

@@ -1,0 +1,127 @@
+"""Balanced pipelines, with which a search compares the plans that it finds.
+
+The stages take equally long by the times of operators, as in PipeDream (Narayanan et al., SOSP 2019), and each stage is
+split over its ranks by samples, or as in Megatron-LM.  The number of micro-batches is a choice, too: more of them keep
+stages busy for longer, and take longer for each sample.
+"""
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+
+import numpy as np
+
+from ...base.errors import InputError
+from ...parallel.ops.dimension_names import Dimensions
+from ...parallel.ops.graph import Graph
+from ...parallel.ops.registry import is_loss, rule_of
+from ...parallel.ops.tracing import TracedNetwork
+from ...parallel.plans.megatron import megatron
+from ...parallel.plans.pipeline_plan import Pipeline
+from ...parallel.plans.plan import Plan, ResolvedPlan
+from ...parallel.plans.stages import balanced, spread_ranks
+from ...parallel.plans.strategies import data_parallel, one_weird_trick
+from ..task_graph.micro_batch_model import MicroBatchModel
+
+#: The number of micro-batches for each stage.
+_MICRO_BATCHES = (1, 2, 4, 8)
+#: For more ranks than this, all stages have equally many.
+_MANY_RANKS = 8
+
+
+class PipelineStart(NamedTuple):
+    """A pipeline to compare with others.
+
+    Attributes
+    ----------
+    name : str
+    plan : Pipeline
+    estimate_s : float
+        The seconds of a step without transfers and sums of gradients.
+    """
+
+    name: str
+    plan: Pipeline
+    estimate_s: float
+
+
+class _TensorParallel(Plan):
+    """Tensor parallelism by `model` ranks in a stage, or by as many as it has; data parallelism otherwise."""
+
+    def __init__(self, model: int):
+        self._model = model
+
+    def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
+        """Return the splits for the ranks of a stage, see :meth:`Plan.resolve`."""
+        model = min(self._model, ranks)
+        if model == 1:
+            return data_parallel().resolve(graph, dimensions, ranks)
+        if ranks % model:
+            raise InputError('plan: a stage of %d ranks has no model groups of %d' % (ranks, model))
+        return megatron(model, ranks // model).resolve(graph, dimensions, ranks)
+
+
+def can_be_pipelined(network: TracedNetwork) -> bool:
+    """Return whether a pipeline trains a network as other plans do, with any script: it returns the loss of each
+    sample, which sums and means over all other dimensions are, and has no statistics of samples and no tables.
+    """
+    graph = network.graph
+    if len(graph.heads) != 1 or graph.tables or any(rule_of(operator).has_statistics for operator in graph.computing):
+        return False
+    head = graph.operators[graph.heads[0][0]]
+    axis = network.dimensions.sample_axis(graph.heads[0])
+    is_mean_loss = head.op == 'mean' and str(head.attrs.get('exclude')) in ('True', '1')
+    return (is_mean_loss or is_loss(head)) and axis is not None and axis.rounds == 1
+
+
+def pipeline_starts(model_of: Callable[[int], MicroBatchModel], ranks: int, batch: int) -> List[PipelineStart]:
+    """Return balanced pipelines, the fastest by its estimate first.
+
+    Parameters
+    ----------
+    model_of : callable
+        Returns the model of a network for a number of micro-batches.
+    ranks : int
+    batch : int
+        The samples of the joint batch.
+    """
+    starts = [start for stages in range(2, ranks + 1) if ranks <= _MANY_RANKS or ranks % stages == 0
+              for micro_batches in sorted({stages * each for each in _MICRO_BATCHES}) if batch % micro_batches == 0
+              for start in _of_stages(model_of(micro_batches), stages, ranks)]
+    return sorted(starts, key=lambda start: start.estimate_s)
+
+
+def _inside(largest: int) -> Iterator[Any]:
+    """Yield plans for the ranks of a stage, of which there are at most `largest`, with their names."""
+    yield '', data_parallel()
+    if largest > 1:
+        yield ', one weird trick', one_weird_trick()
+    for model in range(2, largest + 1):
+        if largest % model == 0:
+            yield ', megatron %d' % model, _TensorParallel(model)
+
+
+def _of_stages(micro_batch: MicroBatchModel, stages: int, ranks: int) -> Iterator[PipelineStart]:
+    """Yield the pipelines of a number of stages and micro-batches."""
+    graph, dimensions = micro_batch.network.graph, micro_batch.network.dimensions
+    sizes = [len(members) for members in spread_ranks(stages, ranks)]
+    count = micro_batch.micro_batches
+    for words, inside in _inside(max(sizes)):
+        try:
+            resolved = {size: inside.resolve(graph, dimensions, size) for size in set(sizes)}
+        except InputError:  # no such layers, or heads that cannot be divided
+            continue
+        seconds = {size: _operator_seconds(micro_batch, resolved[size]) for size in resolved}
+        try:
+            stage_of = balanced(graph, sizes, [seconds[size] for size in sizes])
+        except InputError:  # more stages than operators
+            return
+        longest = max(float(sum(seconds[size][number] for number, of in stage_of.items() if of == stage))
+                      for stage, size in enumerate(sizes))
+        plan = Pipeline(stages, count, 'eager-1f1b', inside).with_stages(stage_of)
+        yield PipelineStart('pipeline of %d stages, %d micro-batches%s' % (stages, count, words), plan,
+                            longest * (count + stages - 1))
+
+
+def _operator_seconds(micro_batch: MicroBatchModel, resolved: ResolvedPlan) -> Dict[int, float]:
+    """Return the seconds of the slowest shard of each operator for a micro-batch, forward and backward."""
+    return {number: float(np.max(micro_batch.model.seconds(number, split)))
+            for number, split in resolved.splits.items()}
+

@@ -1,0 +1,299 @@
+"""The blocks of simulated steps of a pipeline: passes of micro-batches through the stages, as scheduled.
+
+MXNet computes the micro-batches that a stage holds at a time in as many copies of the memory of its operators.  An
+operator therefore begins with a micro-batch when its backward pass of an earlier one is complete, which has had the
+same memory: that is what makes a stage alternate between forward and backward passes.  A forward pass begins when the
+one before it is complete, and so does a backward pass, because redistributions are made in one order
+(:mod:`mxhybrid.parallel.runtime.pipeline_calls`).  Otherwise tasks that are ready begin in order.
+"""
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from ...parallel.ops.graph import Entry
+from ...parallel.plans.stages import Stages
+from ...parallel.runtime.schedule import most_alive
+from ...parallel.sharding.split import Split
+from ..simulator.simulation import Simulation
+from ..simulator.task_block import BlockInput, TaskBlock
+from .gradient_buckets import filled_buckets
+from .micro_batch_model import MicroBatchModel
+from .operator_shards import SplitOperator
+from .operator_tasks import Flow
+from .redistribution import RankBoxes
+from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
+
+#: Bytes that are read and written to add a gradient of a micro-batch to the sum, in units of an update of the weight,
+#: which reads and writes the weight and its momentum, and reads the gradient.
+_ADDED = 0.6
+
+#: Tasks of a block that wait, the name of the block that they wait for, and the unit of its endpoints.
+_Wait = Tuple[Endpoints, Tuple[Any, ...], int]
+
+
+class PipelineTasks:
+    """The blocks of several steps of a pipeline that follow each other, with the attributes of :class:`.StepTasks`.
+
+    Parameters
+    ----------
+    micro_batch : MicroBatchModel
+    stages : Stages
+    splits : mapping of int to Split
+        The splits of operators for a micro-batch, each within one stage.
+    steps : int
+        The number of steps.
+    dense : str, optional
+        What sums dense weights that all ranks hold.
+    """
+
+    def __init__(self, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], steps: int,
+                 dense: Optional[str] = None):
+        self._micro_batch, self._model, self._stages = micro_batch, micro_batch.model, stages
+        self._dataflow, self._splits, self._dense = micro_batch.dataflow, splits, dense
+        self._ranks, self._graph = self._model.machine.ranks, self._model.graph
+        self._count = stages.micro_batches
+        self._operators: Dict[int, SplitOperator] = {number: self._model.operator(number, split)
+                                                     for number, split in splits.items()}
+        self._flows: Dict[Entry, Flow] = {entry: self._model.flow(entry, [
+            self._operators[entry[0]], *[self._operators[number] for number, _ in readers]])
+            for entry, readers in self._dataflow.consumers.items()}
+        self._weights = {name: self._model.weights.shards(name, [self._operators[reader.number] for reader in readers])
+                         for name, readers in self._dataflow.readers.items()}
+        self._buckets = filled_buckets([name for name in self._dataflow.trained if self._weights[name].is_replicated],
+                                       self._model.weights.bytes_of)
+        self._alive = {number: most_alive(stages.schedule, stages.of_rank(split.ranks[0]), len(stages.ranks),
+                                          stages.micro_batches) for number, split in splits.items()}
+        self._stage_of = {number: stages.of_rank(split.ranks[0]) for number, split in splits.items()}
+        #: By stage: the operators at which a pass ends, and by operator: whether a pass begins there.
+        self._last: Dict[bool, Dict[int, int]] = {False: {}, True: {}}
+        self._begins: Dict[bool, Dict[int, bool]] = {False: {}, True: {}}
+        self._find_ends()
+        self.memory = self._memory()
+        #: The tasks of each block of a step, what they wait for in the step, and in the step before.
+        self._subgraphs: Dict[Tuple[Any, ...], TaskSubgraph] = {}
+        self._waits: Dict[Tuple[Any, ...], List[_Wait]] = {}
+        self._former_waits: Dict[Tuple[Any, ...], List[_Wait]] = {}
+        self._make_blocks()
+        names = [name for name in self._order() if name in self._subgraphs]
+        self.keys = {name: number for number, name in enumerate(names)}
+        self.blocks = {block.key: block for step in range(steps) for block in self._blocks(step)}
+
+    def tasks(self, key: int) -> Any:
+        """Return the tasks of the block of a key."""
+        return self._subgraphs[list(self.keys)[key % len(self.keys)]].tasks
+
+    def is_in_bucket(self, name: str) -> bool:
+        """Return whether the gradient of a weight is summed over all ranks, with others."""
+        return name in self._buckets
+
+    def summed_with(self, name: str) -> Tuple[str, ...]:
+        """Return the weights whose gradients are summed together with that of a weight, itself included."""
+        return self._buckets.get(name, (name,))
+
+    def label_of(self, name: str) -> str:
+        """Return the name of a weight, or of all that are summed together with it, for reports."""
+        names = self.summed_with(name)
+        return names[0] if len(names) == 1 else '%s to %s' % (names[0], names[-1])
+
+    def held_outputs(self, number: int) -> int:
+        """Return the number of micro-batches whose outputs of an operator its ranks hold at most."""
+        return self._alive[number] if number in self._dataflow.learning else 1
+
+    def _find_ends(self) -> None:
+        """Find the operators at which passes of stages begin and end."""
+        stage_of, learning = self._stage_of, self._dataflow.learning
+        readers: Dict[int, List[int]] = {}
+        for number in self._dataflow.computing:
+            sources = [source for source, _ in self._graph.operators[number].inputs if source in stage_of]
+            self._begins[False][number] = all(stage_of[source] != stage_of[number] for source in sources)
+            self._last[False][stage_of[number]] = number
+            for source in sources:
+                readers.setdefault(source, []).append(number)
+        for number in reversed(self._dataflow.computing):
+            if number in learning:
+                self._begins[True][number] = all(stage_of[reader] != stage_of[number]
+                                                 for reader in readers.get(number, ()) if reader in learning)
+                self._last[True][stage_of[number]] = number
+
+    def _after_pass_before(self, first: Endpoints, number: int, at: int, back: bool) -> List[_Wait]:
+        """Return the wait of an operator at which a pass begins for the pass before it; else nothing."""
+        if not at or not self._begins[back][number]:
+            return []
+        return [(first, ('backward' if back else 'forward', self._last[back][self._stage_of[number]], at - 1), 0)]
+
+    def _memory(self) -> np.ndarray:
+        """Return the bytes by rank: weights, with their gradients and states, and outputs of operators."""
+        memory = np.zeros(self._ranks)
+        for shards in self._weights.values():
+            memory += shards.bytes
+        for number, operator in self._operators.items():
+            memory += operator.output_bytes * self.held_outputs(number)
+        return memory
+
+    def _order(self) -> List[Tuple[Any, ...]]:
+        """Return the names of the blocks of a step in the order in which the script asks for them."""
+        data, micro_batches = self._micro_batch.data, range(self._count)
+        computing, heads = self._dataflow.computing, self._micro_batch.heads
+        outputs: Dict[int, List[Entry]] = {}
+        for entry in self._flows:
+            outputs.setdefault(entry[0], []).append(entry)
+        names: List[Tuple[Any, ...]] = [('step', None, 0)]
+        names += [('exchange', entry, at) for entry in data for at in micro_batches]
+        for at in micro_batches:
+            for number in computing:
+                names += [('forward', number, at)] + [('exchange', entry, at) for entry in outputs.get(number, [])]
+            names += [('output', entry, at) for entry in heads]
+            names += [('output_back', entry, at) for entry in heads]
+            for number in reversed(computing):
+                names += [('exchange_back', entry, at) for entry in outputs.get(number, [])]
+                names += [('backward', number, at)]
+            names += [('accumulate', name, at) for name in self._dataflow.trained]
+        return names + [('weight', name, 0) for name in self._dataflow.trained]
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def _blocks(self, step: int) -> List[TaskBlock]:
+        first, blocks = step * len(self.keys), []
+        for name, number in self.keys.items():
+            inputs = self._inputs(self._waits.get(name, ()), first)
+            if step:
+                inputs += self._inputs(self._former_waits.get(name, ()), first - len(self.keys))
+            blocks.append(TaskBlock.from_content(first + number, self._subgraphs[name].content, inputs))
+        return blocks
+
+    def _inputs(self, waits: Any, first: int) -> List[BlockInput]:
+        return [BlockInput(first + self.keys[name], endpoints.dependencies, unit * self._ranks)
+                for endpoints, name, unit in waits if name in self.keys and len(endpoints.tasks)]
+
+    def _add(self, name: Tuple[Any, ...], subgraph: TaskSubgraph, waits: List[_Wait],
+             former: Optional[List[_Wait]] = None) -> None:
+        if subgraph.content.size:
+            self._subgraphs[name], self._waits[name] = subgraph, waits
+            if former:
+                self._former_waits[name] = former
+
+    def _make_blocks(self) -> None:
+        for at in range(self._count):
+            for entry in self._micro_batch.data:
+                subgraph = self._micro_batch.input_tasks(entry, at, self._splits)
+                self._add(('exchange', entry, at), subgraph, [(subgraph.first, ('step', None, 0), 0)])
+            for number in self._dataflow.computing:
+                self._add_forward(number, at)
+            for entry, flow in self._flows.items():
+                self._add_exchanges(entry, flow, at)
+            for entry in self._micro_batch.heads:
+                self._add_output(entry, at)
+            for number in self._dataflow.computing:
+                if number in self._dataflow.learning:
+                    self._add_backward(number, at)
+            for name in self._dataflow.trained:
+                self._add_accumulation(name, at)
+        for name in self._dataflow.trained:
+            self._add_weight(name)
+        script = self._script()
+        # The script waits for the outputs of a step before it begins the next one.
+        self._add(('step', None, 0), script, [], [
+            (script.first, ('output', entry, at) if ('output', entry, at) in self._subgraphs
+             else ('forward', entry[0], at), 0)
+            for entry in self._micro_batch.heads for at in range(self._count)])
+
+    def _script(self) -> TaskSubgraph:
+        """Return the tasks of the training loop on each rank, as :meth:`OperatorTasks.script`, for its own weights."""
+        machine, trained = self._model.machine, np.zeros(self._ranks, int)
+        tasks, cost = TaskBuilder(machine), machine.cluster.cost('step', self._dense)
+        for name in self._dataflow.trained:
+            trained[self._weights[name].boxes.ranks] += 1
+        loop = {rank: tasks.spend('step', rank, cost.seconds(int(trained[rank]), 0), cost.latency_s)
+                for rank in range(self._ranks)}
+        ends = Endpoints.by_rank(loop)
+        return TaskSubgraph(tasks, ends, ends)
+
+    def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], at: int) -> _Wait:
+        if entry not in self._flows:
+            return endpoints, ('exchange', entry, at), 0
+        unit = self._flows[entry].redistribution_of[reader]
+        return (endpoints, ('forward', entry[0], at), 0) if unit is None else (endpoints, ('exchange', entry, at), unit)
+
+    def _add_forward(self, number: int, at: int) -> None:
+        subgraph = self._model.compute(number, self._operators[number], False)
+        first, operator = subgraph.first, self._graph.operators[number]
+        waits = self._after_pass_before(first, number, at, False)
+        if self._begins[False][number]:
+            waits.append((first, ('step', None, 0), 0))
+        waits += [self._wait_for_input(first, entry, (number, index), at)
+                  for index, entry in enumerate(operator.inputs) if entry[0] not in self._graph.fixed]
+        if at >= self._alive[number]:
+            waits.append((first, ('backward', number, at - self._alive[number]), 0))
+        former = [(first, ('weight', self._bucket_name(name), 0), 0)
+                  for name in self._dataflow.weights_of.get(number, ())]
+        self._add(('forward', number, at), subgraph, waits, former)
+
+    def _add_exchanges(self, entry: Entry, flow: Flow, at: int) -> None:
+        subgraph = self._model.exchange(entry, flow, False)
+        self._add(('exchange', entry, at), subgraph, [(subgraph.first, ('forward', entry[0], at), 0)])
+        back, waits = self._model.exchange(entry, flow, True), []
+        for (reader, _), unit in flow.redistribution_of.items():
+            if unit is not None and reader in self._dataflow.learning:
+                waits.append((back.first.of_unit(unit), ('backward', reader, at), 0))
+        self._add(('exchange_back', entry, at), back, waits)
+
+    def _add_output(self, entry: Entry, at: int) -> None:
+        subgraph = self._micro_batch.output_tasks(entry, at, self._splits, False)
+        self._add(('output', entry, at), subgraph, [(subgraph.first, ('forward', entry[0], at), 0)])
+        if self._stages.schedule == 'gpipe' and entry[0] in self._dataflow.learning:
+            back = self._micro_batch.output_tasks(entry, at, self._splits, True)
+            self._add(('output_back', entry, at), back, [(back.first, ('output', entry, at), 0)])
+
+    def _add_backward(self, number: int, at: int) -> None:
+        subgraph = self._model.compute(number, self._operators[number], True)
+        first = subgraph.first
+        waits: List[_Wait] = [(first, ('forward', number, at), 0)]
+        waits += self._after_pass_before(first, number, at, True)
+        for index in range(self._graph.operators[number].outputs):
+            entry = number, index
+            if ('output_back', entry, at) in self._subgraphs:
+                waits.append((first, ('output_back', entry, at), 0))
+            for (reader, _), unit in (self._flows[entry].redistribution_of if entry in self._flows else {}).items():
+                if unit is not None:
+                    waits.append((first, ('exchange_back', entry, at), unit))
+                elif reader in self._dataflow.learning:
+                    waits.append((first, ('backward', reader, at), 0))
+        self._add(('backward', number, at), subgraph, waits)
+
+    # -- weights -------------------------------------------------------------------------------------------------------
+
+    def _bucket_name(self, name: str) -> str:
+        return self._buckets[name][0] if name in self._buckets else name
+
+    def _add_accumulation(self, name: str, at: int) -> None:
+        """Add the tasks that add the gradient of a micro-batch to the sum."""
+        boxes, itemsize = self._weights[name].boxes, self._model.weights.itemsize_of(name)
+        subgraph = self._model.memo.once(('accumulate', boxes.id, itemsize, self._dense), self._accumulation, boxes,
+                                         itemsize)
+        self._add(('accumulate', name, at), subgraph, [
+            (subgraph.first, ('backward', reader.number, at), 0) for reader in self._dataflow.readers[name]
+            if reader.number in self._dataflow.learning])
+
+    def _accumulation(self, boxes: RankBoxes, itemsize: int) -> TaskSubgraph:
+        tasks, cost = TaskBuilder(self._model.machine), self._model.machine.cluster.cost('update', self._dense)
+        ends = Endpoints.by_rank({rank: tasks.spend('accumulate', rank, cost.seconds(1, _ADDED * itemsize * size))
+                                  for rank, size in zip(boxes.ranks.tolist(), boxes.sizes().tolist())})
+        return TaskSubgraph(tasks, ends, ends)
+
+    def _add_weight(self, name: str) -> None:
+        names = self._buckets.get(name, (name,))
+        if names[0] != name:
+            return
+        weights = self._model.weights
+        subgraph = (weights.gradient_bucket(names, self._dense) if name in self._buckets
+                    else weights.sharded_weight(name, self._weights[name]))
+        self._add(('weight', name, 0), subgraph, [(subgraph.first, ('accumulate', summed, at), 0) for summed in names
+                                                  for at in range(self._count)])
+
+
+def single_step(micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], dense: Optional[str] = None
+                ) -> Tuple[float, float]:
+    """Return the seconds of a single step of a pipeline, by itself, and the bytes of the fullest rank."""
+    tasks, machine = PipelineTasks(micro_batch, stages, splits, 1, dense), micro_batch.model.machine
+    return (Simulation(machine.resources, groups=machine.groups).run(tasks.blocks.values()),
+            float(tasks.memory.max()))

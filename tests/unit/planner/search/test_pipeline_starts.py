@@ -1,0 +1,112 @@
+"""Balanced pipelines: where a search proposes them, how they are cut, and when they are found."""
+import json
+
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.plan_json import from_json
+from mxhybrid.parallel.plans.stages import balanced
+from mxhybrid.planner.parallelize import with_own_labels
+from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.search.pipeline_starts import can_be_pipelined, pipeline_starts
+from tests.helpers.planned_networks import Times, cluster, gpt, network, recommender, transformer
+
+TIMES = 8
+
+
+def planned_gpt(on=None, batch=32, layers=4, **keys):
+    return Planner(gpt(layers=layers, units=32, words=64), [(batch, TIMES)] * 2, on or cluster(4, rate=1e6), Times(),
+                   **keys)
+
+
+def dense():
+    net = nn.Dense(4, in_units=4)
+    net.initialize()
+    return net
+
+
+@pytest.mark.parametrize('make, data, expected', [
+    (gpt, [(8, 8)] * 2, True), (network, (8, 3, 8, 8), False), (recommender, (8, 20), False),
+    (transformer, [(8, 12), (8, 12), (8,)], False), (dense, (8, 4), False)],
+    ids=['loss', 'statistics', 'tables', 'no loss', 'predictions'])
+def test_pipelines_are_for_networks_that_return_the_loss_of_each_sample(make, data, expected):
+    assert can_be_pipelined(traced(make(), data, 0, 'float32')) is expected
+
+
+def starts_of(planned, batch):
+    return pipeline_starts(lambda count: planned._micro_batch(count, False), planned.cluster.ranks, batch)
+
+
+def test_starts_have_all_numbers_of_stages_and_plans_inside():
+    names = [start.name for start in starts_of(planned_gpt(), 32)]
+    assert len(set(names)) == len(names)
+    for stages in (2, 4):
+        for micro_batches in (stages, 2 * stages, 4 * stages, 8 * stages):
+            assert 'pipeline of %d stages, %d micro-batches' % (stages, micro_batches) in names
+    assert 'pipeline of 2 stages, 8 micro-batches, megatron 2' in names
+    assert 'pipeline of 2 stages, 8 micro-batches, one weird trick' in names
+    assert not [name for name in names if '12 micro' in name]  # do not divide 32 samples
+
+
+def test_starts_are_in_the_order_of_their_estimates():
+    starts = starts_of(planned_gpt(), 32)
+    estimates = [start.estimate_s for start in starts]
+    assert estimates == sorted(estimates) and estimates[0] > 0
+
+
+def test_stages_are_balanced_by_seconds_of_operators():
+    planned = planned_gpt()
+    graph = planned.graph
+    # The last layer takes as long as all others together.
+    last = graph.computing[-5].number
+    seconds = {operator.number: 100.0 if operator.number == last else 1.0 for operator in graph.computing}
+    seconds = {number: value if number != last else float(len(graph.computing) - 1) for number, value in
+               seconds.items()}
+    stage_of = balanced(graph, [1, 1], [seconds, seconds])
+    longest = max(sum(seconds[number] for number, stage in stage_of.items() if stage == which) for which in (0, 1))
+    assert longest <= 1.1 * (len(graph.computing) - 1) + 5
+    # A second stage that computes twice as fast gets more.
+    equal = {operator.number: 1.0 for operator in graph.computing}
+    faster = dict.fromkeys(equal, 0.5)
+    stages = list(balanced(graph, [1, 1], [equal, faster]).values())
+    assert stages.count(1) == pytest.approx(2 * stages.count(0), rel=0.2)
+
+
+def test_a_search_finds_a_pipeline_where_gradients_are_large():
+    """A link carries activations of micro-batches sooner than gradients of all weights."""
+    planned = planned_gpt()
+    found = planned.search(seconds=None, proposals=50)
+    assert found.name.startswith('pipeline of ')
+    assert found.prediction.seconds < min(prediction.seconds for name, prediction in found.others.items()
+                                          if not name.startswith('pipeline'))
+    again = from_json(json.loads(json.dumps(found.plan.as_json())))
+    assert again.micro_batches == found.plan.micro_batches > 1
+    assert planned.predict(again).seconds == found.prediction.seconds
+    assert planned.stages(again).schedule == 'eager-1f1b'
+
+
+def test_a_search_without_pipelines_finds_none():
+    found = planned_gpt(pipelines=False).search(seconds=None, proposals=50)
+    assert found.plan.micro_batches == 1
+    assert not [name for name in found.others if name.startswith('pipeline')]
+
+
+def test_less_memory_takes_a_schedule_that_needs_less():
+    planned = planned_gpt(cluster(2, rate=1e6))
+    eager = planned.search(seconds=None, proposals=20)
+    assert planned.stages(eager.plan).schedule == 'eager-1f1b'
+    found = planned.search(seconds=None, proposals=20, memory_bytes=eager.prediction.largest_memory() - 1)
+    assert found.prediction.largest_memory() < eager.prediction.largest_memory()
+    assert found.plan.micro_batches > 1  # no plan without micro-batches needs so little
+    assert min(point.bytes for point in found.front) > eager.prediction.largest_memory()
+
+
+def test_workers_whose_layers_have_other_names_take_the_same_pipeline():
+    first, second = planned_gpt(), planned_gpt()
+    found = first.search(seconds=None, proposals=20)
+    labels = [first.graph.label(operator) for operator in first.graph.operators]
+    count = found.plan.micro_batches
+    own = from_json(with_own_labels(found.plan.as_json(), labels, second.graph,
+                                    second._micro_batch(count, False).network.graph.digest()))
+    assert second.predict(own).seconds == found.prediction.seconds

@@ -1,0 +1,187 @@
+"""Simulated steps of pipelines: the ideal time, the order of passes, memory, transfers, and sums of gradients."""
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from mxnet import gluon
+from mxnet.gluon import nn
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.plans.pipeline_plan import pipeline
+from mxhybrid.parallel.plans.strategies import data_parallel, layers
+from mxhybrid.parallel.runtime.schedule import most_alive
+from mxhybrid.planner.cluster.cluster_spec import TransferCost
+from mxhybrid.planner.planner import Planner
+from tests.helpers.planned_networks import Times, cluster, gpt, network
+
+WIDTH, BATCH, STAGES = 64, 32, 4
+#: Seconds of a layer and a sample, forward; backward takes twice as long.
+SAMPLE_S = WIDTH * 1e-6
+FREE = TransferCost(0.0, 0.0, 0.0)
+PATTERNS = ['stage%d*' % stage for stage in range(STAGES)]
+SCHEDULES = ['1f1b', 'eager-1f1b', 'gpipe']
+
+
+class Chain(gluon.HybridBlock):
+    """Equal layers, one for each stage, and a value of each sample."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.layers = [nn.Dense(WIDTH, in_units=WIDTH, prefix='stage%d_' % stage) for stage in range(STAGES)]
+            for layer in self.layers:
+                self.register_child(layer)
+
+    def hybrid_forward(self, F, data):
+        for layer in self.layers:
+            data = layer(data)
+        return F.mean(data, axis=1, name='net_stage%d_mean' % (STAGES - 1))
+
+
+def without_costs(ranks=1, rate=1e15, latency_s=0.0):
+    """Return a cluster of a host for each stage, whose transfers take no time of cores."""
+    return dataclasses.replace(cluster(STAGES, ranks, rate=rate, cost=FREE), link_latency_s=latency_s,
+                               memory_latency_s=0.0)
+
+
+def planner_of(on=None, batch=BATCH, **keys):
+    net = Chain()
+    net.initialize()
+    return Planner(net, (batch, WIDTH), on or without_costs(), Times(), **keys)
+
+
+def ideal(micro_batches, samples=BATCH, stages=STAGES):
+    """Return the seconds of m + s - 1 micro-batches, forward and backward."""
+    return (micro_batches + stages - 1) / micro_batches * samples * 3 * SAMPLE_S
+
+
+@pytest.mark.parametrize('schedule, micro_batches', itertools.product(SCHEDULES, [1, 4, 8, 32]))
+def test_equal_stages_without_transfers_take_the_ideal_time(schedule, micro_batches):
+    prediction = planner_of().predict(pipeline(PATTERNS, micro_batches, schedule))
+    # The mean of each sample is no part of the ideal.
+    assert prediction.seconds == pytest.approx(ideal(micro_batches), rel=1e-4)
+
+
+def test_fewer_stages_take_the_ideal_time():
+    """The hosts have two ranks of a stage each, which split the samples of a micro-batch."""
+    planned = planner_of(without_costs(2))
+    prediction = planned.predict(pipeline(PATTERNS, 8))
+    assert prediction.seconds == pytest.approx(ideal(8) / 2, rel=1e-3)
+    two = planner_of(dataclasses.replace(without_costs(), hosts=without_costs().hosts[:2]))
+    assert two.predict(pipeline([PATTERNS[:2], PATTERNS[2:]], 8)).seconds == pytest.approx(
+        2 * ideal(8, stages=2), rel=1e-3)
+
+
+def test_the_slowest_stage_determines_the_step():
+    hosts = dataclasses.replace(without_costs(), hosts=without_costs().hosts[:2])
+    uneven = planner_of(hosts).predict(pipeline([PATTERNS[:3], PATTERNS[3:]], 32))
+    layer_s = BATCH * 3 * SAMPLE_S  # the other stage computes meanwhile
+    assert uneven.seconds == pytest.approx(3 * layer_s, rel=1e-3)
+
+
+def test_plans_are_in_the_order_of_the_formula():
+    """Kendall's tau of predicted and ideal times is 1."""
+    planned = planner_of(without_costs(rate=1e9, latency_s=1e-5))
+    cases = [(PATTERNS, 1), (PATTERNS, 2), (PATTERNS, 4), (PATTERNS, 8), (PATTERNS, 16), (PATTERNS, 32)]
+    predicted = [planned.predict(pipeline(stages, count)).seconds for stages, count in cases]
+    assert predicted == sorted(predicted, reverse=True)
+    assert sorted(map(ideal, (count for _, count in cases)), reverse=True) == [ideal(count) for _, count in cases]
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_memory_is_that_of_the_micro_batches_alive(schedule):
+    micro_batches, states = 8, 1
+    planned = planner_of(states=states)
+    prediction = planned.predict(pipeline(PATTERNS, micro_batches, schedule))
+    weights = 4 * (WIDTH * WIDTH + WIDTH) * (2 + states + 2)  # and the gradient of a micro-batch, and their sum
+    outputs = 4 * BATCH // micro_batches * WIDTH
+    for stage in range(STAGES):
+        last = (4 * BATCH // micro_batches) * (stage == STAGES - 1)  # the mean
+        alive = most_alive(schedule, stage, STAGES, micro_batches)
+        assert prediction.memory[stage] == weights + alive * (outputs + last)
+    assert sum(prediction.memory_of().values()) == pytest.approx(prediction.memory.sum())
+
+
+def test_activations_and_gradients_of_all_micro_batches_move_between_stages():
+    planned = planner_of(cluster(STAGES, rate=1e6))
+    for micro_batches in (1, 4, 8):
+        tasks = planned.predict(pipeline(PATTERNS, micro_batches)).tasks()
+        for kind in ('exchange', 'exchange_back'):
+            sizes = [task.size for task in tasks if task.label == 'stage1_fwd' and task.kind == kind
+                     and str(task.where).endswith('sends')]
+            assert len(sizes) == micro_batches and sum(sizes) == 4 * BATCH * WIDTH
+            assert all('host1' in str(task.where) or 'host2' in str(task.where) for task in tasks
+                       if task.label == 'stage1_fwd' and task.kind == kind and 'sends' in str(task.where))
+
+
+def test_passes_are_in_the_order_of_the_schedule():
+    tasks = planner_of().predict(pipeline(PATTERNS, 8)).tasks()
+    for stage in range(STAGES):
+        kinds = ''.join(task.kind[0] for task in tasks if task.label == 'stage%d_fwd' % stage
+                        and task.kind in ('forward', 'backward'))
+        warm_up = STAGES - stage
+        assert kinds == 'f' * warm_up + 'bf' * (8 - warm_up) + 'b' * warm_up
+    kinds = [task.kind for task in planner_of().predict(pipeline(PATTERNS, 8, 'gpipe')).tasks()
+             if task.label == 'stage0_fwd' and task.kind in ('forward', 'backward')]
+    assert kinds == ['forward'] * 8 + ['backward'] * 8
+
+
+def test_more_forward_passes_first_hide_latency():
+    """A stage of '1f1b' has no other micro-batch to compute while one is under way."""
+    far = planner_of(without_costs(latency_s=BATCH / 8 * SAMPLE_S / 2))
+    seconds = {schedule: far.predict(pipeline(PATTERNS, 8, schedule)).seconds for schedule in SCHEDULES}
+    assert seconds['eager-1f1b'] < 0.9 * seconds['1f1b']
+    assert seconds['eager-1f1b'] <= seconds['gpipe'] * (1 + 1e-9)
+
+
+def test_weights_are_updated_once_and_summed_within_a_stage():
+    planned = planner_of(cluster(STAGES, 2))
+    tasks = planned.predict(pipeline(PATTERNS, 4)).tasks()
+    updates = [task for task in tasks if task.kind == 'update' and task.label == 'net_stage2_weight']
+    assert sorted(task.where for task in updates) == [4, 5]
+    added = [task for task in tasks if task.kind == 'accumulate' and task.label == 'net_stage2_weight']
+    assert len(added) == 2 * 4 and max(task.end_s for task in added) <= min(task.start_s for task in updates)
+    assert [task for task in tasks if task.kind == 'group_sum' and task.label == 'net_stage2_weight']
+
+
+def test_one_stage_on_all_ranks_sums_gradients_in_buckets():
+    planned = planner_of(cluster(STAGES))
+    tasks = planned.predict(pipeline(1, 4)).tasks()
+    assert {task.kind for task in tasks} >= {'sum', 'accumulate'} and not [
+        task for task in tasks if task.kind == 'group_sum']
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+@pytest.mark.parametrize('inside', [None, {'*dense4*': {'channels': 2}, '*dense5*': {'addends': 2}}], ids=str)
+def test_transformers_with_a_plan_inside_of_stages(schedule, inside):
+    net = gpt()
+    planned = Planner(net, [(BATCH, 8)] * 2, cluster(2, 2, rate=1e9), Times())
+    plan = pipeline(2, 4, schedule, layers(inside) if inside else None)
+    prediction = planned.predict(plan)
+    assert 0 < prediction.seconds < 10 and prediction.critical_path()
+    explicit = planned.explicit(planned.splits(plan), stages=planned.stages(plan))
+    assert planned.predict(explicit).seconds == prediction.seconds
+    np.testing.assert_array_equal(planned.predict(explicit).memory, prediction.memory)
+
+
+def test_micro_batches_that_do_not_divide_are_refused():
+    with pytest.raises(InputError, match='5 micro-batches do not divide the joint batch of 32 samples'):
+        planner_of().predict(pipeline(PATTERNS, 5))
+
+
+def test_outputs_that_cannot_be_joined_are_refused():
+    class Mean(Chain):
+        def hybrid_forward(self, F, data):
+            return F.mean(super().hybrid_forward(F, data))
+    net = Mean()
+    net.initialize()
+    planned = Planner(net, (BATCH, WIDTH), cluster(STAGES), Times())
+    assert planned.predict(data_parallel()).seconds > 0
+    with pytest.raises(InputError, match='does not have each sample once'):
+        planned.predict(pipeline(STAGES, 4))
+
+
+def test_more_stages_than_workers_are_refused():
+    with pytest.raises(InputError, match='a pipeline of 3 stages on 2 workers'):
+        Planner(network(), (8, 3, 8, 8), cluster(2), Times()).predict(pipeline(3, 4))
