@@ -1,13 +1,18 @@
 """Results of workers: a body reports values under names, and the test that started its job reads them by rank.
 
-Bodies import this module, so it imports neither mxnet nor horovod.
+Bodies import this module, so it imports neither mxnet nor horovod.  They import it after mxnet, and it freezes the
+objects of the modules that were imported until then: each store and each Trainer begins with a full garbage collection,
+which scans 60,000 objects of MXNet's modules in 35 ms otherwise.
 """
+import gc
 import os
 import pickle
 from pathlib import Path
 
 #: Environment variable with the directory that takes the reports of a job.
 DIRECTORY = 'MXHYBRID_LAB_REPORTS'
+
+gc.freeze()
 
 
 def report(rank, **values):
