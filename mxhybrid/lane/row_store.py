@@ -5,12 +5,12 @@ itself is made by the first update that has the key.
 """
 import ctypes
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..base.errors import InputError, SettingError
-from . import library
+from . import library, row_files
 from .agent import rule_settings
 
 #: The types of the elements of dynamic tables.
@@ -221,6 +221,53 @@ class RowStore:
         numbers = (ctypes.c_uint64 * len(_STATISTICS))()
         self._library.row_store_statistics(self._store, numbers)
         return dict(zip(_STATISTICS, numbers))
+
+    def set_steps(self, count: int) -> None:
+        """Set the number of updates by any rule so far, from which the age of rows is counted."""
+        self._library.row_store_set_steps(self._store, count)
+
+    def save(self, path: str, since: Optional[int] = None) -> Dict[str, Any]:
+        """Write the rows into the folder `path`, which is made, and return when they are on the disk.
+
+        Parameters
+        ----------
+        path : str
+            The folder; :mod:`mxhybrid.lane.row_files` describes its files.
+        since : int, optional
+            The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
+            removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
+            or the removal of more rows than 2^20 and a quarter of the table.
+
+        Returns
+        -------
+        dict
+            'rows' and 'removed': numbers of rows and of removed keys; 'whole': whether all rows were written;
+            'bytes' of the files; 'mark': the `since` of a later save.
+        """
+        if since is not None and not 0 <= since < 1 << 32:
+            raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))
+        return row_files.save(self._library, self._store, path, self._columns(), since)
+
+    def load(self, path: str, partition: int = 0, partitions: int = 1) -> int:
+        """Add rows from a folder that :meth:`save` wrote, and return their number.
+
+        Keys that the folder lists as removed lose their rows first, so load a whole save and then its deltas.  With
+        `partitions`, only keys of the partition with number `partition` are loaded.  Rows of the folder overwrite those
+        of the store; the number of steps grows to that of the rows.
+
+        Raises
+        ------
+        CheckpointError
+            The folder lacks files or has rows of another width, type or optimizer.
+        """
+        return row_files.load(self._library, self._store, path, self._columns(), partition, partitions)
+
+    def _columns(self) -> List[Tuple[str, Any, Tuple[int, ...]]]:
+        """Return the columns of saved rows: name, dtype, shape without the rows."""
+        columns: List[Tuple[str, Any, Tuple[int, ...]]] = [('keys', np.int64, ()), ('rows', self.dtype, (self.width,))]
+        columns += [('state%d' % slot, self.dtype, (width,)) for slot, width in enumerate(self._state_widths)]
+        ages = self._library.row_store_ages(self._store)
+        return columns + [(name, np.uint32, ()) for name in ('used', 'counts')[:ages]]
 
     def close(self) -> None:
         """Free the rows; the store cannot be used any more."""

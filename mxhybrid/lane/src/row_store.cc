@@ -11,6 +11,10 @@ namespace {
 constexpr size_t kLines = 6;
 constexpr size_t kLine = 64;
 constexpr uint64_t kMaxSlots = uint64_t{1} << 31;
+/// The share of the capacity that is removed at once, and of the age at which rows are looked for.
+constexpr uint64_t kShare = 16;
+/// The most removed keys that are remembered for the next save, if they are more than a quarter of the slots.
+constexpr size_t kMaxRemoved = 1 << 20;
 
 }  // namespace
 
@@ -20,7 +24,11 @@ RowStore::RowStore(const RowStoreOptions& options)
     throw std::runtime_error("a dynamic table has the type float32 or float64");
   }
   if (options.width == 0) throw std::runtime_error("a dynamic table has at least one column");
-  if (options.admit == 0) throw std::runtime_error("admit: 0 sightings: give 1 or more");
+  if (options.admit == 0 || options.admit > CountMinSketch::kMaxCount) {
+    throw std::runtime_error("admit: " + std::to_string(options.admit) + " sightings: give an integer from 1 to " +
+                             std::to_string(CountMinSketch::kMaxCount));
+  }
+  if (options.admit > 1) sightings_ = std::make_unique<CountMinSketch>();
 }
 
 RowStore::~RowStore() = default;
@@ -71,7 +79,7 @@ void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, u
 }
 
 void RowStore::write_missing(int64_t key, char* row) const {
-  options_.first_values.fill(options_.dtype, key, options_.width, row);
+  options_.first_values.fill(options_.dtype, sightings_ ? kDefaultKey : key, options_.width, row);
 }
 
 void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
@@ -105,12 +113,14 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
     }
     keys_.grow((slots_ + 1) * sizeof(int64_t));
     steps_.grow((slots_ + 1) * sizeof(uint32_t));
+    if (counts_updates()) counts_.grow((slots_ + 1) * sizeof(uint32_t));
     records_.grow((slots_ + 1) * record_bytes_);
     if (slots_ / 64 == live_.size()) live_.push_back(0);
     slot = static_cast<uint32_t>(slots_++);
   }
   keys()[slot] = key;
   steps()[slot] = step_;
+  if (counts_updates()) counts()[slot] = 0;
   options_.first_values.fill(options_.dtype, key, options_.width, row_of(slot));
   std::memset(row_of(slot) + row_bytes_, 0, record_bytes_ - row_bytes_);
   live_[slot >> 6] |= uint64_t{1} << (slot & 63);
@@ -118,7 +128,15 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
   return slot;
 }
 
-void RowStore::remove(uint32_t slot) {
+void RowStore::remove(uint32_t slot, uint32_t step) {
+  if (marked_) {
+    if (removed_.size() >= std::max<uint64_t>(kMaxRemoved, slots_ / 4)) {  // the next save has to be a whole one
+      removed_.clear();
+      marked_ = false;
+    } else {
+      removed_.emplace_back(key_of(slot), step);
+    }
+  }
   index_.erase(hash_of(key_of(slot)), slot);
   live_[slot >> 6] &= ~(uint64_t{1} << (slot & 63));
   keys()[slot] = free_;
@@ -130,7 +148,7 @@ uint64_t RowStore::erase(const int64_t* keys, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const uint32_t slot = find(keys[i], hash_of(keys[i]));
     if (slot == SlotIndex::kNone) continue;
-    remove(slot);
+    remove(slot, step_ + 1);
     ++erased;
   }
   return erased;
@@ -141,7 +159,10 @@ void RowStore::clear() {
   keys_ = GrowingMemory();
   records_ = GrowingMemory();
   steps_ = GrowingMemory();
+  counts_ = GrowingMemory();
   live_.clear();
+  removed_.clear();
+  marked_ = false;
   slots_ = 0;
   free_ = SlotIndex::kNone;
 }
@@ -190,11 +211,18 @@ void RowStore::begin_update(const Rule& rule) {
 void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient) {
   if (rule_.kind == RuleKind::kIgnore) return;
   if (slot == SlotIndex::kNone) {
+    if (kernel_ != nullptr && sightings_ && !is_admitted(hash)) return;
     slot = place(key, hash);
     ++admitted_;
   }
   steps()[slot] = step_;
+  if (counts_updates()) ++counts()[slot];
   ++touched_;
+  if (options_.capacity != 0 && touched_ > options_.capacity) {
+    throw std::runtime_error("capacity: " + std::to_string(options_.capacity) +
+                             " rows of a partition are fewer than the distinct keys of one step: give a capacity "
+                             "of several times the keys of a step");
+  }
   if (kernel_ != nullptr) {
     char* row = row_of(slot);
     char* states[2] = {row + row_bytes_, row + row_bytes_ + state_bytes_[0]};
@@ -211,11 +239,79 @@ void RowStore::update_row(int64_t key, const char* gradient) {
   update_slot(find(key, hash), key, hash, gradient);
 }
 
-uint32_t RowStore::end_update() { return touched_; }
+bool RowStore::is_admitted(uint64_t hash) {
+  if (sightings_->add(hash) < options_.admit) return false;
+  ++admitted_by_sightings_;
+  return true;
+}
+
+uint32_t RowStore::end_update() {
+  if (options_.expire_after != 0 && step_ % std::max<uint64_t>(1, options_.expire_after / kShare) == 0) {
+    remove_expired();
+  }
+  if (options_.capacity != 0 && size() > options_.capacity) remove_over_capacity();
+  return touched_;
+}
+
+void RowStore::remove_expired() {
+  for (uint64_t slot = 0; slot < slots_; ++slot) {
+    if (!is_live(slot) || steps()[slot] + options_.expire_after > step_) continue;
+    remove(static_cast<uint32_t>(slot), step_);
+    ++expired_;
+  }
+}
+
+/// Return a number that is lower for rows that are removed earlier.
+uint64_t RowStore::rank_of(uint64_t slot) const {
+  const uint32_t step = steps()[slot];
+  if (step >= step_) return UINT64_MAX;
+  return counts_updates() ? uint64_t{counts()[slot]} << 32 | step : step;
+}
+
+void RowStore::remove_over_capacity() {
+  const uint64_t kept = std::max<uint64_t>(options_.capacity - options_.capacity / kShare, touched_);
+  uint64_t excess = size() - std::min(size(), kept);
+  // Find the rank up to which rows are removed, 16 bits at a time.
+  constexpr int kDigit = 16;
+  std::vector<uint64_t> numbers(1 << kDigit);
+  uint64_t rank = 0, lower = 0;  // the rank's upper digits so far, and the rows with lower ones
+  for (int shift = 64 - kDigit; shift >= 0; shift -= kDigit) {
+    const auto upper = [shift](uint64_t value) { return shift + kDigit == 64 ? 0 : value >> (shift + kDigit); };
+    std::fill(numbers.begin(), numbers.end(), 0);
+    for (uint64_t slot = 0; slot < slots_; ++slot) {
+      if (!is_live(slot)) continue;
+      const uint64_t own_rank = rank_of(slot);
+      if (upper(own_rank) == upper(rank)) ++numbers[own_rank >> shift & ((1 << kDigit) - 1)];
+    }
+    uint64_t digit = 0;
+    while (lower + numbers[digit] < excess) lower += numbers[digit++];
+    rank |= digit << shift;
+  }
+  // Of the rows with this rank, those with the lowest keys are removed.
+  std::vector<std::pair<int64_t, uint32_t>> ties;
+  for (uint64_t slot = 0; slot < slots_; ++slot) {
+    if (!is_live(slot)) continue;
+    const uint64_t own_rank = rank_of(slot);
+    if (own_rank == rank) ties.emplace_back(key_of(slot), static_cast<uint32_t>(slot));
+    if (own_rank >= rank) continue;
+    remove(static_cast<uint32_t>(slot), step_);
+    ++expired_;
+    --excess;
+  }
+  std::sort(ties.begin(), ties.end());
+  for (uint64_t i = 0; i < excess; ++i) {
+    remove(ties[i].second, step_);
+    ++expired_;
+  }
+}
 
 uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gradients, size_t count) {
   for (size_t i = 1; i < count; ++i) {
     if (keys[i] <= keys[i - 1]) throw std::runtime_error("keys of an update are not sorted or not unique");
+  }
+  if (options_.capacity != 0 && count > options_.capacity) {
+    throw std::runtime_error("capacity: " + std::to_string(options_.capacity) + " rows, but a step has " +
+                             std::to_string(count) + " distinct keys: give a capacity of several times as many");
   }
   begin_update(rule);
   uint64_t hashes[kBlock];
@@ -261,13 +357,56 @@ void RowStore::read_state(uint32_t number, const int64_t* keys, size_t count, ch
   }
 }
 
+void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kBlock / 4 < count) index_.prefetch(hash_of(keys[i + kBlock / 4]));
+    const uint32_t slot = place(keys[i], hash_of(keys[i]));
+    std::memcpy(row_of(slot), saved.rows + i * row_bytes_, row_bytes_);
+    for (uint32_t number = 0; number < 2; ++number) {
+      const size_t size = state_bytes_[number];
+      if (size == 0) continue;
+      if (saved.states[number] == nullptr) {
+        std::memset(state_of(slot, number), 0, size);
+      } else {
+        std::memcpy(state_of(slot, number), saved.states[number] + i * size, size);
+      }
+    }
+    if (saved.steps != nullptr) step_ = std::max(step_, saved.steps[i]);
+    steps()[slot] = saved.steps != nullptr ? saved.steps[i] : step_;
+    if (counts_updates()) counts()[slot] = saved.counts != nullptr ? saved.counts[i] : 1;
+  }
+}
+
+uint32_t RowStore::mark() {
+  known_since_ = marked_ ? last_mark_ : step_;
+  const auto is_known = [this](const std::pair<int64_t, uint32_t>& removed) { return removed.second <= known_since_; };
+  removed_.erase(std::remove_if(removed_.begin(), removed_.end(), is_known), removed_.end());
+  marked_ = true;
+  last_mark_ = step_;
+  return step_;
+}
+
+std::vector<int64_t> RowStore::removed_since(uint32_t step) const {
+  std::vector<int64_t> keys;
+  for (const auto& [key, removal] : removed_) {
+    if (removal > step && find(key, hash_of(key)) == SlotIndex::kNone) keys.push_back(key);
+  }
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
 RowStoreStatistics RowStore::statistics() const {
   RowStoreStatistics statistics = {};
   statistics.rows = size();
   statistics.slots = slots_;
   statistics.memory_bytes =
-      slots_ * (sizeof(int64_t) + sizeof(uint32_t) + record_bytes_) + live_.size() * sizeof(uint64_t) + index_.bytes();
+      slots_ * (sizeof(int64_t) + (counts_updates() ? 2 : 1) * sizeof(uint32_t) + record_bytes_) +
+      live_.size() * sizeof(uint64_t) + index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
   statistics.admitted = admitted_;
+  if (sightings_) {
+    statistics.waiting = sightings_->distinct() - std::min(sightings_->distinct(), admitted_by_sightings_);
+  }
   statistics.expired = expired_;
   statistics.updates = updates_;
   statistics.steps = step_;

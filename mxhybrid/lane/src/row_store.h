@@ -8,9 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "count_min_sketch.h"
 #include "dtype.h"
 #include "first_values.h"
 #include "growing_memory.h"
@@ -23,13 +26,16 @@ struct RowStoreOptions {
   Dtype dtype = Dtype::kFloat32;  // float32 or float64
   uint32_t width = 1;
   FirstValues first_values;
-  /// A key gets a row after this number of sightings.  A sighting is an update that has the key.
+  /// An update makes the row of a key at this sighting; a sighting is an update that has the key.  Before that the key
+  /// reads as the default row, the first values of kDefaultKey, and its gradients are dropped.
   uint32_t admit = 1;
   /// The most rows after an update; 0: no limit.
   uint64_t capacity = 0;
-  /// Rows that were not updated for this number of steps are removed; 0: never.
+  /// Rows that were not updated for this number of steps are removed; 0: never.  They are looked for 16 times in this
+  /// number of steps.
   uint64_t expire_after = 0;
-  /// Over capacity, remove the rows with the fewest updates first, instead of the least recently updated ones.
+  /// Over capacity, remove the rows with the fewest updates first, instead of the least recently updated ones.  A 16th
+  /// of the capacity is removed at once; rows of the current step stay.
   bool evict_rarest = false;
   /// The folder of the files with rows and state; empty: they are in memory.
   std::string directory;
@@ -51,6 +57,8 @@ struct RowStoreStatistics {
 
 class RowStore {
  public:
+  /// The key whose first values are the default row.
+  static constexpr int64_t kDefaultKey = INT64_MIN;
   /// Keys for which an update fetches memory before it uses it.
   static constexpr size_t kBlock = 64;
 
@@ -87,6 +95,16 @@ class RowStore {
   void assign_state(uint32_t slot, const int64_t* keys, const char* states, size_t count);
   /// Write the optimizer state of keys to `states`; zeros for keys without a row.
   void read_state(uint32_t slot, const int64_t* keys, size_t count, char* states) const;
+  /// Set rows with all that belongs to them, as they were saved.  `states`, `steps` and `counts` may be null: state
+  /// then becomes zeros, and rows are as old as the current step.
+  struct SavedRows {
+    const char* rows;
+    const char* states[2];
+    const uint32_t* steps;
+    const uint32_t* counts;
+  };
+  void restore(const int64_t* keys, const SavedRows& saved, size_t count);
+  void set_steps(uint32_t count) { step_ = count; }
   /// Remove the rows of keys; return how many had one.
   uint64_t erase(const int64_t* keys, size_t count);
   /// Remove all rows.
@@ -102,16 +120,32 @@ class RowStore {
   char* state_of(uint64_t slot, uint32_t number) const {
     return row_of(slot) + row_bytes_ + (number ? state_bytes_[0] : 0);
   }
+  uint32_t step_of(uint64_t slot) const { return steps()[slot]; }
+  bool counts_updates() const { return options_.capacity != 0 && options_.evict_rarest; }
+  uint32_t update_count_of(uint64_t slot) const { return counts_updates() ? counts()[slot] : 0; }
   RowStoreStatistics statistics() const;
+
+  /// A save was completed: remember the keys of rows that are removed from now on, and return the current step.
+  uint32_t mark();
+  /// Return whether the changes after a step are known: rows that changed, and keys of rows that were removed.
+  bool knows_changes_since(uint32_t step) const { return marked_ && step >= known_since_ && step <= step_; }
+  /// Return the keys of rows that were removed after a step.
+  std::vector<int64_t> removed_since(uint32_t step) const;
 
  private:
   int64_t* keys() const { return reinterpret_cast<int64_t*>(keys_.data()); }
   uint32_t* steps() const { return reinterpret_cast<uint32_t*>(steps_.data()); }
+  uint32_t* counts() const { return reinterpret_cast<uint32_t*>(counts_.data()); }
   uint32_t find(int64_t key, uint64_t hash) const { return index_.find(key, hash, keys()); }
   void prefetch_record(uint32_t slot) const;
   /// Return the slot of a key, which gets a row if it has none.
   uint32_t place(int64_t key, uint64_t hash);
-  void remove(uint32_t slot);
+  /// Remove a row; `step` is that of the removal.
+  void remove(uint32_t slot, uint32_t step);
+  bool is_admitted(uint64_t hash);
+  void remove_expired();
+  void remove_over_capacity();
+  uint64_t rank_of(uint64_t slot) const;
   void write_missing(int64_t key, char* row) const;
   void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
   /// Find the slots of at most kBlock keys; kNone where a key has none.
@@ -124,7 +158,7 @@ class RowStore {
   size_t record_bytes_;  // of a row and its state, which stand together
 
   SlotIndex index_;
-  GrowingMemory keys_, records_, steps_;
+  GrowingMemory keys_, records_, steps_, counts_;
   std::vector<uint64_t> live_;  // a bit for each slot
   uint64_t slots_ = 0;
   uint32_t free_ = SlotIndex::kNone;  // the slot that was freed last; a free slot has the next one in place of its key
@@ -137,6 +171,13 @@ class RowStore {
 
   uint32_t step_ = 0;
   uint64_t updates_ = 0, admitted_ = 0, expired_ = 0;
+  std::unique_ptr<CountMinSketch> sightings_;  // of keys without a row, if keys have to be admitted
+  uint64_t admitted_by_sightings_ = 0;
+
+  // Changes since a save.
+  bool marked_ = false;
+  uint32_t last_mark_ = 0, known_since_ = 0;
+  std::vector<std::pair<int64_t, uint32_t>> removed_;  // keys, and the steps of their removal
 };
 
 }  // namespace lane

@@ -1,8 +1,12 @@
 // The C interface of row stores; see api.cc for its conventions.
+#include <algorithm>
+
 #include "api_errors.h"
+#include "row_scan.h"
 #include "row_store.h"
 
 using lane::guarded;
+using lane::RowScan;
 using lane::RowStore;
 
 namespace {
@@ -108,6 +112,63 @@ void lane_row_store_statistics(void* store, uint64_t* numbers) {
                              statistics.file_bytes, statistics.admitted, statistics.waiting,
                              statistics.expired,  statistics.updates, statistics.steps};
   for (uint64_t field : fields) *numbers++ = field;
+}
+
+// ---------------------------------------------------------------------------------------------------- save and load
+
+/// Set saved rows; see RowStore::restore.
+int lane_row_store_restore(void* store, const int64_t* keys, const void* rows, const void* first_states,
+                           const void* second_states, const uint32_t* steps, const uint32_t* counts, uint64_t count) {
+  return guarded([&] {
+    const RowStore::SavedRows saved = {static_cast<const char*>(rows),
+                                       {static_cast<const char*>(first_states), static_cast<const char*>(second_states)},
+                                       steps, counts};
+    store_of(store).restore(keys, saved, count);
+    return 0;
+  }, -1);
+}
+/// Return by how many numbers rows are chosen for removal: 0, 1 (the step that changed them last) or 2 (and the number
+/// of updates).
+int lane_row_store_ages(void* store) {
+  const lane::RowStoreOptions& options = store_of(store).options();
+  return store_of(store).counts_updates() ? 2 : options.capacity != 0 || options.expire_after != 0;
+}
+void lane_row_store_set_steps(void* store, uint32_t count) { store_of(store).set_steps(count); }
+uint32_t lane_row_store_mark(void* store) { return store_of(store).mark(); }
+int lane_row_store_knows_changes(void* store, uint32_t since) { return store_of(store).knows_changes_since(since); }
+/// Write the keys of rows that were removed after a step, if there is room for them; return their number.
+int64_t lane_row_store_removed(void* store, uint32_t since, int64_t* keys, uint64_t room) {
+  return guarded([&]() -> int64_t {
+    const std::vector<int64_t> removed = store_of(store).removed_since(since);
+    if (removed.size() <= room) std::copy(removed.begin(), removed.end(), keys);
+    return static_cast<int64_t>(removed.size());
+  }, -1);
+}
+/// Begin a scan; see RowScan.
+void* lane_row_scan_new(void* store, int64_t since, uint64_t portion) {
+  return guarded([&]() -> void* { return new RowScan(store_of(store), since, portion); }, nullptr);
+}
+void lane_row_scan_close(void* scan) { delete static_cast<RowScan*>(scan); }
+uint64_t lane_row_scan_count(void* scan) { return static_cast<RowScan*>(scan)->count(); }
+/// Return the number of rows of the next portion.
+int64_t lane_row_scan_next(void* scan) {
+  return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<RowScan*>(scan)->next()); }, -1);
+}
+/// Write what the rows of the portion have: 0: keys, 1: rows, 2 and 3: state, 4: steps, 5: numbers of updates.
+void lane_row_scan_read(void* scan, uint32_t what, void* values) {
+  const RowScan& rows = *static_cast<RowScan*>(scan);
+  switch (what) {
+    case 0:
+      return rows.keys(static_cast<int64_t*>(values));
+    case 1:
+      return rows.rows(static_cast<char*>(values));
+    case 4:
+      return rows.steps(static_cast<uint32_t*>(values));
+    case 5:
+      return rows.update_counts(static_cast<uint32_t*>(values));
+    default:
+      return rows.states(what - 2, static_cast<char*>(values));
+  }
 }
 
 }  // extern "C"

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mxhybrid.base.errors import InputError, JobError, SettingError
+from mxhybrid.base.errors import CheckpointError, InputError, JobError, SettingError
+from mxhybrid.lane import row_files
 from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, partition_of, state_widths_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
@@ -220,6 +221,185 @@ def test_memory_is_that_of_rows_and_16_bytes():
             rows += 10000
             assert store.statistics()['memory_bytes'] <= rows * (1.25 * row_bytes + 16) + 4096
         store.close()
+
+
+def test_admission_counts_updates_that_have_the_key():
+    store = RowStore(3, 'float64', FIRST, admit=3)
+    default = FIRST.rows([-1 << 63], 3, 'float64')[0]
+    keys = [2, 5, 1 << 60]
+    for step in range(4):
+        sighted = [2, 5] if step == 1 else keys
+        store.update('sgd', SGD, sighted, np.ones((len(sighted), 3)))
+        # At its third sighting a key gets a row, from its own first values.
+        expected = [FIRST.rows([key], 3, 'float64')[0] - 0.5 * max(0, count - 2) if count >= 3 else default
+                    for key, count in zip(keys, [step + 1, step + 1, step + (step == 0)])]
+        np.testing.assert_allclose(store.read(keys), expected, rtol=1e-14)
+        statistics = store.statistics()
+        assert len(store) == statistics['admitted'] == [0, 0, 2, 3][step]
+        assert statistics['waiting'] == 3 - len(store)
+    np.testing.assert_array_equal(store.read([77]), [default])
+    store.assign([77], np.zeros((1, 3)))  # needs no admission
+    assert len(store) == 4
+
+
+def test_few_keys_of_many_are_admitted_early():
+    store = RowStore(1, admit=2)
+    keys = np.random.RandomState(0).randint(-1 << 62, 1 << 62, 100000)
+    store.update('sgd', SGD, unique(keys), np.ones((len(unique(keys)), 1)))
+    assert len(store) < 100 and abs(store.statistics()['waiting'] - 100000) < 100
+    store.update('sgd', SGD, unique(keys), np.ones((len(unique(keys)), 1)))
+    assert len(store) == len(unique(keys))
+
+
+class Model:
+    """Rows of a store that removes some, by key: step of the last update, and number of updates."""
+
+    def __init__(self, capacity, expire_after, evict):
+        self.capacity, self.expire_after, self.evict = capacity, expire_after, evict
+        self.rows, self.step, self.expired = {}, 0, 0
+
+    def update(self, keys):
+        self.step += 1
+        for key in keys:
+            self.rows[key] = (self.step, self.rows.get(key, (0, 0))[1] + 1)
+        kept = dict(self.rows)
+        if self.expire_after and self.step % max(1, self.expire_after // 16) == 0:
+            kept = {key: row for key, row in kept.items() if row[0] + self.expire_after > self.step}
+        if self.capacity and len(kept) > self.capacity:
+            def rank(key):
+                step, count = kept[key]
+                return (step == self.step, count if self.evict == 'rarest' else 0, step, key)
+            last = max(self.capacity - self.capacity // 16, len(keys))
+            kept = {key: kept[key] for key in sorted(kept, key=rank)[len(kept) - last:]}
+        self.expired += len(self.rows) - len(kept)
+        self.rows = kept
+
+
+@pytest.mark.parametrize('seed', range(12))
+def test_removal_of_rows(seed, tmp_path):
+    """Rows are removed as the model says, also after a save and a load in the middle."""
+    random = np.random.RandomState(seed)
+    options = {'capacity': [0, 40, 200][seed % 3], 'expire_after': [5, 0, 33, 0][seed % 4],
+               'evict': ['lru', 'rarest'][seed % 2]}
+    model, store = Model(**options), RowStore(2, 'float32', FIRST, **options)
+    for step in range(120):
+        keys = unique(np.minimum(random.zipf(1.2, 30), 1 << 40) * random.choice([-1, 1], 30))[:40]
+        store.update('sgd', SGD, keys, np.ones((len(keys), 2)))
+        model.update(keys.tolist())
+        known = np.array(sorted(model.rows), np.int64)
+        assert len(store) == len(known)
+        is_first = (store.read(known) == FIRST.rows(known, 2)).all(1)
+        assert not is_first.any()
+        assert store.statistics()['expired'] == model.expired
+        if step == 60:
+            store.save(str(tmp_path / 'rows'))
+            store, model.expired = RowStore(2, 'float32', FIRST, **options), 0
+            store.load(str(tmp_path / 'rows'))
+            store.set_steps(61)
+
+
+def test_capacity_below_a_batch_is_refused():
+    store = RowStore(1, capacity=3)
+    with pytest.raises(JobError, match='capacity: 3 rows, but a step has 4 distinct keys'):
+        store.update('sgd', SGD, range(4), np.zeros((4, 1)))
+    assert len(store) == 0
+
+
+def saved(path):
+    """Return the arrays of a folder by name."""
+    return {file.stem: np.load(str(file)) for file in path.iterdir()}
+
+
+@pytest.mark.parametrize('portion', [1, 7, 1 << 20])
+def test_save_and_load(tmp_path, monkeypatch, portion):
+    monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
+    store = RowStore(3, 'float64', FIRST)
+    store.set_state_widths([3, 1])
+    keys = unique(np.concatenate([SPECIAL, np.random.RandomState(0).randint(-1 << 62, 1 << 62, 200), np.arange(99)]))
+    random = np.random.RandomState(1)
+    store.assign(keys, random.standard_normal((len(keys), 3)))
+    store.assign_state(0, keys[::2], random.standard_normal((len(keys[::2]), 3)))
+    store.assign_state(1, keys[::3], random.standard_normal((len(keys[::3]), 1)))
+    store.erase(keys[::7])
+    answer = store.save(str(tmp_path / 'whole'))
+    arrays = saved(tmp_path / 'whole')
+    left = np.setdiff1d(keys, keys[::7])
+    assert answer['rows'] == len(left) and answer['whole'] and answer['removed'] == 0
+    assert answer['bytes'] == sum(file.stat().st_size for file in (tmp_path / 'whole').iterdir())
+    assert set(arrays) == {'keys', 'rows', 'state0', 'state1'}
+    np.testing.assert_array_equal(arrays['keys'], left)
+    np.testing.assert_array_equal(arrays['rows'], store.read(left))
+    for slot in range(2):
+        np.testing.assert_array_equal(arrays['state%d' % slot], store.read_state(slot, left))
+    parts = [RowStore(3, 'float64', FIRST) for _ in range(3)]
+    for number, part in enumerate(parts):
+        part.set_state_widths([3, 1])
+        mine = left[partition_of(left, 3) == number]
+        assert part.load(str(tmp_path / 'whole'), number, 3) == len(part) == len(mine)
+        np.testing.assert_array_equal(part.read(mine), store.read(mine))
+        np.testing.assert_array_equal(part.read_state(1, mine), store.read_state(1, mine))
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_deltas(tmp_path, seed):
+    random = np.random.RandomState(seed)
+    store, mark, folders = RowStore(2, 'float32', FIRST, capacity=300, expire_after=20), None, []
+    for save in range(6):
+        for _ in range(8):
+            keys = unique(np.minimum(random.zipf(1.1, 60), 1 << 40))
+            store.update('sgd', SGD, keys, random.standard_normal((len(keys), 2)))
+        store.erase([1, 2])
+        if save % 2:
+            store.assign([2], [[save, save]])
+        folders.append(str(tmp_path / str(save)))
+        answer = store.save(folders[-1], mark)
+        assert answer['whole'] == (mark is None)
+        mark = answer['mark']
+        assert save == 0 or not set(saved(tmp_path / str(save))['removed']) & set(saved(tmp_path / str(save))['keys'])
+    loaded = RowStore(2, 'float32', FIRST, capacity=300, expire_after=20)
+    for folder in folders:
+        loaded.load(folder)
+    assert len(loaded) == len(store)
+    everything, again = str(tmp_path / 'store'), str(tmp_path / 'loaded')
+    store.save(everything)
+    loaded.save(again)
+    for name, array in saved(tmp_path / 'store').items():
+        np.testing.assert_array_equal(array, saved(tmp_path / 'loaded')[name])
+
+
+def test_delta_has_changed_rows_only(tmp_path):
+    store = RowStore(2)
+    store.update('sgd', SGD, range(1000), np.ones((1000, 2)))
+    mark = store.save(str(tmp_path / '0'))['mark']
+    assert store.save(str(tmp_path / '1'), mark)['rows'] == 0
+    store.update('sgd', SGD, [3, 7], np.ones((2, 2)))
+    store.erase([4, 5000])
+    answer = store.save(str(tmp_path / '2'), mark)
+    assert (answer['rows'], answer['removed'], answer['whole']) == (2, 1, False)
+    assert saved(tmp_path / '2')['keys'].tolist() == [3, 7] and saved(tmp_path / '2')['removed'].tolist() == [4]
+    store.clear()
+    assert store.save(str(tmp_path / '3'), mark)['whole']  # what was removed is not known any more
+
+
+def test_bad_folders_are_refused(tmp_path):
+    store = RowStore(2)
+    store.assign([1, 2], np.zeros((2, 2)))
+    store.save(str(tmp_path / 'rows'))
+    with pytest.raises(CheckpointError, match=r'rows.npy has rows of float32 of shape \(2,\), but the table has'):
+        RowStore(3).load(str(tmp_path / 'rows'))
+    with_state = RowStore(2)
+    with_state.set_state_widths([2])
+    with pytest.raises(CheckpointError, match='state0.npy'):
+        with_state.load(str(tmp_path / 'rows'))
+    with pytest.raises(CheckpointError, match='keys.npy'):
+        store.load(str(tmp_path / 'nothing'))
+    np.save(str(tmp_path / 'rows' / 'keys.npy'), np.arange(3))
+    with pytest.raises(CheckpointError, match='different numbers of rows'):
+        store.load(str(tmp_path / 'rows'))
+    with pytest.raises(InputError, match='since: -1'):
+        store.save(str(tmp_path / 'rows'), -1)
+    with pytest.raises(CheckpointError, match='cannot write rows'):
+        store.save('/dev/null/rows')
 
 
 @pytest.mark.parametrize('keys, message', [

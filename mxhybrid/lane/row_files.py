@@ -1,0 +1,148 @@
+"""Rows of a row store in a folder of files, in NumPy's .npy format and in the order of their keys.
+
+``keys.npy`` has the keys, int64, sorted; ``rows.npy`` the rows, ``state0.npy`` and ``state1.npy`` the optimizer state;
+``used.npy`` the step that changed each row last, and ``counts.npy`` the number of its updates, uint32, if the store
+needs them to remove rows.  A delta has the rows that changed after a step, and ``removed.npy`` the keys of rows that
+were removed after it.
+
+Memory is bounded by the portion: a thread writes one portion while the next one is collected.
+"""
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..base.errors import CheckpointError
+
+#: The most rows of a portion, and its most bytes, unless that is less than a row.
+_PORTION_ROWS, _PORTION_BYTES = 1 << 20, 32 << 20
+#: The columns that ``lane_row_scan_read`` gives, by their number there.
+_COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
+
+
+class _Output:
+    """A .npy file of known shape, which is written in portions."""
+
+    def __init__(self, path: str, dtype: Any, shape: Tuple[int, ...]):
+        self._file = open(path, 'wb', 0)
+        fields = {'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False, 'shape': shape}
+        np.lib.format.write_array_header_1_0(self._file, fields)
+
+    def write(self, values: np.ndarray) -> None:
+        view = values.reshape(-1).view(np.uint8).data
+        while len(view):
+            view = view[self._file.write(view):]
+
+    def finish(self) -> int:
+        os.fsync(self._file.fileno())
+        size_bytes = self._file.tell()
+        self._file.close()
+        return size_bytes
+
+
+def save(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]], since: Optional[int]
+         ) -> Dict[str, Any]:
+    """Write files of the rows of a store; `columns` has name, dtype, and shape without the rows; see RowStore.save."""
+    is_delta = since is not None and bool(library.row_store_knows_changes(store, since))
+    row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
+    portion_rows = max(1, min(_PORTION_ROWS, _PORTION_BYTES // row_bytes))
+    scan = library.checked(library.row_scan_new(store, since if is_delta else -1, portion_rows))
+    outputs: List[_Output] = []
+    try:
+        os.makedirs(path, exist_ok=True)
+        rows = int(library.row_scan_count(scan))
+        outputs += [_Output(os.path.join(path, name + '.npy'), dtype, (rows,) + shape)
+                    for name, dtype, shape in columns]
+        with ThreadPoolExecutor(1) as thread:
+            writing: Optional['Future[None]'] = None
+            while True:
+                count = library.checked(library.row_scan_next(scan))
+                if not count:
+                    break
+                portion = [np.empty((count,) + shape, dtype) for _, dtype, shape in columns]
+                for (name, _, _), values in zip(columns, portion):
+                    library.row_scan_read(scan, _COLUMNS.index(name), values.ctypes.data)
+                if writing is not None:
+                    writing.result()
+                writing = thread.submit(_write, outputs, portion)
+                del portion
+            if writing is not None:
+                writing.result()
+        removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
+        if is_delta:
+            outputs.append(_Output(os.path.join(path, 'removed.npy'), np.int64, removed.shape))
+            outputs[-1].write(removed)
+        with ThreadPoolExecutor(len(outputs)) as threads:
+            size_bytes = sum(threads.map(_Output.finish, outputs))
+    except OSError as error:
+        raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
+                              'another directory' % (path, error.strerror or error)) from error
+    finally:
+        library.row_scan_close(scan)
+    _flush_folder(path)
+    return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'bytes': size_bytes,
+            'mark': int(library.row_store_mark(store))}
+
+
+def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
+    for output, values in zip(outputs, portion):
+        output.write(values)
+
+
+def _removed(library: Any, store: Any, since: int) -> np.ndarray:
+    count = library.checked(library.row_store_removed(store, since, None, 0))
+    keys = np.empty(count, np.int64)
+    library.checked(library.row_store_removed(store, since, keys.ctypes.data, count))
+    return keys
+
+
+def _flush_folder(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some file systems cannot flush a folder
+    finally:
+        os.close(handle)
+
+
+def load(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]], partition: int,
+         partitions: int) -> int:
+    """Add the rows of a folder to a store; return their number; see RowStore.load."""
+    files = {name: _mapped(path, name, dtype, shape) for name, dtype, shape in columns
+             if name not in ('used', 'counts') or os.path.exists(os.path.join(path, name + '.npy'))}
+    if len({len(values) for values in files.values()}) > 1:
+        raise CheckpointError('files in %s have different numbers of rows: %s' %
+                              (path, {name: len(values) for name, values in files.items()}))
+    if os.path.exists(os.path.join(path, 'removed.npy')):
+        removed = np.ascontiguousarray(_mapped(path, 'removed', np.int64, ()))
+        library.checked(library.row_store_erase(store, removed.ctypes.data, len(removed)))
+    row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
+    portion_rows, loaded = max(1, min(_PORTION_ROWS, _PORTION_BYTES // row_bytes)), 0
+    for first in range(0, len(files['keys']), portion_rows):
+        portion = {name: np.ascontiguousarray(values[first:first + portion_rows]) for name, values in files.items()}
+        if partitions > 1:
+            numbers = np.empty(len(portion['keys']), np.uint32)
+            library.partitions_of(portion['keys'].ctypes.data, len(numbers), partitions, numbers.ctypes.data)
+            portion = {name: np.ascontiguousarray(values[numbers == partition]) for name, values in portion.items()}
+        library.checked(library.row_store_restore(
+            store, *[portion[name].ctypes.data if name in portion else None for name in _COLUMNS],
+            len(portion['keys'])))
+        loaded += len(portion['keys'])
+    library.row_store_mark(store)
+    return loaded
+
+
+def _mapped(path: str, name: str, dtype: Any, shape: Tuple[int, ...]) -> np.ndarray:
+    file = os.path.join(path, name + '.npy')
+    try:
+        # An empty file of an array cannot be mapped.
+        array = np.load(file, mmap_mode='r' if os.path.getsize(file) > 256 else None, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise CheckpointError('cannot read rows of a dynamic table from %s: %s' % (file, error)) from error
+    if array.dtype != dtype or array.shape[1:] != shape:
+        raise CheckpointError('%s has rows of %s of shape %s, but the table has rows of %s of shape %s: make a table '
+                              'of the same width, type and optimizer' %
+                              (file, array.dtype, array.shape[1:], np.dtype(dtype), shape))
+    return array

@@ -1,0 +1,180 @@
+// Random programs of row stores, beside a map: rows grow, change, expire and are scanned, under sanitizers.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "philox.h"
+#include "row_scan.h"
+#include "row_store.h"
+
+using namespace lane;
+
+namespace {
+
+void check(bool fine, const char* what) {
+  if (fine) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+/// A program on a store of doubles.  The rule is SGD with rate 1, so gradients of small integers are subtracted exactly
+/// from rows that begin with a constant.
+class Program {
+ public:
+  explicit Program(uint32_t seed) : random_(seed) {
+    RowStoreOptions options;
+    options.dtype = Dtype::kFloat64;
+    options.width = static_cast<uint32_t>(below(20) + 1);
+    options.first_values = {FirstValueKind::kConstant, kFirst, seed};
+    if (below(3) == 0) options.admit = 2;
+    if (below(3) == 0) options.capacity = 600;
+    if (below(3) == 0) options.expire_after = 20;
+    options.evict_rarest = below(2);
+    forgets_ = options.admit > 1 || options.capacity || options.expire_after;
+    width_ = options.width;
+    store_ = std::make_unique<RowStore>(options);
+    const size_t bytes[2] = {width_ * sizeof(double), sizeof(double)};
+    store_->set_state_bytes(bytes);
+    rule_.kind = RuleKind::kSgd;
+    rule_.lr = 1;
+  }
+
+  void run() {
+    for (int step = 0; step < 40; ++step) {
+      switch (below(6)) {
+        case 0:
+          erase();
+          break;
+        case 1:
+          scan();
+          break;
+        case 2:
+          update_by_row();
+          break;
+        default:
+          update();
+      }
+      compare();
+    }
+    store_->clear();
+    check(store_->size() == 0, "a store has rows after it was cleared");
+  }
+
+ private:
+  static constexpr double kFirst = 0.5;
+
+  uint64_t below(uint64_t end) { return random_() % end; }
+
+  std::vector<int64_t> keys() {
+    std::vector<int64_t> keys;
+    const uint64_t count = below(500), range = below(2) ? 1000 : UINT64_MAX;
+    for (uint64_t i = 0; i < count; ++i) keys.push_back(static_cast<int64_t>(below(range)));
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    return keys;
+  }
+
+  /// Subtract the gradient of a key from its row in the map.  What the store forgets is read from it.
+  void subtract(int64_t key, double gradient) { rows_.emplace(key, kFirst).first->second -= gradient; }
+
+  void update() {
+    const std::vector<int64_t> list = keys();
+    const double gradient = static_cast<double>(below(8));
+    const std::vector<double> gradients(list.size() * width_, gradient);
+    const uint32_t touched =
+        store_->update(rule_, list.data(), reinterpret_cast<const char*>(gradients.data()), list.size());
+    check(forgets_ || touched == list.size(), "an update changed too few rows");
+    for (int64_t key : list) subtract(key, gradient);
+  }
+
+  void update_by_row() {
+    const std::vector<int64_t> list = keys();
+    const std::vector<double> gradient(width_, 3);
+    store_->begin_update(rule_);
+    store_->prefetch(list.data(), std::min(list.size(), RowStore::kBlock));
+    for (int64_t key : list) {
+      store_->update_row(key, reinterpret_cast<const char*>(gradient.data()));
+      subtract(key, 3);
+    }
+    store_->end_update();
+  }
+
+  void erase() {
+    std::vector<int64_t> list = keys();
+    for (const auto& row : rows_) {
+      if (below(2)) list.push_back(row.first);
+    }
+    store_->erase(list.data(), list.size());
+    for (int64_t key : list) rows_.erase(key);
+    store_->mark();
+  }
+
+  void scan() {
+    RowScan scan(*store_, below(2) ? -1 : static_cast<int64_t>(below(20)), below(50) + 1);
+    uint64_t rows = 0;
+    int64_t last = INT64_MIN;
+    while (const size_t count = scan.next()) {
+      std::vector<int64_t> list(count);
+      std::vector<double> values(count * width_), states(count * width_);
+      std::vector<uint32_t> numbers(count);
+      scan.keys(list.data());
+      scan.rows(reinterpret_cast<char*>(values.data()));
+      scan.states(0, reinterpret_cast<char*>(states.data()));
+      scan.states(1, reinterpret_cast<char*>(states.data()));
+      scan.steps(numbers.data());
+      scan.update_counts(numbers.data());
+      check(std::is_sorted(list.begin(), list.end()) && (rows == 0 || list[0] > last), "a scan is not sorted");
+      last = list.back();
+      rows += count;
+      std::vector<double> read(count * width_);
+      store_->read(list.data(), count, reinterpret_cast<char*>(read.data()));
+      check(read == values, "a scan has other rows");
+    }
+    check(rows == scan.count(), "a scan lacks rows");
+  }
+
+  void compare() {
+    check(forgets_ || store_->size() == rows_.size(), "a store has another number of rows");
+    std::vector<int64_t> list;
+    for (const auto& row : rows_) list.push_back(row.first);
+    std::vector<double> values(list.size() * width_);
+    store_->read(list.data(), list.size(), reinterpret_cast<char*>(values.data()));
+    for (size_t i = 0; i < list.size(); ++i) {
+      const bool is_same = values[i * width_] == rows_[list[i]] && values[(i + 1) * width_ - 1] == rows_[list[i]];
+      check(forgets_ || is_same, "a row is wrong");
+      if (forgets_) rows_[list[i]] = values[i * width_];
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::unique_ptr<RowStore> store_;
+  Rule rule_;
+  uint32_t width_;
+  bool forgets_;
+  std::map<int64_t, double> rows_;
+};
+
+void check_philox() {  // the known answers of Random123
+  using Words = std::array<uint32_t, 4>;
+  check(philox({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}, "Philox is wrong");
+  check(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
+            Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        "Philox is wrong");
+  check(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+            Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+        "Philox is wrong");
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  check_philox();
+  const uint32_t programs = static_cast<uint32_t>(std::stoul(arguments[1]));
+  for (uint32_t seed = 0; seed < programs; ++seed) Program(seed).run();
+  std::puts("all rows are right");
+}
