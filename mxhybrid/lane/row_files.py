@@ -41,8 +41,8 @@ class _Output:
         return size_bytes
 
 
-def save(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]], since: Optional[int]
-         ) -> Dict[str, Any]:
+def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
+              since: Optional[int]) -> Dict[str, Any]:
     """Write files of the rows of a store; `columns` has name, dtype, and shape without the rows; see RowStore.save."""
     is_delta = since is not None and bool(library.row_store_knows_changes(store, since))
     row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
@@ -107,8 +107,8 @@ def _flush_folder(path: str) -> None:
         os.close(handle)
 
 
-def load(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]], partition: int,
-         partitions: int) -> int:
+def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]], partition: int,
+              partitions: int) -> int:
     """Add the rows of a folder to a store; return their number; see RowStore.load."""
     files = {name: _mapped(path, name, dtype, shape) for name, dtype, shape in columns
              if name not in ('used', 'counts') or os.path.exists(os.path.join(path, name + '.npy'))}

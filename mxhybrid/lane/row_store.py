@@ -246,7 +246,7 @@ class RowStore:
         """
         if since is not None and not 0 <= since < 1 << 32:
             raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))
-        return row_files.save(self._library, self._store, path, self._columns(), since)
+        return row_files.save_rows(self._library, self._store, path, self._columns(), since)
 
     def load(self, path: str, partition: int = 0, partitions: int = 1) -> int:
         """Add rows from a folder that :meth:`save` wrote, and return their number.
@@ -260,7 +260,7 @@ class RowStore:
         CheckpointError
             The folder lacks files or has rows of another width, type or optimizer.
         """
-        return row_files.load(self._library, self._store, path, self._columns(), partition, partitions)
+        return row_files.load_rows(self._library, self._store, path, self._columns(), partition, partitions)
 
     def _columns(self) -> List[Tuple[str, Any, Tuple[int, ...]]]:
         """Return the columns of saved rows: name, dtype, shape without the rows."""
