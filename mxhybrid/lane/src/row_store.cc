@@ -287,7 +287,7 @@ void RowStore::remove_over_capacity() {
     while (lower + numbers[digit] < excess) lower += numbers[digit++];
     rank |= digit << shift;
   }
-  // Of the rows with this rank, those with the lowest keys are removed.
+  // Among the rows with this rank, the ones with the lowest keys are removed.
   std::vector<std::pair<int64_t, uint32_t>> ties;
   for (uint64_t slot = 0; slot < slots_; ++slot) {
     if (!is_live(slot)) continue;
