@@ -79,7 +79,7 @@ class Program {
     return keys;
   }
 
-  /// Subtract the gradient of a key from its row in the map.  What the store forgets is read from it.
+  /// Subtract the gradient of a key from its row in the map.  Rows that the store may forget are read from it.
   void subtract(int64_t key, double gradient) { rows_.emplace(key, kFirst).first->second -= gradient; }
 
   void update() {
