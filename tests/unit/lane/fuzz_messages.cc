@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "agent.h"
+#include "keys.h"
 #include "worker.h"
 
 using namespace lane;
@@ -26,6 +27,8 @@ namespace {
 using Input = std::vector<uint8_t>;
 
 constexpr uint32_t kHosts = 3;
+/// The most keys of the dynamic table in a push or request.
+constexpr uint32_t kKeys = 16;
 /// The most bytes of a fragment.
 constexpr size_t kFragment = 1 << 16;
 /// Fragments of this size or more are sent in two parts.
@@ -140,16 +143,16 @@ class Other : public MessageSink {
   std::vector<Header> pulls;
   std::string held[kPriorities];
   bool deaf = false;
-  /// By table: bytes of a row between hosts, and of an uncached row.
-  std::vector<std::pair<size_t, size_t>> rows;
+  /// By table.
+  std::vector<TableShape> shapes;
 
  private:
   size_t size_of_body(const Header& header) const {
-    const size_t table = header.table % rows.size();
+    const TableShape& shape = shapes[header.table % shapes.size()];
     switch (header.kind) {
-      case Message::kPush: return header.count * (sizeof(int32_t) + rows[table].first);
-      case Message::kPull: return header.count * sizeof(int32_t);
-      case Message::kRows: return header.count * (header.flags & kUncached ? rows[table].second : rows[table].first);
+      case Message::kPush: return header.count * (shape.id_bytes() + shape.wire_row_bytes(false));
+      case Message::kPull: return header.count * shape.id_bytes();
+      case Message::kRows: return header.count * shape.wire_row_bytes(header.flags & kUncached);
       case Message::kRingData: return header.count;
       case Message::kBye:
       case Message::kRingCredit: return 0;
@@ -181,16 +184,17 @@ class Hosts {
       agent_.open_channel(0, false, host, 0, host, links_.back()->in.memory().descriptor());
       agent_.open_channel(0, true, 0, host, host, links_.back()->out.memory().descriptor());
     }
-    tables_.resize(3);
+    tables_.resize(4);
     tables_[0].shape = shape(20, 2, false, {0, 1, 2, 0});
     tables_[1].shape = shape(9, 3, true, {1, 0});
     tables_[2].shape = shape(20, 700, false, {0, 1});  // 28 kB in one message
+    tables_[3].shape = shape(0, 2, false, {0, 1, 0});
+    tables_[3].shape.dynamic = true;
+    tables_[3].shape.batch_rows = kKeys;
     for (uint32_t table = 0; table < tables_.size(); ++table) {
       tables_[table].number = table;
       open_table(tables_[table]);
-      for (auto& other : others_) {
-        other->rows.emplace_back(tables_[table].shape.wire_row_bytes(false), tables_[table].shape.row_bytes());
-      }
+      for (auto& other : others_) other->shapes.push_back(tables_[table].shape);
     }
     const uint64_t counts[] = {5, 24000, 300};  // chunks: one, of this host; one of each host; one of the next host
     for (uint64_t number = 6; number < 9; ++number) {
@@ -251,7 +255,15 @@ class Hosts {
   }
 
   void open_table(OpenTable& table) {
-    agent_.add_table(table.number, table.shape);
+    if (table.shape.dynamic) {
+      agent_.add_dynamic_table(table.number, table.shape, [&table](uint32_t) {
+        RowStoreOptions options;
+        options.width = table.shape.width;
+        return options;
+      });
+    } else {
+      agent_.add_table(table.number, table.shape);
+    }
     agent_.attach(table.number, 0, worker_.add_table(table.number, table.shape));
     worker_.attach(table.number, 0, agent_.table_descriptor(table.number));
     Rule rule;
@@ -371,8 +383,15 @@ class Hosts {
     }
     std::string body;
     if (header.kind == Message::kPush || header.kind == Message::kPull) {
-      for (int32_t i = 0; i < static_cast<int32_t>(header.count); ++i) {
-        body.append(reinterpret_cast<const char*>(&i), sizeof i);
+      int64_t key = 0;
+      for (int32_t i = 0; i < static_cast<int32_t>(header.count); ++i, ++key) {
+        if (!table.shape.dynamic) {
+          body.append(reinterpret_cast<const char*>(&i), sizeof i);
+          continue;
+        }
+        const uint32_t parts = table.shape.partitions();
+        while (partition_of(key, parts) != header.part % parts) ++key;
+        body.append(reinterpret_cast<const char*>(&key), sizeof key);
       }
     }
     body.append(values, 0);
@@ -405,7 +424,9 @@ class Hosts {
   std::vector<int64_t> ids(const OpenTable& table, Reader& reader) const {
     std::vector<int64_t> found;
     const uint8_t every = reader.byte() % 4 + 1;
-    for (uint64_t row = 0; row < table.shape.rows; row += every) found.push_back(static_cast<int64_t>(row));
+    for (uint64_t row = 0; row < table.shape.max_rows(); row += every) {
+      found.push_back(table.shape.dynamic ? (static_cast<int64_t>(row) - 4) << 59 : static_cast<int64_t>(row));
+    }
     return found;
   }
   void push_rows(OpenTable& table, Reader& reader) {
@@ -424,7 +445,7 @@ class Hosts {
     if (flags == kFence) table.settled = true;
   }
   void wait_for_rows(OpenTable& table) {
-    std::vector<float> rows(table.shape.rows * table.shape.width);
+    std::vector<float> rows(table.shape.max_rows() * table.shape.width);
     for (size_t i = 0; i < table.requests.size();) {
       if (worker_.wait(table.number, table.requests[i], reinterpret_cast<char*>(rows.data()), 0)) {
         table.requests.erase(table.requests.begin() + static_cast<ptrdiff_t>(i));
@@ -531,6 +552,8 @@ std::vector<Case> cases() {
                                say(kAPush, 2, {0, 3, 0})});
   const Input halves = joined({say(kAPush, 1, {1, 1, 4}), say(kAPush, 2, {1, 1, 2})});
   const Input wide = joined({say(kAPush, 1, {2, 0, 10}), say(kAPush, 2, {2, 0, 10})});
+  const Input keyed = joined({say(kAPush, 1, {3, 0, 5}), say(kAPush, 1, {3, 2, 2}), say(kAPush, 2, {3, 0, 1}),
+                              say(kAPush, 2, {3, 2, 0})});
   const Input answers = joined({say(kAnAnswer, 1), say(kAnAnswer, 2)});
   /// Both other hosts answer this host's contributions.
   const Input parts = joined({say(kAContribution, 1, {0, 0}), say(kAContribution, 2, {0, 0})});
@@ -552,6 +575,14 @@ std::vector<Case> cases() {
        joined({step(kPushRows, 1, {0, 0}), pushes, step(kPostRequest, 1, {0, 1}), answers, step(kWaitForRows, 1, {0}),
                step(kReopenTable, 1, {0}), step(kPushRows, 1, {0, 2}), pushes, step(kPostRequest, 1, {0, 0, 2}),
                answers, step(kWaitForRows, 1, {0})})},
+      {"rows by key", "", 3,
+       joined({step(kPushRows, 1, {3, 0}), keyed, step(kPostRequest, 1, {3, 0, 0}), step(kPostRequest, 1, {3, 2, 1}),
+               step(kPostRequest, 1, {3, 1}), answers, answers, answers, step(kWaitForRows, 1, {3})})},
+      {"pulls of other hosts by key", "", 0,
+       joined({say(kAPull, 1, {3, 0, 16, 1}), say(kAPull, 2, {3, 2, 0, 1}), step(kPushRows, 1, {3, 1}), keyed})},
+      {"a pushed key of another partition", "a push with malformed", 0, say(kAPush, 1, {3, 0, 1, 0, 0, 39, 2})},
+      {"a pulled key of another partition", "a pull with malformed", 0, say(kAPull, 1, {3, 2, 3, 0, 0, 39, 1})},
+      {"a push of too many keys", "a push of too many rows", 0, say(kAPush, 1, {3, 0, 17})},
       {"pulls of other hosts", "", 0,
        joined({say(kAPull, 1, {0, 0, 3, 1}), say(kAPull, 2, {0, 3, 0, 1}), step(kDeaf, 2), say(kAPull, 2, {1, 1, 4, 0}),
                say(kAPull, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes, step(kDeaf, 2), say(kABye, 2),

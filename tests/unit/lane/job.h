@@ -111,7 +111,18 @@ struct Job {
   }
 
   void add_table(uint32_t number, const TableShape& shape) {
-    for (auto& agent : agents) agent->add_table(number, shape);
+    for (auto& agent : agents) {
+      if (!shape.dynamic) {
+        agent->add_table(number, shape);
+        continue;
+      }
+      agent->add_dynamic_table(number, shape, [&shape](uint32_t) {
+        RowStoreOptions options;  // rows are zeros at first
+        options.dtype = shape.dtype;
+        options.width = shape.width;
+        return options;
+      });
+    }
     for (size_t i = 0; i < workers.size(); ++i) {
       const int worker_memory = workers[i]->add_table(number, shape);
       for (uint32_t agent : membership.agents_of(hosts[i])) {

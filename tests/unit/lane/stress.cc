@@ -21,7 +21,7 @@ using namespace lane;
 
 namespace {
 
-constexpr uint32_t kTables = 3;
+constexpr uint32_t kTables = 3, kDynamicTables = 2;
 constexpr uint32_t kSmallAllreduces = 2;
 
 /// Return whether a worker pushes a row in a step; all workers can compute that.
@@ -144,18 +144,24 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
   }
 }
 
-/// The work of one worker with the rows of a table: in every step it pushes, and reads random rows.
+/// The work of one worker with the rows of a table: in every step it pushes, and reads random rows.  In a dynamic table
+/// the rows have keys in their order, from far below 0 to far above.
 class TableWork {
  public:
   TableWork(Job& job, uint32_t me, uint32_t table, uint64_t rows)
       : job_(job), me_(me), table_(table), random_(me), expected_(rows, 0) {}
+
+  int64_t id_of(uint64_t row) const {
+    if (table_ < kTables) return static_cast<int64_t>(row);
+    return (static_cast<int64_t>(row) - static_cast<int64_t>(expected_.size() / 2)) * (int64_t{1} << 56);
+  }
 
   void run_step(uint32_t step) {
     Worker& worker = *job_.workers[me_];
     const uint64_t rows = expected_.size();
     std::vector<int64_t> ids;
     for (uint64_t row = 0; row < rows; ++row) {
-      if (pushes(me_, step, row)) ids.push_back(static_cast<int64_t>(row));
+      if (pushes(me_, step, row)) ids.push_back(id_of(row));
       for (uint32_t other = 0; other < job_.workers.size(); ++other) expected_[row] += pushes(other, step, row);
     }
     const std::vector<float> ones(ids.size() * kWidth, 1);
@@ -166,15 +172,18 @@ class TableWork {
     for (uint32_t i = 0; i < 3; ++i) {
       const uint32_t flags = kinds[random_() % 4];
       ids.clear();
+      std::vector<float> expected;
       for (uint64_t row = 0; row < rows && flags != kFence; ++row) {
         // Uncached pulls are large: those of several workers of a host wait for room.
-        if (flags == kUncached ? random_() % 4 : random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
+        if (!(flags == kUncached ? random_() % 4 : random_() % 3 == 0)) continue;
+        ids.push_back(id_of(row));
+        expected.push_back(expected_[row]);
       }
       std::vector<float> pulled(ids.size() * kWidth, -1);
       const int request = worker.post(table_, ids.data(), static_cast<uint32_t>(ids.size()), flags);
       check(request >= 0, "no request");
       check(worker.wait(table_, request, reinterpret_cast<char*>(pulled.data()), kLimitMs), "a pull that does not end");
-      for (size_t k = 0; k < pulled.size(); ++k) check(pulled[k] == expected_[ids[k / kWidth]], "a wrong row");
+      for (size_t k = 0; k < pulled.size(); ++k) check(pulled[k] == expected[k / kWidth], "a wrong row");
     }
   }
 
@@ -203,6 +212,15 @@ void set_up(Job& job, bool halves) {
     }
     job.add_table(table, shape);
   }
+  for (uint32_t table = kTables; table < kTables + kDynamicTables; ++table) {
+    TableShape shape;
+    shape.width = kWidth;
+    shape.halves = halves;
+    shape.dynamic = true;
+    shape.batch_rows = static_cast<uint32_t>(rows_of(table));
+    for (uint32_t part = 0; part < 1 + 3 * (table - kTables); ++part) shape.owners.push_back((part + 1) % agents);
+    job.add_table(table, shape);
+  }
   for (uint32_t which = 0; which < kAllreduceSizes.size(); ++which) job.add_allreduce(which, kAllreduceSizes[which]);
   job.link();
 }
@@ -212,7 +230,7 @@ void work(Job& job, uint32_t me, uint32_t steps) {
   std::thread table_thread([&job, me, steps] {
     // The last table follows the first one, which wakes agents that handle none of the last one.
     std::vector<TableWork> tables;
-    for (uint32_t table : {1, 0, 2}) tables.emplace_back(job, me, table, rows_of(table));
+    for (uint32_t table : {1, 3, 0, 2, 4}) tables.emplace_back(job, me, table, rows_of(table));
     for (uint32_t step = 0; step < steps; ++step) {
       for (TableWork& table : tables) table.run_step(step);
     }
@@ -228,8 +246,10 @@ void run_in_threads(Job& job, uint32_t steps) {
   std::vector<std::thread> threads;
   for (uint32_t me = 0; me < job.workers.size(); ++me) threads.emplace_back(work, std::ref(job), me, steps);
   for (auto& thread : threads) thread.join();
-  for (auto& worker : job.workers) worker->drop_table(0);
-  for (auto& agent : job.agents) agent->drop_table(0);
+  for (uint32_t table : {0, 3}) {
+    for (auto& worker : job.workers) worker->drop_table(table);
+    for (auto& agent : job.agents) agent->drop_table(table);
+  }
   for (auto& agent : job.agents) check(agent->close(kLimitMs), "an agent that does not end");
 }
 
