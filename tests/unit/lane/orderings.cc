@@ -86,6 +86,29 @@ void pulls_in_turn() {
   explorer::run();
 }
 
+/// Pulls from a dynamic table whose cache has regions of one row: a region is used again when its row was read.
+void keyed_pulls() {
+  Job job({2}, {1});
+  TableShape shape;
+  shape.width = kWidth;
+  shape.dynamic = true;
+  shape.batch_rows = 1;
+  shape.owners = {0};
+  job.add_table(0, shape);
+  serve(job);
+  for (uint32_t me = 0; me < 2; ++me) {
+    add_thread([&worker = *job.workers[me], me] {
+      const std::vector<float> ones(kWidth, 1);
+      const int64_t key = -5;
+      check(pull(worker, {me}, 0)[0] == 0, "a wrong row");
+      check(worker.push(0, &key, me == 0, reinterpret_cast<const char*>(ones.data()), kLimitMs), "no push");
+      for (uint32_t flags : {0U, uint32_t{kUncached}}) check(pull(worker, {key}, flags)[0] == 1, "a wrong row");
+      check(pull(worker, {me + 7}, 0)[0] == 0, "a wrong row");
+    });
+  }
+  explorer::run();
+}
+
 /// Stands in for the engine's callback: count a complete operation.
 void count(void*, void* number, const void*) {
   ++*static_cast<uint32_t*>(number);
@@ -172,6 +195,7 @@ int main(int argc, char** argv) {
   const Scenario scenarios[] = {{"rounds", rounds, 2},
                                 {"pulls", pulls, 1},
                                 {"pulls in turn", pulls_in_turn, 1},
+                                {"keyed pulls", keyed_pulls, 1},
                                 {"allreduces", allreduces, 2},
                                 {"rings", rings, 2},
                                 {"rings between hosts", rings_between_hosts, 1}};
