@@ -425,7 +425,7 @@ class Hosts {
     std::vector<int64_t> found;
     const uint8_t every = reader.byte() % 4 + 1;
     for (uint64_t row = 0; row < table.shape.max_rows(); row += every) {
-      found.push_back(table.shape.dynamic ? (static_cast<int64_t>(row) - 4) << 59 : static_cast<int64_t>(row));
+      found.push_back(table.shape.dynamic ? (static_cast<int64_t>(row) - 4) * (int64_t{1} << 59) : static_cast<int64_t>(row));
     }
     return found;
   }
