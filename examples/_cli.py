@@ -130,9 +130,9 @@ class Checkpoints:
         """The JSON value of every worker, in rank order."""
         return mxhybrid.checkpoint.gather(self._trainer, value)
 
-    def save(self, step, extra):
+    def save(self, step, extra, **options):
         """Save, on all workers; rank 0's `extra` counts."""
-        mxhybrid.checkpoint.save(self._args.checkpoint, self._net, self._trainer, step, extra)
+        mxhybrid.checkpoint.save(self._args.checkpoint, self._net, self._trainer, step, extra, **options)
 
     def log_loss(self, store, step, loss):
         """Append the loss (NDArray of one element) of a step to the file, if one is wanted."""

@@ -284,3 +284,33 @@ def load_ratings(data_dir=None):
         genres[int(row[0]) - 1, [names.index(genre) for genre in row[3].split()]] = 1
     return Ratings(users.astype(np.int32), items.astype(np.int32), table[:, 2].astype(np.float32), genres,
                    num_users, num_items)
+
+
+def load_fields(data_dir=None):
+    """Read MovieLens-100k with all its fields as text.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray of str, shape (ratings,)
+        Fields of the user, the movie and the rating.
+    numpy.ndarray of int64, shape (ratings,)
+        The stars.
+    """
+    folder = fetch('movielens', data_dir)
+
+    def rows_of(name):
+        with open(str(folder / ('ml-100k.' + name)), encoding='utf-8') as lines:
+            return list(csv.reader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))[1:]
+
+    users, items = ({row[0]: row for row in rows_of(name)} for name in ('user', 'item'))
+    ratings = rows_of('inter')
+    moments = [time.gmtime(int(row[3])) for row in ratings]
+    fields = {'user': [row[0] for row in ratings], 'item': [row[1] for row in ratings],
+              'weekday': [str(moment.tm_wday) for moment in moments],
+              'hour': [str(moment.tm_hour) for moment in moments]}
+    for number, name in enumerate(('age', 'gender', 'occupation', 'zip'), 1):
+        fields[name] = [users[row[0]][number] for row in ratings]
+    for number, name in enumerate(('title', 'year', 'genres'), 1):
+        fields[name] = [items[row[1]][number] for row in ratings]
+    return ({name: np.array(values) for name, values in fields.items()},
+            np.array([int(row[2]) for row in ratings]))

@@ -21,6 +21,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..kvstore.hybrid import Hybrid
+from ..kvstore.trainer_tables import tables_split_off
 from ..native import trainers
 from ..native.arrays import host_view, row_reader, row_sparse_parts
 from ..native.optimizer_state import BOOKKEEPING, counts_of, state_arrays, was_updated
@@ -57,13 +58,14 @@ def items_of(net: Any, trainer: Any) -> List[Item]:
     """Return all parameters of `net`, shared ones once; InputError if the Trainer has a parameter that is not in it."""
     params = trainers.params_by_place(net)
     keys = {id(param): key for key, param in enumerate(trainers.params_of(trainer))}
+    trained = trainers.params_of(trainer) + tables_split_off(trainer)
     items, seen = [], set()
     for name in sorted(params):
         param = params[name]
         if id(param) not in seen:
             seen.add(id(param))
             items.append(Item(name, param, keys.get(id(param))))
-    missing = [param.name for param in trainers.params_of(trainer) if id(param) not in seen]
+    missing = [param.name for param in trained if id(param) not in seen]
     if missing:
         raise InputError('the Trainer has %s, which the net does not have: pass a Block that holds all of them'
                          % ', '.join(missing))
@@ -182,8 +184,8 @@ def _table_state(route: Any, slot: int, shape: Tuple[int, ...]) -> Iterator[np.n
         yield route.read_state(slot, row_width(shape), first, last)
 
 
-def describe(trainer: Any, items: List[Item], gathering: Gathering) -> Dict[str, Any]:
-    """Return all values that are not arrays, as JSON values (not collective).
+def describe(trainer: Any, items: List[Item], tables: List[Item], gathering: Gathering) -> Dict[str, Any]:
+    """Return all values that are not arrays, as JSON values (not collective); `tables` are the dynamic tables.
 
     'optimizer' and 'scheduler' have class name and scalars, 'num_update' is the optimizer's, 'loss_scaler' has the
     attributes of AMP's, if there is one, and 'parameters' has, by name, the number of updates, the multipliers, and the
@@ -199,6 +201,9 @@ def describe(trainer: Any, items: List[Item], gathering: Gathering) -> Dict[str,
             count = counts.get(item.key)
             state = gathering.states[item.name] if item.name in gathering.states else _state(trainer, item)
         parameters[item.name] = {'count': count, 'state': None if state is None else len(state),
+                                 'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
+    for item in tables:  # their state is with their rows
+        parameters[item.name] = {'count': counts.get(item.key), 'state': None,
                                  'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
     left_out = sorted(name for name, value in vars(optimizer).items()
                       if name not in _NOT_STORED and not is_scalar(value)

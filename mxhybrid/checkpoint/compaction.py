@@ -72,9 +72,11 @@ _OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'format', 'step',
 def _copy(source: files.Reader, bases: List[files.Reader], writer: files.Writer, progress: Progress) -> None:
     for name, entry in source.content['arrays'].items():
         writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, manifest.size(entry['shape'])))
-    for name, entry in source.tables.items():
+    for number, (name, entry) in enumerate(source.tables.items()):
         description = TableDescription.from_json(entry)
-        writer.add_table(name, description, False, _merging(name, description, source.layers(name, bases), progress))
+        path = writer.make_table_directory(number)
+        writer.add_table(name, description, False,
+                         _merge(path, name, description, source.layers(name, bases), progress))
 
 
 def _pieces(source: files.Reader, name: str, elements: int) -> Iterator[np.ndarray]:
@@ -82,27 +84,24 @@ def _pieces(source: files.Reader, name: str, elements: int) -> Iterator[np.ndarr
         yield source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
 
 
-def _merging(name: str, description: TableDescription, layers: Layers,
-             progress: Progress) -> Callable[[str], List[Dict[str, Any]]]:
-    """Return a function that writes the rows of all layers below a path and returns the entries of the parts."""
+def _merge(path: str, name: str, description: TableDescription, layers: Layers,
+           progress: Progress) -> List[Dict[str, Any]]:
+    """Write the rows of all layers below a path; return the entries of the parts."""
     columns = table_files.columns_of(description)
     for layer in layers:
         for part in layer:
             for column, array in part.columns.items():
                 columns.setdefault(column, (array.dtype, None))
     row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
-
-    def write(path: str) -> List[Dict[str, Any]]:
-        entries: List[Dict[str, Any]] = []
-        pieces = merged(layers, description)
-        piece = next(pieces, None)
-        while piece is not None:
-            part_path = os.path.join(path, table_files.part_directory(len(entries)))
-            with PartWriter(part_path, columns) as part:
-                while piece is not None and part.rows * row_bytes < PART_BYTES:
-                    part.append(*piece)
-                    progress(name, len(piece[0]))
-                    piece = next(pieces, None)
-            entries.append(table_files.seal(part_path))
-        return entries
-    return write
+    entries: List[Dict[str, Any]] = []
+    pieces = merged(layers, description)
+    piece = next(pieces, None)
+    while piece is not None:
+        part_path = os.path.join(path, table_files.part_directory(len(entries)))
+        with PartWriter(part_path, columns) as writer:
+            while piece is not None and writer.rows * row_bytes < PART_BYTES:
+                writer.append(*piece)
+                progress(name, len(piece[0]))
+                piece = next(pieces, None)
+        entries.append(table_files.seal(part_path))
+    return entries

@@ -27,7 +27,7 @@ import shutil
 import stat
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Type
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Type
 
 import numpy as np
 
@@ -143,14 +143,18 @@ class Writer:
         if position != size:
             raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, position, size, shape))
 
-    def add_table(self, name: str, description: table_files.TableDescription, delta: bool,
-                  write: Callable[[str], List[Dict[str, Any]]]) -> None:
-        """Write a dynamic table; ``write(path)`` writes its parts below `path` and returns their entries."""
-        directory = table_files.table_directory(len(self._tables))
-        path = os.path.join(self._aside, directory)
+    def make_table_directory(self, number: int) -> str:
+        """Make the directory below which the parts of the next dynamic table are written, numbered in this order."""
+        path = os.path.join(self._aside, table_files.table_directory(number))
         os.mkdir(path)
-        self._tables[name] = dict(description.as_json(), directory=directory, delta=delta, parts=write(path))
-        folder.sync_directory(path)
+        return path
+
+    def add_table(self, name: str, description: table_files.TableDescription, delta: bool,
+                  parts: List[Dict[str, Any]]) -> None:
+        """Add a dynamic table of which the parts have these entries; their files are written and on the disk."""
+        directory = table_files.table_directory(len(self._tables))
+        self._tables[name] = dict(description.as_json(), directory=directory, delta=delta, parts=parts)
+        folder.sync_directory(os.path.join(self._aside, directory))
 
     def _flush(self) -> None:
         if not self._pending:
@@ -313,27 +317,13 @@ class Reader:
         readers: List[Reader] = []
         base = self.content.get('base')
         while base:
-            reader = self._base(base)
+            try:
+                reader = find(os.path.dirname(self.path), base)
+            except Damaged as error:
+                raise self._damaged(_MANIFEST, 'is that of a delta without its base: %s' % error) from error
             readers.append(reader)
             base = reader.content.get('base')
         return readers
-
-    def _base(self, identity: Dict[str, str]) -> 'Reader':
-        if not re.fullmatch(folder.NAME, identity['name']):
-            raise self._damaged(_MANIFEST, 'builds on %r' % identity['name'])
-        path = os.path.join(os.path.dirname(self.path), identity['name'])
-        with suppress(Damaged):
-            compacted = Reader(path + folder.COMPACTED)
-            if compacted.content.get('replaces') == identity['blake2b']:
-                return compacted
-        try:
-            reader = Reader(path)
-        except Damaged as error:
-            raise self._damaged(_MANIFEST, 'is that of a delta to %s, which is missing or damaged: %s'
-                                % (path, error)) from error
-        if reader.identity != identity:
-            raise self._damaged(_MANIFEST, 'is that of a delta to another checkpoint of the name %s' % path)
-        return reader
 
     def layers(self, name: str, bases: List['Reader']) -> List[List[table_files.Part]]:
         """Return the parts of a dynamic table in this checkpoint and in its `bases`, from new to old.
@@ -383,6 +373,22 @@ class Reader:
                     raise self._damaged(shard_file(shard), 'lacks elements of %s' % name)
                 result[low - start:high - start] = elements[low - first:high - first]
         return result
+
+
+def find(directory: str, identity: Dict[str, str]) -> Reader:
+    """Return the checkpoint of a directory with an identity, or the compacted one that replaces it.
+
+    Damaged if it is missing.
+    """
+    path = os.path.join(directory, os.path.basename(identity['name']))
+    with suppress(Damaged):
+        compacted = Reader(path + folder.COMPACTED)
+        if compacted.content.get('replaces') == identity['blake2b']:
+            return compacted
+    reader = Reader(path)
+    if reader.identity != identity:
+        raise Damaged('%s is another checkpoint of the same name' % path)
+    return reader
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class _MergedKeys:
         return self.keys[self.position:self.position + step]
 
 
-def find(layers: Layers, keys: np.ndarray, column: str, out: np.ndarray) -> np.ndarray:
+def find_rows(layers: Layers, keys: np.ndarray, column: str, out: np.ndarray) -> np.ndarray:
     """Write the rows of sorted, unique `keys` to `out`; return a mask of the keys that have a row.
 
     Memory depends on the number of keys only.

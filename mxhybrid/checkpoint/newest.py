@@ -65,6 +65,12 @@ class NewestCheckpoint:
         return self._reader is not None
 
     @property
+    def reader(self) -> Reader:
+        """The reader of the checkpoint."""
+        assert self._reader is not None
+        return self._reader
+
+    @property
     def path(self) -> str:
         """The directory of the checkpoint."""
         assert self._reader is not None

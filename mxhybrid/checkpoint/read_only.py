@@ -17,6 +17,8 @@ from .table_files import Part, TableDescription
 logger = get_logger(__name__)
 
 _WEIGHT = '/weight'
+#: ``RowStore::kDefaultKey``.
+_DEFAULT_KEY = np.iinfo(np.int64).min
 
 
 class ReadOnlyTable:
@@ -44,7 +46,8 @@ class ReadOnlyTable:
         Returns
         -------
         numpy.ndarray, shape ``keys.shape + (width,)``
-            A key that no training step has touched has its first value, as in training.
+            A key without a row has its first values, as in training: those of the key, or the default row of a table
+            that admits keys only after some sightings.
 
         Raises
         ------
@@ -54,18 +57,22 @@ class ReadOnlyTable:
         keys = _integers(self.name, keys, self._description.rows)
         unique, inverse = np.unique(keys, return_inverse=True)
         result = np.empty((len(unique), self.width), self.dtype)
-        missing = ~layers.find(self._layers, unique, 'rows', result)
+        missing = ~layers.find_rows(self._layers, unique, 'rows', result)
         if missing.any():
             first = np.empty((int(missing.sum()), self.width), self.dtype)
-            fill_first_values(self._description.first_values, unique[missing], first)
+            fill_first_values(self._description.first_values, self._as_read(unique[missing]), first)
             result[missing] = first
         return result[inverse.reshape(-1)].reshape(keys.shape + (self.width,))
+
+    def _as_read(self, keys: np.ndarray) -> np.ndarray:
+        """Return the keys whose first values keys without a row have: in a table that admits keys, the default key."""
+        return np.full_like(keys, _DEFAULT_KEY) if self._description.options.get('admit', 1) > 1 else keys
 
     def contains(self, keys: Any) -> np.ndarray:
         """Return a mask of the keys that have a row in the checkpoint."""
         keys = _integers(self.name, keys, self._description.rows)
         unique, inverse = np.unique(keys, return_inverse=True)
-        has_row = layers.find(self._layers, unique, 'rows', np.empty((len(unique), self.width), self.dtype))
+        has_row = layers.find_rows(self._layers, unique, 'rows', np.empty((len(unique), self.width), self.dtype))
         return has_row[inverse.reshape(-1)].reshape(keys.shape)
 
     def pieces(self) -> Iterator[Tuple[np.ndarray, np.ndarray]]:

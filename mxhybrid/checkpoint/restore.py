@@ -50,6 +50,10 @@ class Source:
                 self.problem = str(error) or type(error).__name__
         return np.zeros(stop - start, dtype)
 
+    def fail(self, problem: str) -> None:
+        """Note a failure on the way."""
+        self.problem = self.problem or problem
+
     def fill(self, view: np.ndarray, name: str) -> None:
         """Overwrite a contiguous array on worker 0; do nothing on other workers."""
         if self._read is None:
@@ -61,15 +65,16 @@ class Source:
             flat[first:last] = self.read(name, first, last, flat.dtype)
 
 
-def misfit(trainer: Any, items: List[Item], described: Any, stored: Dict[str, Any]) -> str:
+def misfit(trainer: Any, items: List[Item], tables: List[Item], described: Any, stored: Dict[str, Any]) -> str:
     """Return why a checkpoint does not fit the model and its Trainer, '' if it fits.
 
     `described` is the result of :func:`~mxhybrid.checkpoint.collect.describe`, but may be damaged.  `stored` has shape
-    and dtype of the arrays by name, ``{'shape': [...], 'dtype': '...'}``.
+    and dtype of the arrays by name, ``{'shape': [...], 'dtype': '...'}``.  Only the names of dynamic `tables` are
+    compared here, see :func:`~mxhybrid.checkpoint.dynamic_tables.misfit_of_tables`.
     """
     if not _is_sound(described):
         return 'its description of the Trainer is not what this version writes'
-    stored_names, names = set(described['parameters']), {item.name for item in items}
+    stored_names, names = set(described['parameters']), {item.name for item in items + tables}
     if stored_names != names:
         return 'it has parameters %s, the net has %s instead' % (_some(stored_names - names),
                                                                  _some(names - stored_names))
@@ -120,9 +125,9 @@ def _some(names: Any) -> str:
     return ', '.join(sorted(names)[:5]) + (', …' if len(names) > 5 else '') if names else 'none'
 
 
-def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict[str, Any], source: Source,
-        workers: Any) -> None:
-    """Restore weights, optimizer state and counters (collective).
+def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str, Any], stored: Dict[str, Any],
+        source: Source, workers: Any) -> None:
+    """Restore weights, optimizer state and counters, of dynamic `tables` counters only (collective).
 
     All workers give the same arguments, except `source`: worker 0's has the values.  ``workers.broadcast(array, what)``
     overwrites a dense array by worker 0's, ``workers.allgather_json(value, what)`` returns the JSON values of all
@@ -139,7 +144,7 @@ def put(trainer: Any, items: List[Item], described: Dict[str, Any], stored: Dict
             shape = tuple(stored[item.name + '/weight']['shape'])
             put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
     trainers.start(trainer)
-    _put_scalars(trainer, items, described)
+    _put_scalars(trainer, items + tables, described)
     split: List[Tuple[Item, Optional[List[WholeArray]]]] = []
     sharding = None if trainer_hooks is None else trainer_hooks.sharding
     if sharding is not None:

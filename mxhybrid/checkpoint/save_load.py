@@ -19,20 +19,20 @@ into `extra`.  Statistics that every worker keeps for itself, such as those of B
 import contextlib
 import os
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional
 
 import mxnet as mx
 
-from ..base import launcher
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
-from ..kvstore.hybrid import Hybrid
 from ..kvstore.on_demand_copy import uncounted_reads
-from ..kvstore.trainer_step import hooks_of, is_hybrid
-from ..native.trainers import has_values, set_wanted_store, start, store_of, wanted_store
+from ..kvstore.trainer_step import hooks_of
+from ..native.trainers import has_values, start
 from . import collect, files, folder, manifest, restore
+from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
 from .newest import NewestCheckpoint
 from .split_weights import Gathering
+from .workers import on_worker_0, workers_of
 
 logger = get_logger(__name__)
 
@@ -48,78 +48,8 @@ class Checkpoint(NamedTuple):
     path: str
 
 
-class _Alone:
-    """A job of one process."""
-
-    rank = 0
-    together = False
-
-    def allgather_json(self, value: Any, operation: str) -> List[Any]:
-        """Return the value of every worker."""
-        return [value]
-
-    def broadcast(self, array: Any, operation: str) -> None:
-        """Overwrite a dense array with worker 0's."""
-
-    def busy(self) -> Any:
-        """Return a context manager around work that may take long while other workers wait."""
-        return contextlib.nullcontext()
-
-
-class _Together:
-    """A job of several workers."""
-
-    together = True
-
-    def __init__(self, store: Hybrid):
-        backend: Any = store.backend
-        self.rank, self.allgather_json = store.rank, backend.allgather_json
-        self.broadcast, self.busy = backend.broadcast, backend.busy
-
-
-def _workers_of(trainer: Any) -> Any:
-    store = store_of(trainer) or wanted_store(trainer)
-    if isinstance(store, str) and is_hybrid(store):
-        # The workers have to communicate before the Trainer makes its store, which needs all shapes.
-        store = mx.kv.create(store)
-        set_wanted_store(trainer, store)
-    if isinstance(store, Hybrid):
-        return _Together(store) if store.distributed else _Alone()
-    name = store if isinstance(store, str) else getattr(store, 'type', None)
-    tasks = launcher.several_tasks()
-    workers = max(launcher.read().workers or 1, tasks.count if tasks is not None and tasks.certain else 1)
-    if workers > 1 or name is not None and name.lower().startswith(('dist', 'horovod', 'byteps')):
-        raise InputError("checkpoint: with kvstore=%r the values of the %d workers of this job cannot be collected: "
-                         "use kvstore='hybrid'" % (name, workers))
-    return _Alone()
-
-
-def _on_worker_0(workers: Any, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
-    """Call ``work()`` on worker 0; return its JSON value, or raise its error, on all workers.
-
-    Worker 0 calls ``finish()`` afterwards, the other workers call it at once.
-    """
-    outcome: Dict[str, Any] = {}
-    if workers.rank == 0:
-        try:
-            with workers.busy():
-                outcome['value'] = work()
-        except InputError as error:
-            outcome['refused'] = str(error)
-        except Exception as error:  # a full disk, no permission, no memory: all workers have to raise it
-            outcome['problem'] = str(error) if isinstance(error, CheckpointError) else '%s: %s' % (
-                type(error).__name__, error)
-            logger.debug('%s failed', call, exc_info=True)
-    finish()
-    outcome = workers.allgather_json(outcome, 'checkpoint.' + call)[0]
-    if 'refused' in outcome:
-        raise InputError('checkpoint.%s: %s' % (call, outcome['refused']))
-    if 'problem' in outcome:
-        raise CheckpointError('checkpoint.%s failed on worker 0: %s' % (call, outcome['problem']))
-    return outcome['value']
-
-
-def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *, keep: int = 3) -> str:
+def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *, keep: int = 3,
+         delta: bool = False) -> str:
     """Write a checkpoint (collective).
 
     Parameters
@@ -136,8 +66,11 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     extra : JSON value, optional
         Further values that the script needs; worker 0's are stored.
     keep : int, optional
-        The number of checkpoints to keep, the newest ones.  An old checkpoint that cannot be removed is left, with a
-        warning.
+        The number of checkpoints to keep, the newest ones, with those on which they build.  An old checkpoint that
+        cannot be removed is left, with a warning.
+    delta : bool, optional
+        Whether to write, for dynamic tables, only the rows that changed since this Trainer's last save into the same
+        directory.  All rows are written if there was none, if it was removed, or if too much has changed.
 
     Returns
     -------
@@ -156,12 +89,14 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise InputError('checkpoint.save: keep=%r is not a count of checkpoints: give an integer of at least 1'
                          % (keep,))
-    items = collect.items_of(net, trainer)
+    items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
     for item in items:
         if not has_values(item.param):
             raise InputError('checkpoint.save: %s has no values yet: call net.initialize(), and make a forward pass '
                              'where shapes are found by it' % item.name)
-    workers = _workers_of(trainer)
+    for item in tables:
+        item.param.first_values  # noqa: B018 (an InputError before initialize)
+    workers = workers_of(trainer)
     start(trainer)
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
@@ -169,21 +104,37 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     gathering = Gathering(trainer, items, workers.allgather_json)
     directory = os.path.abspath(os.fspath(directory))
 
-    def write() -> str:
-        stored_extra = manifest.plain(extra, 'extra')
+    table_save, open_writer = TableSave(trainer, tables, directory), contextlib.ExitStack()
+    writers: List[files.Writer] = []
+
+    def begin() -> List[List[Any]]:
         new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         if new:
             folder.sync_directory(os.path.dirname(directory))
-        with folder.locked(directory), files.Writer(directory) as writer:
-            content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
-                       'trainer': collect.describe(trainer, items, gathering)}
-            for array in collect.arrays(trainer, items, gathering):
-                writer.add(array.name, array.shape, array.dtype, array.pieces())
-            return writer.commit(int(step), content, keep)
+        open_writer.enter_context(folder.locked(directory))
+        writers.append(open_writer.enter_context(files.Writer(directory)))
+        return table_save.begin(writers[0], delta)
 
-    with mx.autograd.pause(), uncounted_reads(trainer):
-        path = _on_worker_0(workers, 'save', write, gathering.finish)
+    def write() -> str:
+        stored_extra = manifest.plain(extra, 'extra')
+        if not writers:
+            begin()
+        writer, = writers
+        table_save.add(writer)
+        content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
+                   'trainer': collect.describe(trainer, items, tables, gathering)}
+        for array in collect.arrays(trainer, items, gathering):
+            writer.add(array.name, array.shape, array.dtype, array.pieces())
+        path = writer.commit(int(step), content, keep, table_save.base)
+        table_save.remember(path)
+        return path
+
+    with open_writer, mx.autograd.pause(), uncounted_reads(trainer):
+        if tables:
+            table_save.write(on_worker_0(workers, 'save', begin))
+            table_save.write(on_worker_0(workers, 'save', table_save.repeat))
+        path = on_worker_0(workers, 'save', write, gathering.finish)
     if workers.rank == 0:
         logger.info('checkpoint of step %d: %s', step, path)
     return path
@@ -213,8 +164,8 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         No checkpoint is whole, none can be read, or it belongs to another model (raised on all workers).  If the
         message says that the load failed on the way, weights are partly restored.
     """
-    items = collect.items_of(net, trainer)
-    workers = _workers_of(trainer)
+    items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
+    workers = workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
     checkpoint = NewestCheckpoint(directory)  # worker 0 alone looks for it and reads it
     source = restore.Source(None if workers.rank else checkpoint.read)
@@ -225,22 +176,26 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         content = checkpoint.content
         described = content.get('trainer')
         stored = {name: {'shape': entry['shape'], 'dtype': entry['dtype']} for name, entry in content['arrays'].items()}
-        problem = restore.misfit(trainer, items, described, stored)
+        found_tables = stored_tables(checkpoint.reader)
+        problem = (restore.misfit(trainer, items, tables, described, stored)
+                   or misfit_of_tables(trainer, tables, found_tables))
         if problem:
             raise CheckpointError('%s does not fit: %s' % (checkpoint.path, problem))
-        return [content['step'], content.get('extra'), checkpoint.path, described, stored]
+        return [content['step'], content.get('extra'), checkpoint.path, described, stored, found_tables]
 
     def end() -> None:
         if source.problem:
             raise CheckpointError('%s on the way' % source.problem)
 
     with checkpoint, mx.autograd.pause(), uncounted_reads(trainer):
-        outcome = _on_worker_0(workers, 'load', find)
+        outcome = on_worker_0(workers, 'load', find)
         if outcome is None:
             return None
-        step, extra, path, described, stored = outcome
-        restore.put(trainer, items, described, stored, source, workers)
-        _on_worker_0(workers, 'load', end)
+        step, extra, path, described, stored, found_tables = outcome
+        take_first_values(tables, found_tables)
+        restore.put(trainer, items, tables, described, stored, source, workers)
+        put_tables(trainer, tables, found_tables, source.fail)
+        on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)
     return Checkpoint(step, extra, path)
@@ -248,4 +203,4 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
 
 def gather(trainer: Any, value: Any) -> List[Any]:
     """Return the JSON `value` of every worker of the job, in rank order, for `extra` (collective)."""
-    return _workers_of(trainer).allgather_json(manifest.plain(value, 'value'), 'checkpoint.gather')
+    return workers_of(trainer).allgather_json(manifest.plain(value, 'value'), 'checkpoint.gather')

@@ -5,7 +5,7 @@
     00000003-step-600/
         manifest.json
         table-00000/
-            00000/              a part: the rows of a partition, or of any other set of keys
+            0/                  a part: the rows of a partition, or of any other set of keys
                 keys.npy        int64, sorted
                 rows.npy        (rows, width)
                 state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
@@ -158,7 +158,7 @@ def table_directory(number: int) -> str:
 
 def part_directory(number: int) -> str:
     """Return the name of the directory of a part inside that of its table."""
-    return '%05d' % number
+    return str(number)
 
 
 def seal(path: str) -> Dict[str, Any]:

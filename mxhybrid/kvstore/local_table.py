@@ -1,5 +1,7 @@
 """A dynamic table whose rows are in this process: the table of a job of one process, and first values without a job."""
-from typing import Any, Callable, Dict, Mapping, Optional
+import os
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -23,6 +25,8 @@ class LocalTable(OptimizedTable):
         self._store = RowStore(width, self.dtype, first_values, **options)
         self._optimizer: Optional[TableOptimizer] = None
         self._has_state = False
+        #: The array that pushes overwrite: -1 for rows, or the number of one of optimizer state; None for an update.
+        self._assigned_slot: Optional[int] = None
 
     @property
     def store(self) -> RowStore:
@@ -42,6 +46,12 @@ class LocalTable(OptimizedTable):
 
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Update the rows of sorted, unique `keys` by the optimizer."""
+        if self._assigned_slot is not None:
+            if self._assigned_slot < 0:
+                self._store.assign(keys, rows)
+            else:
+                self._store.assign_state(self._assigned_slot, keys, rows)
+            return
         assert self._optimizer is not None
         rule, settings = kernel_rule(self._optimizer.live, self._has_state)
         self._store.update(rule, settings, keys, rows)
@@ -49,6 +59,23 @@ class LocalTable(OptimizedTable):
     def statistics(self) -> Dict[str, int]:
         """Return the numbers of rows and bytes."""
         return self._store.statistics()
+
+    @contextmanager
+    def assigning(self, slot: int = -1) -> Iterator[None]:
+        """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them."""
+        former_slot, self._assigned_slot = self._assigned_slot, slot
+        yield
+        self._assigned_slot = former_slot
+
+    def save(self, directory: str, **options: Any) -> Dict[str, Any]:
+        """Save the rows in ``directory/0``; return the result of ``RowStore.save`` by the number of the partition."""
+        return {'0': self._store.save(os.path.join(directory, '0'), **options)}
+
+    def load(self, directories: Sequence[str]) -> None:
+        """Replace all rows by those of folders, which are read in this order."""
+        self._store.clear()
+        for directory in directories:
+            self._store.load(directory)
 
     def close(self) -> None:
         """Free the rows."""

@@ -7,6 +7,8 @@ were removed after it.
 
 Memory is bounded by the portion: a thread writes one portion while the next one is collected.
 """
+import hashlib
+import io
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -25,20 +27,26 @@ class _Output:
     """A .npy file of known shape, which is written in portions."""
 
     def __init__(self, path: str, dtype: Any, shape: Tuple[int, ...]):
-        self._file = open(path, 'wb', 0)
+        self.name = os.path.basename(path)[:-len('.npy')]
+        self._file, self._digest = open(path, 'wb', 0), hashlib.blake2b(digest_size=32)
         fields = {'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False, 'shape': shape}
-        np.lib.format.write_array_header_1_0(self._file, fields)
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, fields)
+        self._write(header.getbuffer())
 
-    def write(self, values: np.ndarray) -> None:
-        view = values.reshape(-1).view(np.uint8).data
+    def _write(self, view: memoryview) -> None:
+        self._digest.update(view)
         while len(view):
             view = view[self._file.write(view):]
 
-    def finish(self) -> int:
+    def write(self, values: np.ndarray) -> None:
+        self._write(values.reshape(-1).view(np.uint8).data)
+
+    def finish(self) -> Dict[str, Any]:
         os.fsync(self._file.fileno())
         size_bytes = self._file.tell()
         self._file.close()
-        return size_bytes
+        return {'bytes': size_bytes, 'blake2b': self._digest.hexdigest()}
 
 
 def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
@@ -74,15 +82,15 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
             outputs.append(_Output(os.path.join(path, 'removed.npy'), np.int64, removed.shape))
             outputs[-1].write(removed)
         with ThreadPoolExecutor(len(outputs)) as threads:
-            size_bytes = sum(threads.map(_Output.finish, outputs))
+            files = dict(zip([output.name for output in outputs], threads.map(_Output.finish, outputs)))
     except OSError as error:
         raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
                               'another directory' % (path, error.strerror or error)) from error
     finally:
         library.row_scan_close(scan)
     _flush_folder(path)
-    return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'bytes': size_bytes,
-            'mark': int(library.row_store_mark(store))}
+    return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'files': files,
+            'bytes': sum(record['bytes'] for record in files.values()), 'mark': int(library.row_store_mark(store))}
 
 
 def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:

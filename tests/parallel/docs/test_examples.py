@@ -23,6 +23,7 @@ from ...helpers.turns import slow
 # Options that make a run small; they come last, so they override the rest of a command line.
 SMALL = {
     'recommender.py': ['--epochs', '1'],
+    'click_prediction.py': ['--epochs', '1', '--max-samples', '20000', '--batch-size', '200', '--save-every', '50'],
     'word_lm.py': ['--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
                    '--hidden', '48'],
     'alexnet.py': ['--steps', '12', '--batch-size', '16', '--hidden', '128'],
@@ -73,6 +74,7 @@ OF_A_DEMO = [
 ]
 
 FINAL = re.compile(r'final test (perplexity|RMSE) ([\d.]+)')
+CLICKS = re.compile(r'final test AUC ([\d.]+), log loss ([\d.]+)')
 LOSSES = re.compile(r'step (\d+): loss ([\d.]+), in one process ([\d.]+)')
 
 pytestmark = pytest.mark.timeout(300)
@@ -117,6 +119,22 @@ def test_metric_is_that_of_one_process(expected, command):
         assert route in output
     tolerance = {'abs': 0.005} if command[0] == 'recommender.py' else {'rel': 0.02}
     assert final_metric(output) == pytest.approx(expected[command[0]], **tolerance)
+
+
+@pytest.mark.parametrize('data', [[], ['--drawn']], ids=['MovieLens', 'drawn'])
+def test_clicks_are_predicted_from_the_checkpoint_alone(tmp_path, data):
+    arguments = data + ['--checkpoint', str(tmp_path / 'checkpoints')]
+    output = run('click_prediction.py', 'none', 1, 0, arguments).output
+    auc, log_loss = map(float, CLICKS.search(output).groups())
+    assert auc > 0.6 and log_loss < 0.69
+    stored = r'checkpoint of step 80: [\d,]+ rows, test AUC ([\d.]+), log loss ([\d.]+)'
+    expected = pytest.approx((auc, log_loss), abs=2e-4)
+    assert tuple(map(float, re.search(stored, output).groups())) == expected
+    assert len(list((tmp_path / 'checkpoints').iterdir())) == 2  # the second one has what changed
+    again = run('click_prediction.py', 'none', 1, 0, arguments + ['--evaluate']).output
+    assert tuple(map(float, re.search(stored, again).groups())) == expected
+    resumed = run('click_prediction.py', 'none', 1, 0, arguments + ['--resume']).output
+    assert 'resumed after 80 steps' in resumed and tuple(map(float, CLICKS.search(resumed).groups())) == expected
 
 
 def test_demo(expected, tmp_path):

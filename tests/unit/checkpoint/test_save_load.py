@@ -13,6 +13,7 @@ from mxnet.contrib.amp.loss_scaler import LossScaler
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
 from mxhybrid.checkpoint import collect, files, save_load as checkpoint
+from mxhybrid.checkpoint.workers import on_worker_0
 
 ROWS, STEPS, SAVED_AT = 20, 8, 4
 
@@ -432,9 +433,9 @@ def test_the_others_are_told_that_worker_0_is_busy():
         seen.append(list(busy))
         raise InputError('no')
 
-    assert checkpoint._on_worker_0(Workers(), 'save', lambda: seen.append(list(busy))) is None
+    assert on_worker_0(Workers(), 'save', lambda: seen.append(list(busy))) is None
     with pytest.raises(InputError, match='no'):
-        checkpoint._on_worker_0(Workers(), 'save', fail)
+        on_worker_0(Workers(), 'save', fail)
     assert seen == [[True], [True]] and not busy
 
 

@@ -16,6 +16,7 @@ from mxhybrid.checkpoint.newest import newest
 from mxhybrid.checkpoint.philox import fill_first_values, philox
 from mxhybrid.checkpoint.read_only import open_checkpoint
 from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
+from mxhybrid.lane.row_store import FirstValues
 
 pytestmark = pytest.mark.both_pythons
 
@@ -89,7 +90,8 @@ def save(directory, table, step, delta=False, keep=3, partitions=2):
     with folder.locked(str(directory)), Writer(str(directory)) as writer:
         writer.add('dense/weight', (4, 2), 'float32', [np.arange(8, dtype='f4') + step])
         base = Reader(os.path.join(str(directory), folder.names(str(directory))[0])).identity if delta else None
-        writer.add_table('users.weight', DESCRIPTION, delta, lambda path: table.write(path, delta, partitions))
+        parts = table.write(writer.make_table_directory(0), delta, partitions)
+        writer.add_table('users.weight', DESCRIPTION, delta, parts)
         return writer.commit(step, {'extra': {'at': step}}, keep, base)
 
 
@@ -232,8 +234,8 @@ def damage(path, file, change):
         change(stream)
 
 
-@pytest.mark.parametrize('file', ['table-00000/00000/keys.npy', 'table-00000/00001/rows.npy',
-                                  'table-00000/00000/state1.npy', 'manifest.json'])
+@pytest.mark.parametrize('file', ['table-00000/0/keys.npy', 'table-00000/1/rows.npy',
+                                  'table-00000/0/state1.npy', 'manifest.json'])
 @pytest.mark.parametrize('kind', ['changed', 'cut', 'missing'])
 @pytest.mark.parametrize('number', [1, 2])
 def test_damage_anywhere_in_a_chain(tmp_path, file, kind, number):
@@ -268,7 +270,7 @@ def test_another_base_of_the_same_name_is_noticed(tmp_path):
     for name in ('00000001-step-1', '00000002-step-2'):
         os.rename(str(tmp_path / name), str(tmp_path / ('aside-' + name)))
     os.rename(str(tmp_path / 'other' / '00000001-step-2'), str(tmp_path / '00000002-step-2'))
-    with pytest.raises(CheckpointError, match='00000003-step-3.*another checkpoint of the name'):
+    with pytest.raises(CheckpointError, match='00000003-step-3.*another checkpoint of the same name'):
         Reader(str(tmp_path / '00000003-step-3')).bases()
     assert newest(str(tmp_path)).content['step'] == 2
 
@@ -302,6 +304,17 @@ def test_philox():
              [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1])]:
         words = philox([np.array([word], np.uint32) for word in counter], key)
         assert [int(word[0]) for word in words] == expected
+
+
+@pytest.mark.parametrize('kind', ['uniform', 'normal', 'constant', 'zero'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_first_values_are_those_of_training(kind, dtype):
+    keys = np.random.RandomState(0).randint(-2 ** 63, 2 ** 63 - 1, 1000)
+    first = FirstValues(kind, 0.3, 2 ** 63 + 12345)
+    expected = first.rows(keys, 17, dtype)
+    rows = np.empty_like(expected)
+    fill_first_values(first._asdict(), keys, rows)
+    np.testing.assert_array_equal(rows, expected)
 
 
 @pytest.mark.parametrize('kind, mean, deviation', [('uniform', 0, 2 / 3 ** 0.5), ('normal', 0, 2), ('constant', 2, 0),

@@ -1,0 +1,229 @@
+"""Saves and restores dynamic tables, whose rows their owners write and read themselves: the servers, or this process.
+
+All workers call the functions of this module together.  In a job the servers' hosts must see the directory of the
+checkpoint: each server writes its partitions there, and reads the rows of its partitions from all parts.
+"""
+import os
+import shutil
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import CheckpointError, HybridError
+from ..base.log import get_logger, speaks_for_all
+from ..kvstore.table_parameter import TableParameter
+from ..kvstore.trainer_tables import tables_split_off
+from ..lane.row_store import FirstValues
+from ..native import trainers
+from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
+from ..native.optimizers import name_of
+from . import files, npy_files, table_files
+from .collect import Item
+from .table_files import TableDescription
+
+logger = get_logger(__name__)
+
+#: Attribute of a Trainer: its last save, on which a delta can build.
+_LAST_SAVE = '_mxhybrid_last_save'
+
+
+class LastSave(NamedTuple):
+    """The last checkpoint that a Trainer has saved, and the marks of its tables, by which changes are known."""
+
+    directory: str
+    identity: Dict[str, str]
+    #: By the name of a table, a reference to it and the mark that its owner gave.
+    marks: Dict[str, Tuple[Any, int]]
+
+
+def split_off_tables(trainer: Any, items: List[Item]) -> Tuple[List[Item], List[Item]]:
+    """Return the parameters that have arrays, and the dynamic tables, with their numbers in the optimizer."""
+    first = len(trainers.params_of(trainer))
+    keys = {id(param): first + index for index, param in enumerate(tables_split_off(trainer))}
+    tables = [item._replace(key=keys.get(id(item.param))) for item in items if isinstance(item.param, TableParameter)]
+    return [item for item in items if not isinstance(item.param, TableParameter)], tables
+
+
+class TableSave:
+    """The save of all dynamic tables of a model into one checkpoint.
+
+    1. Worker 0 calls :meth:`begin`, and tells all workers its result.
+    2. All workers call :meth:`write` with it.
+    3. Worker 0 calls :meth:`repeat`, and tells all workers its result, with which they call :meth:`write` again.
+    4. Worker 0 calls :meth:`add`, and after the commit :meth:`remember`.
+    """
+
+    def __init__(self, trainer: Any, tables: List[Item], directory: str):
+        self._trainer, self._tables, self._directory = trainer, tables, directory
+        self._results: Dict[str, Dict[str, Any]] = {}
+        self._problem: Optional[HybridError] = None
+        self._paths: Dict[str, str] = {}
+        #: The identity of the checkpoint on which this one builds; None if it is whole.
+        self.base: Optional[Dict[str, str]] = None
+
+    def begin(self, writer: files.Writer, delta: bool) -> List[List[Any]]:
+        """Return the path of each table below which its parts are written, and its mark for a delta, as JSON."""
+        last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
+        marks = self._usable_marks(last) if delta and last is not None else {}
+        if marks and last is not None:
+            self.base = last.identity
+        elif delta and self._tables and speaks_for_all():
+            logger.info('checkpoint.save: there is no earlier checkpoint of this Trainer in %s on which a delta could '
+                        'build: this one is whole', self._directory)
+        work = []
+        for number, item in enumerate(self._tables):
+            self._paths[item.name] = writer.make_table_directory(number)
+            work.append([self._paths[item.name], marks.get(item.name)])
+        return work
+
+    def _usable_marks(self, last: LastSave) -> Dict[str, int]:
+        if last.directory != self._directory:
+            return {}
+        try:
+            base = files.find(last.directory, last.identity)
+            base.bases()
+        except CheckpointError:  # it was removed, or damaged
+            return {}
+        tables = {item.name: item.param.table for item in self._tables}
+        return {name: mark for name, (table, mark) in last.marks.items()
+                if name in tables and table() is tables[name] and name in base.tables}
+
+    def write(self, work: List[List[Any]]) -> None:
+        """Let the owners of the rows write them (collective); errors are raised by :meth:`repeat`."""
+        for item, (path, mark) in zip(self._tables, work):
+            if path is None:
+                continue
+            try:
+                self._results[item.name] = item.param.table.save(path, since=mark)
+            except HybridError as error:
+                self._problem = self._problem or error
+
+    def repeat(self) -> List[List[Any]]:
+        """Return the work for tables some of whose owners had to write all rows, so that all must."""
+        if self._problem is not None:
+            raise CheckpointError(str(self._problem)) from self._problem
+        work: List[List[Any]] = []
+        for item in self._tables:
+            results, path = self._results[item.name].values(), self._paths[item.name]
+            mixed = len({result['whole'] for result in results}) > 1
+            if mixed:
+                shutil.rmtree(path)
+                os.mkdir(path)
+            work.append([path if mixed else None, None])
+        return work
+
+    def add(self, writer: files.Writer) -> None:
+        """Add the tables to the checkpoint."""
+        if self._problem is not None:
+            raise CheckpointError(str(self._problem)) from self._problem
+        deltas = []
+        for item in self._tables:
+            results = self._results[item.name]
+            parts = [{name: result[name] for name in ('rows', 'removed', 'files')} for _, result in
+                     sorted((int(number), result) for number, result in results.items())]
+            deltas.append(not any(result['whole'] for result in results.values()))
+            writer.add_table(item.name, self._description(item, parts), deltas[-1], parts)
+        if not any(deltas):
+            self.base = None
+
+    def _description(self, item: Item, parts: List[Dict[str, Any]]) -> TableDescription:
+        param, widths = item.param, []
+        slots = sum(name.startswith('state') for name in parts[0]['files'])
+        for slot in range(slots):
+            file = os.path.join(self._paths[item.name], table_files.part_directory(0), 'state%d.npy' % slot)
+            widths.append(int(npy_files.mapped(file).shape[1]))
+        return TableDescription(param.width, np.dtype(param.dtype).name, param.rows,
+                                dict(param.first_values._asdict()), dict(param.options),
+                                int(counts_of(self._trainer.optimizer).get(item.key, 0)), widths)
+
+    def remember(self, path: str) -> None:
+        """Remember the checkpoint, on which the next one can build."""
+        marks = {}
+        for item in self._tables:
+            owners_marks = {result['mark'] for result in self._results[item.name].values()}
+            if len(owners_marks) == 1:
+                marks[item.name] = weakref.ref(item.param.table), owners_marks.pop()
+        if self._tables:
+            self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, files.Reader(path).identity, marks)
+
+
+def stored_tables(checkpoint: files.Reader) -> Dict[str, Any]:
+    """Return description and parts of each table of a checkpoint, as JSON: the paths of the parts, from old to new."""
+    bases = checkpoint.bases()
+    stored = {}
+    for name, entry in checkpoint.tables.items():
+        layers = checkpoint.layers(name, bases)
+        stored[name] = {'description': TableDescription.from_json(entry).as_json(),
+                        'parts': [part.path for layer in reversed(layers) for part in layer]}
+    return stored
+
+
+def misfit_of_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any]) -> str:
+    """Return why the dynamic tables of a checkpoint do not fit the model, '' if they fit."""
+    for item in tables:
+        if item.name not in stored:
+            return '%s is a dynamic table in the net, but not in the checkpoint: import its rows instead, see ' \
+                   'mxhybrid.checkpoint.import_rows' % item.name
+        param, description = item.param, TableDescription.from_json(stored[item.name]['description'])
+        for what, stored_value, value in [('width', description.width, param.width),
+                                          ('dtype', description.dtype, np.dtype(param.dtype).name),
+                                          ('rows', description.rows, param.rows)]:
+            if stored_value != value:
+                return '%s has %s %s in the checkpoint, %s in the net: make the table as when it was written' \
+                       % (item.name, what, _in_words(stored_value), _in_words(value))
+        first_values = FirstValues(**description.first_values)
+        if param.is_served and first_values != param.first_values:
+            return '%s has rows that begin with other values (%s) than in the checkpoint (%s): load it before the ' \
+                   'first step, or seed MXNet as when it was written' % (item.name, param.first_values, first_values)
+        if description.state_widths:
+            widths = _state_widths(_maker(trainer, item, description), item)
+            if widths != description.state_widths:
+                return 'the state of optimizer %r for %s has widths %s in the checkpoint, but should have %s: set ' \
+                       'momentum and similar options as when it was written' \
+                       % (name_of(trainer.optimizer), item.name, description.state_widths, widths)
+    names = {item.name for item in tables}
+    surplus = [name for name in stored if name not in names]
+    return '%s is a dynamic table in the checkpoint, but not in the net' % surplus[0] if surplus else ''
+
+
+def _in_words(value: Any) -> str:
+    return 'any' if value is None else str(value)
+
+
+def _state_widths(optimizer: Any, item: Item) -> List[int]:
+    row = mx.nd.zeros((1, item.param.width), mx.cpu(), item.param.dtype)
+    state = optimizer.create_state_multi_precision(item.key, row)
+    return [int(np.prod(array.shape[1:])) for array in state_arrays(state)]
+
+
+def _maker(trainer: Any, item: Item, description: TableDescription) -> Any:
+    def shapes_by(optimizer: Any) -> List[Tuple[int, ...]]:
+        return [(1, width) for width in _state_widths(optimizer, item)]
+
+    return maker_of([(1, width) for width in description.state_widths], trainer.optimizer, shapes_by)
+
+
+def take_first_values(tables: List[Item], stored: Dict[str, Any]) -> None:
+    """Give the rows of tables that are not on the servers yet the first values of the checkpoint."""
+    for item in tables:
+        first_values = FirstValues(**stored[item.name]['description']['first_values'])
+        if not item.param.is_served:
+            item.param.take_first_values(first_values)
+
+
+def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], note: Callable[[str], None]) -> None:
+    """Replace the rows of all tables by those of a checkpoint (collective); ``note(problem)`` gets errors."""
+    trainer.__dict__.pop(_LAST_SAVE, None)
+    for item in tables:
+        table, description = item.param.table, TableDescription.from_json(stored[item.name]['description'])
+        table.forget_optimizer()
+        if description.state_widths:
+            rates = rates_of(trainer.optimizer, item.key)
+            table.set_optimizer(_maker(trainer, item, description), *rates, description.updates)
+            table.expect_count(description.updates)
+        try:
+            table.load(stored[item.name]['parts'])
+        except HybridError as error:
+            note(str(error))

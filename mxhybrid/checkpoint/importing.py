@@ -1,0 +1,157 @@
+"""Imports rows from files of other programs into a dynamic table, in pieces."""
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from ..base.errors import CheckpointError, InputError
+from ..kvstore.table_parameter import TableParameter
+from ..native.trainers import start
+from . import npy_files, tensor_files
+from .npy_files import FormatError
+from .workers import on_worker_0, workers_of
+
+#: Bytes of rows that are read at a time.
+PIECE_BYTES = 8 << 20
+
+
+def import_rows(table: Any, keys: Any, rows: Any) -> int:
+    """Set rows of a dynamic table from arrays or files (collective).
+
+    ::
+
+        mxhybrid.checkpoint.import_rows(net.items, None, 'items.npy')                       # rows 0, 1, 2, ...
+        words = [mxhybrid.nn.key(word) for word in open('words.txt').read().split()]
+        mxhybrid.checkpoint.import_rows(net.words, words, ('vectors.safetensors', 'vectors'))
+
+    Call it after the Trainer was made; optimizer state stays as it is, zeros for new rows.  Files are mapped and read
+    in pieces, on worker 0 only.
+
+    Parameters
+    ----------
+    table : mxhybrid.nn.Embedding, mxhybrid.nn.HashEmbedding or TableParameter
+    keys : array of integers, path of a .npy file, (path, name) of a tensor in a safetensors file, or None
+        A key for each row; if a key comes twice, its last row counts.  None: 0, 1, 2, ...
+    rows : array, path of a .npy file, or (path, name) of a tensor in a safetensors file
+        Floating-point numbers, of shape (number of keys, width).
+
+    Returns
+    -------
+    int
+        The number of rows that were read.
+
+    Raises
+    ------
+    InputError
+        Keys or rows do not fit the table, or each other; nothing has changed then (raised on all workers).
+    CheckpointError
+        A file cannot be read (raised on all workers).
+    """
+    param = getattr(table, 'weight', table)
+    if not isinstance(param, TableParameter):
+        raise InputError('import_rows: %s is no dynamic table: give an mxhybrid.nn.Embedding or HashEmbedding'
+                         % type(table).__name__)
+    trainer = param._trainer
+    if trainer is None:
+        raise InputError('import_rows: %s has no Trainer: make the Trainer first, whose store holds the rows'
+                         % param.name)
+    workers = workers_of(trainer)
+    start(trainer)
+    sources: List[_GivenRows] = []
+
+    def check() -> List[int]:
+        sources.append(_GivenRows(param, keys, rows))
+        return [sources[0].rows, sources[0].pieces(_piece_rows(param))]
+
+    count, pieces = on_worker_0(workers, 'import_rows', check)
+    problem = _push(param, sources[0] if sources else None, pieces)
+
+    def end() -> None:
+        if problem:
+            raise CheckpointError('%s on the way: rows before are imported' % problem)
+
+    on_worker_0(workers, 'import_rows', end)
+    return int(count)
+
+
+def _piece_rows(param: Any) -> int:
+    rows = max(1, PIECE_BYTES // (param.width * np.dtype(param.dtype).itemsize))
+    return min(rows, getattr(param.table, 'batch_rows', rows))
+
+
+def _push(param: Any, source: Optional['_GivenRows'], pieces: int) -> str:
+    """Overwrite rows by the pieces of worker 0's source; return an error, '' if there was none."""
+    problem = ''
+    nothing = np.empty(0, np.int64), np.empty((0, param.width), param.dtype)
+    with param.table.assigning():
+        for number in range(pieces):
+            piece = nothing
+            if source is not None and not problem:
+                try:
+                    piece = source.piece(number, _piece_rows(param))
+                except (OSError, MemoryError) as error:
+                    problem = str(error) or type(error).__name__
+            param.table.push(*piece)
+    return problem
+
+
+class _GivenRows:
+    """Keys and rows that were given, checked against the table."""
+
+    def __init__(self, param: Any, keys: Any, rows: Any):
+        self._param = param
+        self._values = _opened('rows', rows)
+        if self._values.dtype.kind != 'f' or self._values.shape[1:] != (param.width,):
+            raise InputError('%s: rows of type %s and shape %s: give floating-point numbers of shape (keys, %d)'
+                             % (param.name, self._values.dtype, self._values.shape, param.width))
+        self.rows = len(self._values)
+        self._keys = None if keys is None else _opened('keys', keys)
+        if self._keys is None:
+            if param.rows is not None and self.rows > param.rows:
+                raise InputError('%s: %d rows, but the table has %d: give keys' % (param.name, self.rows, param.rows))
+        elif self._keys.shape != (self.rows,) or self._keys.dtype.kind not in 'iu' and self.rows:
+            raise InputError('%s: keys of type %s and shape %s for %d rows: give an integer for each row'
+                             % (param.name, self._keys.dtype, self._keys.shape, self.rows))
+        else:
+            self._check_keys(self._keys)
+
+    def _check_keys(self, keys: np.ndarray) -> None:
+        """Refuse keys that are no keys of the table; reads them in pieces."""
+        last = (1 << 63) - 1 if self._param.rows is None else self._param.rows - 1
+        first = -(1 << 63) if self._param.rows is None else 0
+        for start_row in range(0, len(keys), PIECE_BYTES // 8):
+            piece = keys[start_row:start_row + PIECE_BYTES // 8]
+            lowest, highest = int(piece.min()), int(piece.max())
+            if lowest < first or highest > last:
+                raise InputError('%s: key %d is not from %d to %d'
+                                 % (self._param.name, lowest if lowest < first else highest, first, last))
+
+    def pieces(self, piece_rows: int) -> int:
+        """Return the number of pieces of a number of rows."""
+        return -(-self.rows // piece_rows)
+
+    def piece(self, number: int, piece_rows: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Return sorted, unique keys and their rows."""
+        first, last = number * piece_rows, min((number + 1) * piece_rows, self.rows)
+        keys = np.arange(first, last) if self._keys is None else self._keys[first:last].astype(np.int64)
+        unique, places = np.unique(keys[::-1], return_index=True)  # the first one of those in reverse order
+        rows = self._values[first:last][len(keys) - 1 - places]
+        return unique.astype(np.int64), np.ascontiguousarray(rows, self._param.dtype)
+
+
+def _opened(what: str, given: Any) -> np.ndarray:
+    """Return an array that was given, or the mapped array of a file."""
+    try:
+        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], str):
+            path, name = os.fspath(given[0]), given[1]
+            tensors: Dict[str, np.ndarray] = tensor_files.tensors_of(path)
+            if name not in tensors:
+                raise InputError('%s: %s has no tensor %r of a type that NumPy has, but %s'
+                                 % (what, path, name, ', '.join(sorted(tensors)) or 'none'))
+            return tensors[name]
+        if isinstance(given, (str, os.PathLike)):
+            path = os.fspath(given)
+            return npy_files.mapped(path)
+    except FormatError as error:
+        raise InputError('%s: %s %s' % (what, path, error)) from error
+    return np.asarray(given)

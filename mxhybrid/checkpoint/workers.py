@@ -1,0 +1,86 @@
+"""The workers of a job, as the calls of this folder see them: worker 0 writes and reads, and all raise its errors."""
+import contextlib
+from typing import Any, Callable, Dict, List
+
+import mxnet as mx
+
+from ..base import launcher
+from ..base.errors import CheckpointError, InputError
+from ..base.log import get_logger
+from ..kvstore.hybrid import Hybrid
+from ..kvstore.trainer_step import is_hybrid
+from ..native.trainers import set_wanted_store, store_of, wanted_store
+
+logger = get_logger(__name__)
+
+
+class _Alone:
+    """A job of one process."""
+
+    rank = 0
+    together = False
+
+    def allgather_json(self, value: Any, operation: str) -> List[Any]:
+        """Return the value of every worker."""
+        return [value]
+
+    def broadcast(self, array: Any, operation: str) -> None:
+        """Overwrite a dense array with worker 0's."""
+
+    def busy(self) -> Any:
+        """Return a context manager around work that may take long while other workers wait."""
+        return contextlib.nullcontext()
+
+
+class _Together:
+    """A job of several workers."""
+
+    together = True
+
+    def __init__(self, store: Hybrid):
+        backend: Any = store.backend
+        self.rank, self.allgather_json = store.rank, backend.allgather_json
+        self.broadcast, self.busy = backend.broadcast, backend.busy
+
+
+def workers_of(trainer: Any) -> Any:
+    """Return the workers of the job of a Trainer; InputError if its store cannot collect their values."""
+    store = store_of(trainer) or wanted_store(trainer)
+    if isinstance(store, str) and is_hybrid(store):
+        # The workers have to communicate before the Trainer makes its store, which needs all shapes.
+        store = mx.kv.create(store)
+        set_wanted_store(trainer, store)
+    if isinstance(store, Hybrid):
+        return _Together(store) if store.distributed else _Alone()
+    name = store if isinstance(store, str) else getattr(store, 'type', None)
+    tasks = launcher.several_tasks()
+    workers = max(launcher.read().workers or 1, tasks.count if tasks is not None and tasks.certain else 1)
+    if workers > 1 or name is not None and name.lower().startswith(('dist', 'horovod', 'byteps')):
+        raise InputError("checkpoint: with kvstore=%r the values of the %d workers of this job cannot be collected: "
+                         "use kvstore='hybrid'" % (name, workers))
+    return _Alone()
+
+
+def on_worker_0(workers: Any, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
+    """Call ``work()`` on worker 0; return its JSON value, or raise its error, on all workers.
+
+    Worker 0 calls ``finish()`` afterwards, the other workers call it at once.
+    """
+    outcome: Dict[str, Any] = {}
+    if workers.rank == 0:
+        try:
+            with workers.busy():
+                outcome['value'] = work()
+        except InputError as error:
+            outcome['refused'] = str(error)
+        except Exception as error:  # a full disk, no permission, no memory: all workers have to raise it
+            outcome['problem'] = str(error) if isinstance(error, CheckpointError) else '%s: %s' % (
+                type(error).__name__, error)
+            logger.debug('%s failed', call, exc_info=True)
+    finish()
+    outcome = workers.allgather_json(outcome, 'checkpoint.' + call)[0]
+    if 'refused' in outcome:
+        raise InputError('checkpoint.%s: %s' % (call, outcome['refused']))
+    if 'problem' in outcome:
+        raise CheckpointError('checkpoint.%s failed on worker 0: %s' % (call, outcome['problem']))
+    return outcome['value']

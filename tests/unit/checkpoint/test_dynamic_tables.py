@@ -1,0 +1,313 @@
+"""Dynamic tables in one process: saved, as deltas too, resumed, read without a Trainer, and imported."""
+import os
+import shutil
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid import CheckpointError, InputError
+from mxhybrid.checkpoint import files, folder, importing
+from mxhybrid.checkpoint.collect import items_of
+from mxhybrid.checkpoint.compaction import compact
+from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
+
+WIDTH, STEPS = 3, 9
+BIG = 2 ** 40
+
+
+class Net(gluon.Block):
+    """Numbered rows, rows by key, and a dense layer."""
+
+    def __init__(self, width=WIDTH, rows=BIG, dense=True, **options):
+        super().__init__()
+        with self.name_scope():
+            self.items = mxhybrid.nn.Embedding(rows, width, weight_initializer=mx.init.Uniform(0.3))
+            self.users = mxhybrid.nn.HashEmbedding(width, weight_initializer=mx.init.Normal(0.3), **options)
+            self.output = gluon.nn.Dense(1, in_units=width) if dense else None
+
+    def forward(self, ids):
+        rows = self.items(ids) + self.users(ids * 7 - 5)
+        return rows if self.output is None else self.output(rows)
+
+
+class Training:
+    """A net and its Trainer."""
+
+    def __init__(self, optimizer='adam', seed=1, settings=(), dtype='float32', **options):
+        mx.random.seed(seed)
+        self.net = Net(**options)
+        self.net.cast(dtype)
+        self.dtype = dtype
+        self.net.initialize(mx.init.Uniform(0.3))
+        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer,
+                                     dict({'learning_rate': 0.1}, **dict(settings)), kvstore='hybrid')
+
+    def fit(self, begin, end, most=40):
+        """Train; returns the losses."""
+        losses = []
+        for step in range(begin, end):
+            ids = np.random.RandomState(step).randint(0, most, 8) * (BIG // 50)
+            with autograd.record():
+                loss = ((self.net(ids) - 1) ** 2).mean()
+            loss.backward()
+            self.trainer.step(1)
+            losses.append(float(loss.asscalar()))
+        return losses
+
+    def save(self, directory, step, **keywords):
+        return mxhybrid.checkpoint.save(directory, self.net, self.trainer, step, **keywords)
+
+    def load(self, directory):
+        return mxhybrid.checkpoint.load(directory, self.net, self.trainer)
+
+
+#: Optimizers, their settings, the type of the net, and whether it has a dense layer, which groupadagrad cannot update.
+TRAININGS = [(optimizer, settings, dtype, optimizer != 'groupadagrad') for optimizer, settings, dtypes in (
+    ('adam', {}, ('float32', 'float64')), ('sgd', {}, ('float32', 'float64')),
+    ('sgd', {'momentum': 0.9, 'wd': 0.01}, ('float32', 'float64')), ('adagrad', {}, ('float32',)),
+    ('ftrl', {}, ('float32',)), ('groupadagrad', {}, ('float32',))) for dtype in dtypes]
+
+
+def tables_in(path):
+    return files.Reader(path).tables
+
+
+@pytest.mark.parametrize('optimizer, settings, dtype, dense', TRAININGS, ids=str)
+def test_training_goes_on_from_a_delta(tmp_path, optimizer, settings, dtype, dense):
+    first = Training(optimizer, settings=settings, dtype=dtype, dense=dense)
+    first.fit(0, 2)
+    first.save(tmp_path, 2)
+    first.fit(2, 4)
+    first.save(tmp_path, 4, delta=True)
+    first.fit(4, 5)
+    path = first.save(tmp_path, 5, delta=True, extra='here')
+    expected = first.fit(5, STEPS)
+    second = Training(optimizer, 2, settings, dtype, dense=dense)
+    at = second.load(tmp_path)
+    assert (at.step, at.extra, at.path) == (5, 'here', path)
+    assert second.fit(5, STEPS) == expected
+
+
+@pytest.mark.parametrize('options', [{'capacity': 12}, {'capacity': 12, 'evict': 'rarest'}, {'expire_after': 2}],
+                         ids=str)
+def test_rows_that_expire(tmp_path, options):
+    first = Training(**options)
+    for step in range(5):
+        first.fit(step, step + 1)
+        first.save(tmp_path, step + 1, delta=True, keep=1)
+    assert tables_in(os.path.join(str(tmp_path), folder.names(str(tmp_path))[0]))['users.weight']['delta']
+    rows = first.net.users.weight.table.statistics()['rows']
+    with mxhybrid.checkpoint.open(tmp_path) as tables:
+        assert len(tables['users']) == rows < len(tables['items'])
+    expected = first.fit(5, STEPS)
+    second = Training(seed=2, **options)
+    second.load(tmp_path)
+    assert second.net.users.weight.table.statistics()['rows'] == rows
+    assert second.fit(5, STEPS) == expected
+
+
+def test_a_delta_has_the_rows_that_changed(tmp_path):
+    training = Training()
+    training.fit(0, 6)
+    whole = tables_in(training.save(tmp_path, 1))
+    training.fit(6, 7, most=2)
+    delta = tables_in(training.save(tmp_path, 2, delta=True))
+    for name in ('items.weight', 'users.weight'):
+        assert sum(part['rows'] for part in whole[name]['parts']) > 20 and not whole[name]['delta']
+        assert sum(part['rows'] for part in delta[name]['parts']) <= 2 and delta[name]['delta']
+    nothing = tables_in(training.save(tmp_path, 3, delta=True))
+    assert sum(part['rows'] for entry in nothing.values() for part in entry['parts']) == 0
+
+
+def test_when_a_delta_is_whole(tmp_path):
+    training = Training()
+
+    def is_whole(directory):
+        training.fit(0, 1)
+        path = training.save(directory, 1, delta=True)
+        entries = tables_in(path)
+        assert len({entry['delta'] for entry in entries.values()}) == 1
+        assert bool(files.Reader(path).content.get('base')) == entries['users.weight']['delta']
+        return not entries['users.weight']['delta']
+
+    assert is_whole(tmp_path / 'a')
+    assert not is_whole(tmp_path / 'a')
+    assert is_whole(tmp_path / 'b')  # its last save is elsewhere
+    assert not is_whole(tmp_path / 'b')
+    shutil.rmtree(str(tmp_path / 'b' / folder.names(str(tmp_path / 'b'))[0]))
+    assert is_whole(tmp_path / 'b')
+    training.load(tmp_path / 'b')
+    assert is_whole(tmp_path / 'b')
+    training.net.users.initialize(mx.init.Zero(), force_reinit=True)
+    path = training.save(tmp_path / 'b', 2, delta=True)
+    assert [entry['delta'] for _, entry in sorted(tables_in(path).items())] == [True, False]
+
+
+def test_a_compacted_base(tmp_path):
+    training = Training()
+    for step in range(3):
+        training.fit(step, step + 1)
+        training.save(tmp_path, step + 1, delta=True)
+    compact(tmp_path)
+    training.fit(3, 4)
+    path = training.save(tmp_path, 4, delta=True)
+    assert tables_in(path)['users.weight']['delta'] and len(folder.names(str(tmp_path))) == 2
+    expected = training.fit(4, STEPS)
+    second = Training(seed=2)
+    second.load(tmp_path)
+    assert second.fit(4, STEPS) == expected
+
+
+def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
+    training = Training()
+    training.fit(0, 2)
+    training.save(tmp_path, 2)
+    training.fit(2, 3)
+    table = training.net.users.weight.table
+
+    def full(directory, **options):
+        raise CheckpointError('cannot write rows: No space left on device')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, 'save', full)
+        with pytest.raises(CheckpointError, match='No space left on device'):
+            training.save(tmp_path, 3, delta=True)
+    assert os.listdir(str(tmp_path)) == ['00000001-step-2']
+    path = training.save(tmp_path, 3, delta=True)  # has what the failed one should have
+    assert tables_in(path)['users.weight']['delta']
+    expected = training.fit(3, STEPS)
+    second = Training(seed=2)
+    second.load(tmp_path)
+    assert second.fit(3, STEPS) == expected
+
+
+def test_rows_are_read_without_the_net(tmp_path):
+    training = Training()
+    training.fit(0, 4)
+    training.save(tmp_path, 4)
+    ids = np.arange(0, 60).reshape(4, 15) * (BIG // 60)
+    with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
+        assert sorted(tables) == ['items.weight', 'output.bias', 'output.weight', 'users.weight']
+        np.testing.assert_array_equal(tables['items'].rows(ids), training.net.items(ids).asnumpy())
+        np.testing.assert_array_equal(tables['users'].rows(-ids), training.net.users(-ids).asnumpy())
+        np.testing.assert_array_equal(tables['output.weight'].numpy(), training.net.output.weight.data().asnumpy())
+        with pytest.raises(InputError, match='items.weight has rows 0 to %d, not %d' % (BIG - 1, BIG)):
+            tables['items'].rows([BIG])
+
+
+def test_the_default_row_of_a_table_that_admits_keys(tmp_path):
+    training = Training(admit=3)
+    training.fit(0, 6)
+    training.save(tmp_path, 4)
+    keys = np.arange(40) * (BIG // 50) * 7 - 5
+    with mxhybrid.checkpoint.open(tmp_path) as tables:
+        assert 0 < tables['users'].contains(keys).sum() < len(keys)
+        np.testing.assert_array_equal(tables['users'].rows(keys), training.net.users(keys).asnumpy())
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'width': 4}, 'items.weight has width 3 in the checkpoint, 4 in the net'),
+    ({'rows': BIG + 1}, 'items.weight has rows %d in the checkpoint, %d in the net' % (BIG, BIG + 1)),
+    ({'dtype': 'float64'}, 'items.weight has dtype float32 in the checkpoint, float64 in the net'),
+    ({'optimizer': 'sgd', 'settings': {'momentum': 0.9}}, "written with optimizer 'adam'")], ids=str)
+def test_another_model_is_refused(tmp_path, monkeypatch, change, message):
+    training = Training()
+    training.fit(0, 2)
+    training.save(tmp_path, 2)
+    other = Training(seed=2, **change)
+    if 'optimizer' not in change:  # the dense layer would be refused first
+        monkeypatch.setattr('mxhybrid.checkpoint.restore.misfit', lambda *arguments: '')
+    before = other.fit(0, 1)
+    with pytest.raises(CheckpointError, match=message):
+        other.load(tmp_path)
+    again = Training(seed=2, **change)
+    assert again.fit(0, 1) == before and again.fit(1, 3) == other.fit(1, 3)
+
+
+def test_state_of_other_widths_is_refused(tmp_path):
+    training = Training('adagrad')
+    training.fit(0, 2)
+    path = training.save(tmp_path, 2)
+    reader = files.Reader(path)
+    reader.content['dynamic_tables']['users.weight']['state_widths'] = [1]
+    tables = split_off_tables(training.trainer, items_of(training.net, training.trainer))[1]
+    stored = {name: {'description': entry, 'parts': []} for name, entry in reader.tables.items()}
+    assert 'has widths [1] in the checkpoint, but should have [3]' in misfit_of_tables(training.trainer, tables, stored)
+
+
+def test_a_net_without_the_table_is_refused(tmp_path):
+    training = Training()
+    training.fit(0, 1)
+    training.save(tmp_path, 1)
+    net = gluon.nn.Dense(1, in_units=WIDTH)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'adam', kvstore='hybrid')
+    with pytest.raises(CheckpointError, match='it has parameters items.weight'):
+        mxhybrid.checkpoint.load(tmp_path, net, trainer)
+
+
+# -- import --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(importing, 'PIECE_BYTES', 60)
+
+
+@pytest.mark.parametrize('kind', ['arrays', 'npy', 'safetensors'])
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_import(tmp_path, small_pieces, kind, dtype):
+    from safetensors.numpy import save_file
+
+    keys = np.array([5, -3, 2 ** 53 + 1, 7, 7, 0, 1, 2, 3, 4, 6, 8, 9, 5], np.int64)
+    rows = np.random.RandomState(0).rand(len(keys), WIDTH).astype(dtype)
+    given = keys, rows
+    if kind == 'npy':
+        given = str(tmp_path / 'keys.npy'), tmp_path / 'rows.npy'
+        for path, array in zip(given, (keys, rows)):
+            np.save(str(path), array)
+    elif kind == 'safetensors':
+        path = str(tmp_path / 'file.safetensors')
+        save_file({'keys': keys, 'rows': rows}, path)
+        given = (path, 'keys'), (path, 'rows')
+    training = Training()
+    training.fit(0, 2)
+    assert mxhybrid.checkpoint.import_rows(training.net.users, *given) == len(keys)
+    last = {key: row.astype('float32') for key, row in zip(keys.tolist(), rows)}
+    for key, row in last.items():
+        np.testing.assert_array_equal(training.net.users(np.array([key])).asnumpy()[0], row)
+    training.fit(2, 3)
+    path = training.save(tmp_path / 'checkpoints', 3)
+    assert set(tables_in(path)['users.weight']['state_widths']) == {WIDTH}
+
+
+def test_import_of_numbered_rows(small_pieces):
+    training = Training(rows=10)
+    rows = np.random.RandomState(0).rand(10, WIDTH)
+    mxhybrid.checkpoint.import_rows(training.net.items.weight, None, rows)
+    np.testing.assert_array_equal(training.net.items(np.arange(10)).asnumpy(), rows.astype('float32'))
+
+
+@pytest.mark.parametrize('keys, rows, message', [
+    (None, np.zeros((11, WIDTH)), '11 rows, but the table has 10'), (None, np.zeros((2, 4)), r'shape \(2, 4\): give'),
+    (None, np.zeros((2, WIDTH), int), 'type int64'), ([1], np.zeros((2, WIDTH)), r'shape \(1,\) for 2 rows'),
+    ([1.0, 2.0], np.zeros((2, WIDTH)), 'keys of type float64'), ([1, 10], np.zeros((2, WIDTH)), 'key 10 is not from 0'),
+    ([-1, 1], np.zeros((2, WIDTH)), 'key -1 is not'), (None, ('no.safetensors', 'rows'), 'No such file'),
+    (None, __file__, 'is not a .npy file'), (None, (__file__, 'rows'), 'safetensors')])
+def test_import_of_wrong_rows(keys, rows, message):
+    training = Training(rows=10)
+    with pytest.raises((InputError, CheckpointError), match=message):
+        mxhybrid.checkpoint.import_rows(training.net.items, keys, rows)
+    assert training.net.items.weight.table.statistics()['rows'] == 0
+
+
+def test_import_into_something_else():
+    with pytest.raises(InputError, match='Dense is no dynamic table'):
+        mxhybrid.checkpoint.import_rows(gluon.nn.Dense(1), None, np.zeros((1, 1)))
+    table = mxhybrid.nn.Embedding(10, WIDTH)
+    table.initialize()
+    with pytest.raises(InputError, match='has no Trainer: make the Trainer first'):
+        mxhybrid.checkpoint.import_rows(table, None, np.zeros((1, WIDTH)))
