@@ -18,7 +18,8 @@ DTYPES = ('float32', 'float64')
 #: Which rows leave a table that is over its capacity.
 EVICTIONS = ('lru', 'rarest')
 #: The fields of ``struct RowStoreStatistics``.
-_STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'admitted', 'waiting', 'expired', 'updates', 'steps')
+_STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
+               'waiting', 'expired', 'updates', 'steps')
 #: The most columns of a table.
 _MAX_WIDTH = 1 << 24
 
@@ -114,7 +115,8 @@ class RowStore:
         The rows that leave a table over its capacity: 'lru', the least recently updated, or 'rarest', those with the
         fewest updates.
     directory : str
-        The folder of the files with rows and optimizer state; '': they are in memory.
+        The folder of the files with keys, rows and optimizer state; '': they are in memory.  It is made if only its
+        parent exists.  Files are scratch, and vanish with the process.
     resident_bytes : int
         The resident memory of rows and state in files; 0: as much as the system leaves.
     """

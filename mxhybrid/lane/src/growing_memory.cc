@@ -1,9 +1,12 @@
 #include "growing_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "memory.h"
@@ -11,9 +14,10 @@
 namespace lane {
 namespace {
 
-/// Regions grow at least by this factor, and to a multiple of a huge page where they are large.  Pages that were not
-/// touched take no memory.
+/// Regions grow at least by this factor, files by at most kFileStep, and large ones to a multiple of a huge page.  Pages
+/// of memory that were not touched take none.
 constexpr double kGrowth = 1.25;
+constexpr size_t kFileStep = 64 << 20;
 constexpr size_t kHugePage = 2 << 20;
 
 size_t rounded_up(size_t size) {
@@ -25,13 +29,39 @@ size_t rounded_up(size_t size) {
 
 void GrowingMemory::grow(size_t size) {
   if (size <= size_) return;
-  const size_t grown = rounded_up(std::max(size, static_cast<size_t>(static_cast<double>(size_) * kGrowth)));
-  void* base = size_ == 0 ? mmap(nullptr, grown, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                 -1, 0)
+  size_t enlarged = static_cast<size_t>(static_cast<double>(size_) * kGrowth);
+  if (is_file()) enlarged = std::min(enlarged, size_ + kFileStep);
+  const size_t grown = rounded_up(std::max(size, enlarged));
+  if (is_file()) {
+    const int failure =
+        posix_fallocate(descriptor_, static_cast<off_t>(size_), static_cast<off_t>(grown - size_));
+    if (failure) {
+      throw MemoryRefused("storage: " + name_ + " cannot grow from " + std::to_string(size_) + " to " +
+                          std::to_string(grown) + " bytes: " + std::strerror(failure) +
+                          "; free space on its disk, or give a directory on a larger one");
+    }
+  }
+  const int flags = is_file() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* base = size_ == 0 ? mmap(nullptr, grown, PROT_READ | PROT_WRITE, flags, descriptor_, 0)
                           : mremap(base_, size_, grown, MREMAP_MAYMOVE);
   if (base == MAP_FAILED) throw MemoryRefused(refusal_text("cannot get memory for rows", grown, errno));
   base_ = static_cast<char*>(base);
   size_ = grown;
+  // Rows are far apart: the pages around one that is read would take memory for nothing.
+  if (is_file()) madvise(base_, size_, MADV_RANDOM);
+}
+
+void GrowingMemory::fetch(size_t offset, size_t length) const { madvise(base_ + offset, length, MADV_WILLNEED); }
+
+void GrowingMemory::write_back(size_t offset, size_t length) const {
+  sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
+}
+
+void GrowingMemory::release(size_t offset, size_t length) const {
+  madvise(base_ + offset, length, MADV_DONTNEED);  // the bytes stay in the file's cache, from which they are removed next
+  sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length),
+                  SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
 }
 
 GrowingMemory::GrowingMemory(GrowingMemory&& other) noexcept { *this = std::move(other); }
@@ -39,11 +69,14 @@ GrowingMemory::GrowingMemory(GrowingMemory&& other) noexcept { *this = std::move
 GrowingMemory& GrowingMemory::operator=(GrowingMemory&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(size_, other.size_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(name_, other.name_);
   return *this;
 }
 
 GrowingMemory::~GrowingMemory() {
   if (base_ != nullptr) munmap(base_, size_);
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
 }  // namespace lane

@@ -1,7 +1,8 @@
-// Memory of this process that grows without being copied.
+// Memory of this process, or of a file, that grows without being copied.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace lane {
 
@@ -9,20 +10,34 @@ namespace lane {
 class GrowingMemory {
  public:
   GrowingMemory() = default;
+  /// Use an empty file, by its descriptor, which the object closes; `name` stands in messages.
+  GrowingMemory(int descriptor, const std::string& name) : descriptor_(descriptor), name_(name) {}
   GrowingMemory(GrowingMemory&& other) noexcept;
   GrowingMemory& operator=(GrowingMemory&& other) noexcept;
   GrowingMemory(const GrowingMemory&) = delete;
   GrowingMemory& operator=(const GrowingMemory&) = delete;
   ~GrowingMemory();
 
-  /// Make the region at least `size` bytes long; throws MemoryRefused, and the region stays as it was.
+  /// Make the region at least `size` bytes long; throws MemoryRefused, and the region stays as it was.  The blocks of a
+  /// file are reserved on the disk, since a process ends when it writes to a page of a file that the disk cannot hold.
   void grow(size_t size);
   char* data() const { return base_; }
   size_t size() const { return size_; }
+  /// Return whether the memory is that of a file.
+  bool is_file() const { return descriptor_ >= 0; }
+
+  /// Start to read bytes of a file that are about to be used.
+  void fetch(size_t offset, size_t length) const;
+  /// Start to write bytes of a file to the disk.
+  void write_back(size_t offset, size_t length) const;
+  /// Wait until these bytes are written, and give their memory back.  A failure costs memory, nothing else.
+  void release(size_t offset, size_t length) const;
 
  private:
   char* base_ = nullptr;
   size_t size_ = 0;
+  int descriptor_ = -1;
+  std::string name_;
 };
 
 }  // namespace lane

@@ -79,6 +79,7 @@ void RowScan::keys(int64_t* keys) const {
 void RowScan::copy(size_t offset, size_t bytes, char* to) const {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (i + kAhead < slots_.size()) __builtin_prefetch(store_.row_of(slots_[i + kAhead]) + offset);
+    store_.use(slots_[i]);
     std::memcpy(to + i * bytes, store_.row_of(slots_[i]) + offset, bytes);
   }
 }

@@ -29,6 +29,17 @@ RowStore::RowStore(const RowStoreOptions& options)
                              std::to_string(CountMinSketch::kMaxCount));
   }
   if (options.admit > 1) sightings_ = std::make_unique<CountMinSketch>();
+  if (!options.directory.empty()) {
+    directory_ = std::make_unique<StorageDirectory>(options.directory);
+    if (options.resident_bytes) pages_ = std::make_unique<ResidentPages>(options.resident_bytes);
+  }
+  keys_ = new_area("keys");
+  records_ = new_area("rows");
+}
+
+GrowingMemory RowStore::new_area(const char* name) const {
+  if (!directory_) return GrowingMemory();
+  return GrowingMemory(directory_->new_file(name), "the file '" + std::string(name) + "' in " + directory_->path());
 }
 
 RowStore::~RowStore() = default;
@@ -39,17 +50,23 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
     if (bytes[i] % size_of(options_.dtype)) throw std::runtime_error("optimizer state has the type of the rows");
   }
   const size_t record_bytes = row_bytes_ + bytes[0] + bytes[1];
-  GrowingMemory records;
+  GrowingMemory records = new_area("rows");
   records.grow(slots_ * record_bytes);
   for (uint64_t slot = 0; slot < slots_; ++slot) {
     std::memcpy(records.data() + slot * record_bytes, row_of(slot), row_bytes_);
   }
   records_ = std::move(records);
+  if (pages_) pages_ = std::make_unique<ResidentPages>(options_.resident_bytes);
   std::copy(bytes, bytes + 2, state_bytes_);
   record_bytes_ = record_bytes;
 }
 
+void RowStore::use_record(uint32_t slot) const {
+  if (pages_) pages_->use(records_, slot * record_bytes_, record_bytes_);
+}
+
 void RowStore::prefetch_record(uint32_t slot) const {
+  use_record(slot);
   __builtin_prefetch(keys() + slot);
   __builtin_prefetch(steps() + slot, 1);
   const char* record = row_of(slot);
@@ -74,7 +91,9 @@ void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, u
     if (slots[i] != SlotIndex::kNone) prefetch_record(slots[i]);
   }
   for (size_t i = 0; i < count; ++i) {
-    if (slots[i] == SlotIndex::kNone || key_of(slots[i]) != keys[i]) slots[i] = find(keys[i], hashes[i]);
+    if (slots[i] != SlotIndex::kNone && key_of(slots[i]) == keys[i]) continue;
+    slots[i] = find(keys[i], hashes[i]);
+    if (slots[i] != SlotIndex::kNone) use_record(slots[i]);
   }
 }
 
@@ -96,12 +115,17 @@ void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
         std::memcpy(row, row_of(slots[i]), row_bytes_);
       }
     }
+    if (pages_) pages_->trim(records_);
   }
 }
 
 uint32_t RowStore::place(int64_t key, uint64_t hash) {
+  if (pages_) pages_->trim(records_);
   uint32_t slot = find(key, hash);
-  if (slot != SlotIndex::kNone) return slot;
+  if (slot != SlotIndex::kNone) {
+    use_record(slot);
+    return slot;
+  }
   if (!index_.has_room()) index_.grow(keys(), slots_, [this](uint64_t slot) { return is_live(slot); });
   if (free_ != SlotIndex::kNone) {
     slot = free_;
@@ -118,6 +142,7 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
     if (slots_ / 64 == live_.size()) live_.push_back(0);
     slot = static_cast<uint32_t>(slots_++);
   }
+  use_record(slot);
   keys()[slot] = key;
   steps()[slot] = step_;
   if (counts_updates()) counts()[slot] = 0;
@@ -156,8 +181,9 @@ uint64_t RowStore::erase(const int64_t* keys, size_t count) {
 
 void RowStore::clear() {
   index_.clear();
-  keys_ = GrowingMemory();
-  records_ = GrowingMemory();
+  keys_ = new_area("keys");
+  records_ = new_area("rows");
+  if (pages_) pages_ = std::make_unique<ResidentPages>(options_.resident_bytes);
   steps_ = GrowingMemory();
   counts_ = GrowingMemory();
   live_.clear();
@@ -236,7 +262,10 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
 
 void RowStore::update_row(int64_t key, const char* gradient) {
   const uint64_t hash = hash_of(key);
-  update_slot(find(key, hash), key, hash, gradient);
+  const uint32_t slot = find(key, hash);
+  if (slot != SlotIndex::kNone) use_record(slot);
+  update_slot(slot, key, hash, gradient);
+  if (pages_) pages_->trim(records_);
 }
 
 bool RowStore::is_admitted(uint64_t hash) {
@@ -322,6 +351,7 @@ uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gra
     for (size_t i = 0; i < block; ++i) {
       update_slot(slots[i], keys[first + i], hashes[i], gradients + (first + i) * row_bytes_);
     }
+    if (pages_) pages_->trim(records_);
   }
   return end_update();
 }
@@ -352,7 +382,9 @@ void RowStore::read_state(uint32_t number, const int64_t* keys, size_t count, ch
     if (slot == SlotIndex::kNone) {
       std::memset(states + i * size, 0, size);
     } else {
+      use_record(slot);
       std::memcpy(states + i * size, state_of(slot, number), size);
+      if (pages_) pages_->trim(records_);
     }
   }
 }
@@ -400,9 +432,11 @@ RowStoreStatistics RowStore::statistics() const {
   RowStoreStatistics statistics = {};
   statistics.rows = size();
   statistics.slots = slots_;
-  statistics.memory_bytes =
-      slots_ * (sizeof(int64_t) + (counts_updates() ? 2 : 1) * sizeof(uint32_t) + record_bytes_) +
-      live_.size() * sizeof(uint64_t) + index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
+  const uint64_t area_bytes = slots_ * (sizeof(int64_t) + record_bytes_);
+  statistics.memory_bytes = slots_ * (counts_updates() ? 2 : 1) * sizeof(uint32_t) + live_.size() * sizeof(uint64_t) +
+                            index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
+  (directory_ ? statistics.file_bytes : statistics.memory_bytes) += area_bytes;
+  if (pages_) statistics.resident_bytes = pages_->bytes();
   statistics.admitted = admitted_;
   if (sightings_) {
     statistics.waiting = sightings_->distinct() - std::min(sightings_->distinct(), admitted_by_sightings_);

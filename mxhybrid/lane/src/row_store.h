@@ -4,7 +4,7 @@
 // areas grow without being copied.  A hash index finds the slot of a key.  So the memory is that of the rows and their
 // state, plus 8 bytes of the key, 6 to 8 of the index and 4 of the step.
 //
-// A store is not synchronized: one thread uses it at a time.
+// A store is not synchronized: one thread uses it at a time, also to read.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,9 @@
 #include "dtype.h"
 #include "first_values.h"
 #include "growing_memory.h"
+#include "resident_pages.h"
 #include "slot_index.h"
+#include "storage_directory.h"
 #include "update.h"
 
 namespace lane {
@@ -37,17 +39,18 @@ struct RowStoreOptions {
   /// Over capacity, remove the rows with the fewest updates first, instead of the least recently updated ones.  A 16th
   /// of the capacity is removed at once; rows of the current step stay.
   bool evict_rarest = false;
-  /// The folder of the files with rows and state; empty: they are in memory.
+  /// The folder of the files with keys, rows and state; empty: they are in memory, as the index is in any case.
   std::string directory;
-  /// The resident memory of rows and state in files; 0: as much as the system leaves.
+  /// The resident memory of rows and state in files; 0: as much as the system leaves.  At least 1 MB is used.
   uint64_t resident_bytes = 0;
 };
 
 struct RowStoreStatistics {
   uint64_t rows;
   uint64_t slots;         // ever taken: rows, and slots that later rows take
-  uint64_t memory_bytes;  // of slots and index
-  uint64_t file_bytes;
+  uint64_t memory_bytes;  // of slots and index, without files
+  uint64_t file_bytes;    // in use; files grow by up to 64 MB more
+  uint64_t resident_bytes;  // of rows and state in files with a budget
   uint64_t admitted;  // rows that were made by updates
   uint64_t waiting;   // keys that were sighted, but too few times; approximately
   uint64_t expired;   // rows that were removed by capacity or age
@@ -124,6 +127,12 @@ class RowStore {
   bool counts_updates() const { return options_.capacity != 0 && options_.evict_rarest; }
   uint32_t update_count_of(uint64_t slot) const { return counts_updates() ? counts()[slot] : 0; }
   RowStoreStatistics statistics() const;
+  /// Note that a row is about to be read by `row_of`, and give memory back that is over the budget.
+  void use(uint64_t slot) const {
+    if (!pages_) return;
+    pages_->trim(records_);
+    use_record(static_cast<uint32_t>(slot));
+  }
 
   /// A save was completed: remember the keys of rows that are removed from now on, and return the current step.
   uint32_t mark();
@@ -138,10 +147,14 @@ class RowStore {
   uint32_t* counts() const { return reinterpret_cast<uint32_t*>(counts_.data()); }
   uint32_t find(int64_t key, uint64_t hash) const { return index_.find(key, hash, keys()); }
   void prefetch_record(uint32_t slot) const;
+  /// Note that a row is about to be used, if its memory has a budget.
+  void use_record(uint32_t slot) const;
   /// Return the slot of a key, which gets a row if it has none.
   uint32_t place(int64_t key, uint64_t hash);
   /// Remove a row; `step` is that of the removal.
   void remove(uint32_t slot, uint32_t step);
+  /// Return an area that is in a file if the store has a directory.
+  GrowingMemory new_area(const char* name) const;
   bool is_admitted(uint64_t hash);
   void remove_expired();
   void remove_over_capacity();
@@ -156,6 +169,9 @@ class RowStore {
   size_t row_bytes_;
   size_t state_bytes_[2] = {0, 0};
   size_t record_bytes_;  // of a row and its state, which stand together
+
+  std::unique_ptr<StorageDirectory> directory_;
+  std::unique_ptr<ResidentPages> pages_;  // of records, if there is a budget
 
   SlotIndex index_;
   GrowingMemory keys_, records_, steps_, counts_;

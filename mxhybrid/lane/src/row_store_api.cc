@@ -109,7 +109,7 @@ uint64_t lane_row_store_size(void* store) { return store_of(store).size(); }
 void lane_row_store_statistics(void* store, uint64_t* numbers) {
   const lane::RowStoreStatistics statistics = store_of(store).statistics();
   const uint64_t fields[] = {statistics.rows,     statistics.slots,   statistics.memory_bytes,
-                             statistics.file_bytes, statistics.admitted, statistics.waiting,
+                             statistics.file_bytes, statistics.resident_bytes, statistics.admitted, statistics.waiting,
                              statistics.expired,  statistics.updates, statistics.steps};
   for (uint64_t field : fields) *numbers++ = field;
 }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,7 +27,7 @@ void check(bool fine, const char* what) {
 /// from rows that begin with a constant.
 class Program {
  public:
-  explicit Program(uint32_t seed) : random_(seed) {
+  Program(uint32_t seed, const std::string& directory) : random_(seed) {
     RowStoreOptions options;
     options.dtype = Dtype::kFloat64;
     options.width = static_cast<uint32_t>(below(20) + 1);
@@ -35,6 +36,8 @@ class Program {
     if (below(3) == 0) options.capacity = 600;
     if (below(3) == 0) options.expire_after = 20;
     options.evict_rarest = below(2);
+    if (below(3) == 0) options.directory = directory + "/rows";
+    options.resident_bytes = below(2);
     forgets_ = options.admit > 1 || options.capacity || options.expire_after;
     width_ = options.width;
     store_ = std::make_unique<RowStore>(options);
@@ -175,6 +178,6 @@ void check_philox() {  // the known answers of Random123
 int main(int, char** arguments) {
   check_philox();
   const uint32_t programs = static_cast<uint32_t>(std::stoul(arguments[1]));
-  for (uint32_t seed = 0; seed < programs; ++seed) Program(seed).run();
+  for (uint32_t seed = 0; seed < programs; ++seed) Program(seed, arguments[2]).run();
   std::puts("all rows are right");
 }

@@ -1,5 +1,11 @@
 """Rows of a dynamic table in one process."""
 import collections
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -47,15 +53,19 @@ class Machine(RuleBasedStateMachine):
     keys = st.lists(st.integers(0, 40) | st.sampled_from(SPECIAL.tolist()) | st.integers(-1 << 63, (1 << 63) - 1),
                     max_size=30)
 
-    @initialize(width=st.sampled_from([1, 3, 16]), dtype=st.sampled_from(['float32', 'float64']))
-    def begin(self, width, dtype):
-        self.store = RowStore(width, dtype, FIRST)
+    @initialize(width=st.sampled_from([1, 3, 16]), dtype=st.sampled_from(['float32', 'float64']),
+                storage=st.sampled_from(['memory', 'files', 'budget']))
+    def begin(self, width, dtype, storage):
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = RowStore(width, dtype, FIRST, directory='' if storage == 'memory' else self.folder.name + '/rows',
+                              resident_bytes=1 if storage == 'budget' else 0)
         self.store.set_state_widths([width])
         self.rows, self.states = {}, {}
 
     def teardown(self):
         if hasattr(self, 'store'):
             self.store.close()
+            self.folder.cleanup()
 
     def first(self, key):
         return FIRST.rows([key], self.store.width, self.store.dtype)[0]
@@ -400,6 +410,104 @@ def test_bad_folders_are_refused(tmp_path):
         store.save(str(tmp_path / 'rows'), -1)
     with pytest.raises(CheckpointError, match='cannot write rows'):
         store.save('/dev/null/rows')
+
+
+def memory_of_files():
+    """Return the memory of this process that is mapped from files, in bytes."""
+    fields = dict(line.split(':') for line in Path('/proc/self/status').read_text().splitlines() if ':' in line)
+    return (int(fields['RssFile'].split()[0]) + int(fields['RssShmem'].split()[0])) << 10
+
+
+def test_files_beyond_their_budget(tmp_path):
+    """32 times as many bytes as the budget, of which the memory of the process stays within 1.5 budgets and the keys.
+    """
+    width, rows, budget = 64, 1 << 17, 2 << 20
+    store = RowStore(width, 'float32', FIRST, directory=str(tmp_path / 'rows'), resident_bytes=budget)
+    store.set_state_widths([width])
+    before, random = memory_of_files(), np.random.RandomState(0)
+    expected = np.zeros(rows, np.int64)
+    for step in range(12):
+        keys = np.arange(step * rows // 8, (step + 1) * rows // 8)
+        if step >= 8:
+            keys = unique(random.randint(0, rows, 20000))
+        store.update('adagrad', {'lr': 1.0, 'rescale': 1.0, 'epsilon': 0.0}, keys, np.ones((len(keys), width)))
+        expected[keys] += 1
+        assert store.statistics()['resident_bytes'] <= budget
+        assert memory_of_files() - before <= 1.5 * budget + 8 * rows
+    for keys in np.array_split(np.arange(rows), 50):
+        steps = np.cumsum(1 / np.sqrt(np.arange(1, 13)))[expected[keys] - 1]
+        np.testing.assert_allclose(store.read(keys), FIRST.rows(keys, width) - steps[:, None], atol=1e-5)
+        np.testing.assert_array_equal(store.read_state(0, keys)[:, 0], expected[keys])
+    statistics = store.statistics()
+    assert statistics['file_bytes'] == rows * (8 + 2 * 4 * width) and statistics['memory_bytes'] < 16 * rows
+    store.save(str(tmp_path / 'saved'))
+    np.testing.assert_array_equal(np.load(str(tmp_path / 'saved' / 'state0.npy'))[:, 0], expected)
+    assert memory_of_files() - before <= 1.5 * budget + 8 * rows
+    store.close()
+    assert not (tmp_path / 'rows').exists()
+
+
+def test_directory_is_locked(tmp_path):
+    (tmp_path / 'rows').mkdir()
+    store = RowStore(2, directory=str(tmp_path / 'rows'))
+    with pytest.raises(JobError, match='rows cannot hold the rows of a dynamic table: another job, or another table'):
+        RowStore(2, directory=str(tmp_path / 'rows'))
+    store.close()
+    RowStore(2, directory=str(tmp_path / 'rows')).close()
+    assert list((tmp_path / 'rows').iterdir()) == []
+
+
+@pytest.mark.parametrize('directory, message', [
+    ('missing/rows', 'No such file or directory: give a directory that exists'), ('file', 'Not a directory'),
+    ('file/rows', 'Not a directory'), ('/proc/1/rows', 'No such file')])
+def test_bad_directories_are_refused(tmp_path, directory, message):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(JobError, match='storage: .*%s' % message):
+        RowStore(2, directory=str(tmp_path / directory))
+
+
+#: Fills a store in the directory, prints the error if there is one and whether the rows before it are right.
+FILL = """
+import resource, sys
+import numpy as np
+from mxhybrid.base.errors import JobError
+from mxhybrid.lane.row_store import RowStore
+store = RowStore(64, directory=sys.argv[1])
+if sys.argv[2] == 'limit':
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+try:
+    for first in range(0, 1 << 16, 1024):
+        store.assign(np.arange(first, first + 1024), np.full((1024, 64), first))
+except JobError as error:
+    print(error)
+    print((store.read(np.arange(first)) == np.arange(first)[:, None] // 1024 * 1024).all())
+print('filled', flush=True)
+sys.stdin.read()
+"""
+
+
+def test_full_disk_is_an_error(tmp_path):
+    """The limit of the size of files stands in for the disk: the system refuses blocks in the same way."""
+    output = subprocess.run([sys.executable, '-c', FILL, str(tmp_path / 'rows'), 'limit'], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.splitlines()
+    assert "storage: the file 'rows' in %s cannot grow from" % (tmp_path / 'rows') in output[0]
+    assert 'bytes: File too large; free space on its disk' in output[0]
+    assert output[1:] == ['True', 'filled']
+    assert not (tmp_path / 'rows').exists()
+
+
+def test_killed_process_leaves_an_empty_directory_that_is_taken_over(tmp_path):
+    process = subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path / 'rows'), ''], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == 'filled\n'
+        assert os.listdir(str(tmp_path / 'rows')) == ['lock']
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    store = RowStore(2, directory=str(tmp_path / 'rows'))
+    assert len(store) == 0
+    store.close()
 
 
 @pytest.mark.parametrize('keys, message', [

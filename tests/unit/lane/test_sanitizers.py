@@ -145,5 +145,5 @@ def test_truncated_or_changed_arrays_do_no_harm(tmp_path, parts):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('programs', [60, slow(1000)])
 def test_random_programs_of_row_stores_are_clean(tmp_path, parts, programs):
-    output = output_with('stress_row_store.cc', parts, 'address,undefined', tmp_path, programs)
+    output = output_with('stress_row_store.cc', parts, 'address,undefined', tmp_path, programs, tmp_path)
     assert output == 'all rows are right\n'
