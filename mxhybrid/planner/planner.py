@@ -56,7 +56,7 @@ _FINALISTS = 3
 
 #: The largest number of pipelines that a search simulates, the share of its time that this may take, and the number of
 #: the fastest ones that are predicted like other plans.
-_MOST_PIPELINES, _PIPELINE_SHARE, _PIPELINE_FINALISTS = 24, 0.25, 2
+_MOST_PIPELINES, _PIPELINE_SHARE, _PIPELINE_FINALISTS = 12, 0.25, 2
 
 #: Default seconds of a search.  The whole command then takes less than 10 s for Inception-v3 on 16 ranks, once
 #: operators were timed.
@@ -417,7 +417,9 @@ class Planner:
             return pipelines, limits
         began, batch = time.monotonic(), self._shares.ranges[-1][1]
         most_s = math.inf if limits.seconds is None else _PIPELINE_SHARE * limits.seconds
-        candidates = pipeline_starts(lambda count: self._micro_batch(count, False), self.cluster.ranks, batch)
+        exchange = self.cluster.costs['exchange']
+        candidates = pipeline_starts(self._rough, self.cluster.ranks, batch,
+                                     exchange.seconds(1, 0) + exchange.latency_s + self.cluster.link_latency_s)
         simulated: List[Tuple[float, str, Pipeline]] = []
         for candidate in candidates[:_MOST_PIPELINES]:
             if simulated and time.monotonic() - began > most_s:

@@ -4,7 +4,7 @@ The stages take equally long by the times of operators, as in PipeDream (Narayan
 split over its ranks by samples, or as in Megatron-LM.  The number of micro-batches is a choice, too: more of them keep
 stages busy for longer, and take longer for each sample.
 """
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+from typing import Any, Dict, Iterator, List, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ...parallel.plans.pipeline_plan import Pipeline
 from ...parallel.plans.plan import Plan, ResolvedPlan
 from ...parallel.plans.stages import balanced, spread_ranks
 from ...parallel.plans.strategies import data_parallel, one_weird_trick
-from ..task_graph.micro_batch_model import MicroBatchModel
+from ..task_graph.operator_tasks import OperatorTasks
 
 #: The number of micro-batches for each stage.
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -71,20 +71,22 @@ def can_be_pipelined(network: TracedNetwork) -> bool:
     return (is_mean_loss or is_loss(head)) and axis is not None and axis.rounds == 1
 
 
-def pipeline_starts(model_of: Callable[[int], MicroBatchModel], ranks: int, batch: int) -> List[PipelineStart]:
+def pipeline_starts(model: OperatorTasks, ranks: int, batch: int, pass_s: float = 0.0) -> List[PipelineStart]:
     """Return balanced pipelines, the fastest by its estimate first.
 
     Parameters
     ----------
-    model_of : callable
-        Returns the model of a network for a number of micro-batches.
+    model : OperatorTasks
+        The model of the network for the joint batch: a micro-batch of m is taken to need an m-th of the time.
     ranks : int
     batch : int
         The samples of the joint batch.
+    pass_s : float, optional
+        The seconds that a pass of a micro-batch takes in addition.
     """
     starts = [start for stages in range(2, ranks + 1) if ranks <= _MANY_RANKS or ranks % stages == 0
-              for micro_batches in sorted({stages * each for each in _MICRO_BATCHES}) if batch % micro_batches == 0
-              for start in _of_stages(model_of(micro_batches), stages, ranks)]
+              for start in _of_stages(model, stages, ranks, [
+                  count for count in sorted({stages * each for each in _MICRO_BATCHES}) if batch % count == 0], pass_s)]
     return sorted(starts, key=lambda start: start.estimate_s)
 
 
@@ -98,30 +100,25 @@ def _inside(largest: int) -> Iterator[Any]:
             yield ', megatron %d' % model, _TensorParallel(model)
 
 
-def _of_stages(micro_batch: MicroBatchModel, stages: int, ranks: int) -> Iterator[PipelineStart]:
-    """Yield the pipelines of a number of stages and micro-batches."""
-    graph, dimensions = micro_batch.network.graph, micro_batch.network.dimensions
+def _of_stages(model: OperatorTasks, stages: int, ranks: int, counts: List[int], pass_s: float
+               ) -> Iterator[PipelineStart]:
+    """Yield the pipelines of a number of stages, for some numbers of micro-batches."""
+    graph, dimensions = model.graph, model.dataflow.dimensions
     sizes = [len(members) for members in spread_ranks(stages, ranks)]
-    count = micro_batch.micro_batches
     for words, inside in _inside(max(sizes)):
         try:
-            resolved = {size: inside.resolve(graph, dimensions, size) for size in set(sizes)}
-        except InputError:  # no such layers, or heads that cannot be divided
-            continue
-        seconds = {size: _operator_seconds(micro_batch, resolved[size]) for size in resolved}
-        try:
+            seconds = {size: _operator_seconds(model, inside.resolve(graph, dimensions, size)) for size in set(sizes)}
             stage_of = balanced(graph, sizes, [seconds[size] for size in sizes])
-        except InputError:  # more stages than operators
-            return
-        longest = max(float(sum(seconds[size][number] for number, of in stage_of.items() if of == stage))
-                      for stage, size in enumerate(sizes))
-        plan = Pipeline(stages, count, 'eager-1f1b', inside).with_stages(stage_of)
-        yield PipelineStart('pipeline of %d stages, %d micro-batches%s' % (stages, count, words), plan,
-                            longest * (count + stages - 1))
+        except InputError:  # no such layers, heads that cannot be divided, or more stages than operators
+            continue
+        longest_s = max(sum(seconds[size][number] for number, of in stage_of.items() if of == stage)
+                        for stage, size in enumerate(sizes))
+        for count in counts:
+            yield PipelineStart('pipeline of %d stages, %d micro-batches%s' % (stages, count, words),
+                                Pipeline(stages, count, 'eager-1f1b', inside).with_stages(stage_of),
+                                (longest_s / count + 2 * pass_s) * (count + stages - 1))
 
 
-def _operator_seconds(micro_batch: MicroBatchModel, resolved: ResolvedPlan) -> Dict[int, float]:
-    """Return the seconds of the slowest shard of each operator for a micro-batch, forward and backward."""
-    return {number: float(np.max(micro_batch.model.seconds(number, split)))
-            for number, split in resolved.splits.items()}
-
+def _operator_seconds(model: OperatorTasks, resolved: ResolvedPlan) -> Dict[int, float]:
+    """Return the seconds of the slowest shard of each operator, forward and backward."""
+    return {number: float(np.max(model.seconds(number, split))) for number, split in resolved.splits.items()}

@@ -12,6 +12,7 @@ from lab.jobs import run_job
 
 from mxhybrid.planner.cluster.cluster_spec import Host, save
 from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.search.pipeline_starts import can_be_pipelined, pipeline_starts
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
@@ -20,11 +21,14 @@ from . import BODIES
 
 
 def plans_of(net, shapes, there):
-    """Return the plan of a search, and two random ones, as JSON."""
+    """Return the plan of a search, two random ones, and a pipeline, as JSON."""
     net.initialize(mx.init.Xavier())
     planner = Planner(net, shapes, there, Times())
     problem = PlanEvaluator(planner.model, planner._space)
     plans = {'found': planner.search(seconds=None, proposals=100).plan}
+    if can_be_pipelined(planner.network):
+        start = pipeline_starts(planner.model, there.ranks, shapes[0][0])[0]
+        plans['pipeline'] = planner.explicit(planner.splits(start.plan), stages=planner.stages(start.plan))
     for seed in (1, 2):
         decisions = random_decisions(planner._space, np.random.RandomState(seed).uniform(size=problem.operators))
         plans['random %d' % seed] = planner.explicit(problem.splits(decisions))
@@ -43,5 +47,5 @@ def test_transformers_train_by_plans_of_the_planner(tmp_path):
     assert len(re.findall("plan='auto': ", result.output)) == 2
     for rank in range(2):
         for name, distances in result.results[rank]['apart'].items():
-            assert set(distances) == {'found', 'random 1', 'random 2', 'auto'}, name
+            assert set(distances) == {'found', 'pipeline', 'random 1', 'random 2', 'auto'}, name
             assert max(distances.values()) < {'bert': 1e-5, 'gpt': 1e-10}[name], (name, distances)

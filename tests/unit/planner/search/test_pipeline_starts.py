@@ -35,7 +35,7 @@ def test_pipelines_are_for_networks_that_return_the_loss_of_each_sample(make, da
 
 
 def starts_of(planned, batch):
-    return pipeline_starts(lambda count: planned._micro_batch(count, False), planned.cluster.ranks, batch)
+    return pipeline_starts(planned._rough, planned.cluster.ranks, batch)
 
 
 def test_starts_have_all_numbers_of_stages_and_plans_inside():
