@@ -81,6 +81,13 @@ def of_diagonals():
                 nn.HybridLambda(lambda F, data: F.tanh(F.diag(data, axis1=1, axis2=2))))
     return net
 
+def of_losses():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(*[nn.Dense(64, in_units=64) for _ in range(4)],
+                nn.HybridLambda(lambda F, data: F.mean(data, axis=0, exclude=True)))
+    return net
+
 if __name__ == '__main__':
     raise AssertionError('a planner trains nothing')
 '''
@@ -223,6 +230,30 @@ def _read_all(terminal):
 def test_ends_when_nothing_is_gained(place):
     found = plan(place, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
     assert float(found.rpartition('proposals in ')[2].split()[0]) < 100
+
+
+def test_pipelines_are_predicted_and_exported(place):
+    on = ['--cluster', 'cluster.json', '--evaluate-only', '--import']
+    of = {'model': 'train.py:of_losses', 'inputs': 'data=8,64'}
+    pipeline = {'format': 'mxhybrid.parallel 2', 'plan': 'pipeline', 'stages': 4, 'micro_batches': 4}
+    (place / 'pipeline.json').write_text(json.dumps(pipeline))
+    first = plan(place, *on, 'pipeline.json', '--export', 'all.json', '--trace', 'step.json', '--taskgraph', 'plan.svg',
+                 **of)
+    assert 'pipeline of 4 stages, 4 micro-batches, 1f1b' in first and 'stage 3 on ranks 3: ' in first
+    assert json.loads((place / 'all.json').read_text())['pipeline']['micro_batches'] == 4
+    assert (place / 'plan.svg').exists() and 'add gradients of ' in (place / 'step.json').read_text()
+    assert step_of(plan(place, *on, 'all.json', **of)) == step_of(first)
+    (place / 'pipeline.json').write_text(json.dumps(dict(pipeline, micro_batches=3)))
+    wrong = plan(place, *on, 'pipeline.json', status=1, **of)
+    assert 'pipeline.json: plan: 3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2, 4' in wrong
+    wrong = plan(place, *on, 'all.json', '--no-pipelines', status=1, **of)
+    assert '--no-pipelines has no effect with --evaluate-only: leave it out' in wrong
+
+
+def test_sharded_updates_are_predicted(place):
+    on = ['--cluster', 'cluster.json', '--evaluate-only']
+    whole, divided = (plan(place, *on, *words) for words in ((), ('--shard-updates',)))
+    assert '% gathers of weights' in divided and '% gathers of weights' not in whole
 
 
 def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(place):
