@@ -356,7 +356,9 @@ class Planner:
         problem = PlanEvaluator(self._rough, self._space)
         pipelines, limits = self._best_pipelines(limits)
         start_plans = self.starts()
-        if start is not None:
+        if start is not None and self.stages(start) is not None:
+            pipelines['imported'] = start
+        elif start is not None:
             start_plans['imported'] = start
         plans = {name: (self.splits(plan), self.tables(plan), self._sums or plan.store.dense)
                  for name, plan in start_plans.items()}
@@ -407,12 +409,12 @@ class Planner:
                          plain, chain_result.front, chain_result)
 
 
-    def _best_pipelines(self, limits: SearchLimits) -> Tuple[Dict[str, Pipeline], SearchLimits]:
+    def _best_pipelines(self, limits: SearchLimits) -> Tuple[Dict[str, Plan], SearchLimits]:
         """Return the fastest balanced pipelines by name, and the limits of the search that remain.
 
         Their times are simulated in the order of their estimates.
         """
-        pipelines: Dict[str, Pipeline] = {}
+        pipelines: Dict[str, Plan] = {}
         if not self._pipelines or self.cluster.ranks == 1 or not can_be_pipelined(self.network):
             return pipelines, limits
         began, batch = time.monotonic(), self._shares.ranges[-1][1]
@@ -439,7 +441,7 @@ class Planner:
             limits = dataclasses.replace(limits, seconds=max(0.0, limits.seconds - (time.monotonic() - began)))
         return pipelines, limits
 
-    def _predicted_pipeline(self, plan: Pipeline, measure: bool) -> Prediction:
+    def _predicted_pipeline(self, plan: Plan, measure: bool) -> Prediction:
         resolved = self._resolved(plan)
         assert resolved.stages is not None
         return Prediction.of_pipeline(self._micro_batch(plan.micro_batches, measure), resolved.stages, resolved.splits,

@@ -245,7 +245,7 @@ def test_pipelines_are_predicted_and_exported(place):
     assert step_of(plan(place, *on, 'all.json', **of)) == step_of(first)
     (place / 'pipeline.json').write_text(json.dumps(dict(pipeline, micro_batches=3)))
     wrong = plan(place, *on, 'pipeline.json', status=1, **of)
-    assert 'pipeline.json: plan: 3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2, 4' in wrong
+    assert 'pipeline.json: plan: 3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2' in wrong
     wrong = plan(place, *on, 'all.json', '--no-pipelines', status=1, **of)
     assert '--no-pipelines has no effect with --evaluate-only: leave it out' in wrong
 

@@ -5,6 +5,7 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.stages import balanced
 from mxhybrid.planner.parallelize import with_own_labels
@@ -90,6 +91,16 @@ def test_a_search_without_pipelines_finds_none():
     found = planned_gpt(pipelines=False).search(seconds=None, proposals=50)
     assert found.plan.micro_batches == 1
     assert not [name for name in found.others if name.startswith('pipeline')]
+
+
+def test_a_pipeline_to_begin_with_is_compared():
+    planned = planned_gpt(pipelines=False)
+    plan = pipeline(4, 16, 'eager-1f1b')
+    found = planned.search(seconds=None, proposals=20, start=plan)
+    assert found.name == 'imported' and found.prediction.seconds == planned.predict(plan).seconds
+    assert planned.splits(found.plan) == planned.splits(plan) and planned.stages(found.plan) == planned.stages(plan)
+    slow = planned_gpt(cluster(4, rate=1e12), pipelines=False)
+    assert slow.search(seconds=None, proposals=20, start=pipeline(2, 2)).name != 'imported'
 
 
 def test_less_memory_takes_a_schedule_that_needs_less():
