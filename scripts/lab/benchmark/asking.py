@@ -9,31 +9,31 @@ from lab.launchers import REPOSITORY, SCRIPTS
 from lab.processes import JobFailed
 
 
-def ask(module: str, given: Any, seconds: float, check: Callable[[], None]) -> Any:
-    """The JSON that a module of this package prints last, of the JSON that it is given.
+def ask(module: str, question: Any, seconds: float, check: Callable[[], None]) -> Any:
+    """Run a module of this package with a question as JSON; return the JSON in its last line of output.
 
     Parameters
     ----------
     module : str
-        Its name in this package.
-    given : JSON
+        The name of the module in this package.
+    question : JSON
     seconds : float
-        That it may take.
+        Time limit.
     check : callable
         Raise the exception of a signal that came meanwhile.
 
     Raises
     ------
     JobFailed
-        One that fails, or takes too long.
+        The module fails, or takes too long.
     """
     environment = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]))
     try:
-        done = subprocess.run([sys.executable, '-m', 'lab.benchmark.' + module, json.dumps(given)], env=environment,
-                              stdout=subprocess.PIPE, timeout=seconds, universal_newlines=True)
+        finished = subprocess.run([sys.executable, '-m', 'lab.benchmark.' + module, json.dumps(question)],
+                                  env=environment, stdout=subprocess.PIPE, timeout=seconds, universal_newlines=True)
     except subprocess.TimeoutExpired as error:
         raise JobFailed('%s did not end within %g s' % (module, seconds)) from error
     check()
-    if done.returncode:
-        raise JobFailed('%s ended with status %d' % (module, done.returncode))
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    if finished.returncode:
+        raise JobFailed('%s ended with status %d' % (module, finished.returncode))
+    return json.loads(finished.stdout.strip().splitlines()[-1])

@@ -41,8 +41,8 @@ class Contender:
         self.unique = [{name: np.unique(ids) for name, ids in drawn.items()} for drawn in self.drawn]
         # The order of parameters in a model: tables that are looked up first, layers, tables that come last.
         self.parameters: List[Any] = list(workload.tables[:1]) + list(workload.dense) + list(workload.tables[1:])
-        self._dense = [(mx.nd.full(one.shape, dense_value(rank, index)), mx.nd.empty(one.shape))
-                       for index, one in enumerate(workload.dense)]
+        self._dense = [(mx.nd.full(parameter.shape, dense_value(rank, index)), mx.nd.empty(parameter.shape))
+                       for index, parameter in enumerate(workload.dense)]
 
     def start(self) -> None:
         """Join the other workers and initialise all parameters."""
@@ -123,8 +123,8 @@ class _Store(Contender):
         with self._phase('push'):
             self._push(batch)
         with self._phase('dense'):
-            for one in self.workload.dense:
-                self._weights[one.name].wait_to_read()
+            for parameter in self.workload.dense:
+                self._weights[parameter.name].wait_to_read()
 
     def _push(self, batch: int) -> None:
         """Hand over all gradients, in the order of the parameters."""
@@ -138,8 +138,8 @@ class _Store(Contender):
     def _push_rows(self, key: int, table: Table, batch: int) -> None:
         self.store.push(key, [self._gradients[batch][table.name]], priority=-key)
 
-    def _push_dense(self, key: int, one: Dense, gradient: Any) -> None:
-        self.store.pushpull(key, [gradient], out=[self._weights[one.name]], priority=-key)
+    def _push_dense(self, key: int, parameter: Dense, gradient: Any) -> None:
+        self.store.pushpull(key, [gradient], out=[self._weights[parameter.name]], priority=-key)
 
     def barrier(self) -> None:
         self.store._barrier()
@@ -188,7 +188,7 @@ class Hybrid(_Store):
         keys = [key for key, parameter in numbered if isinstance(parameter, Dense)]
         if keys:
             self.store.pushpull(keys, [[gradient] for gradient in dense],
-                                [[self._weights[one.name]] for one in self.workload.dense], -keys[0])
+                                [[self._weights[parameter.name]] for parameter in self.workload.dense], -keys[0])
         for key, parameter in numbered:
             if isinstance(parameter, Table):
                 self._push_rows(key, parameter, batch)
@@ -248,9 +248,10 @@ class _Horovod(Contender):
         self._tag.wait_to_read()
 
     def _verified(self, tables: Dict[str, np.ndarray]) -> Dict[str, Dict[str, Checksum]]:
-        found = {name: checksum(rows) for name, rows in tables.items()}
-        found.update({one.name: checksum(total.asnumpy()) for one, total in zip(self.workload.dense, self._sums)})
-        return {'step': found}
+        checksums = {name: checksum(rows) for name, rows in tables.items()}
+        checksums.update({parameter.name: checksum(total.asnumpy())
+                          for parameter, total in zip(self.workload.dense, self._sums)})
+        return {'step': checksums}
 
 
 class HorovodDense(_Horovod):
@@ -306,12 +307,12 @@ class HorovodGather(_Horovod):
         self.step(batch)
         tables = {}
         for name, (ids, rows) in self._gathered.items():
-            mine = self.unique[batch][name]
-            everyone = ids.asnumpy().astype(np.int64)
-            at = np.minimum(np.searchsorted(mine, everyone), len(mine) - 1)
-            wanted = mine[at] == everyone
-            tables[name] = np.zeros((len(mine), rows.shape[1]), np.float32)
-            np.add.at(tables[name], at[wanted], rows.asnumpy()[wanted])
+            own_ids = self.unique[batch][name]
+            gathered_ids = ids.asnumpy().astype(np.int64)
+            positions = np.minimum(np.searchsorted(own_ids, gathered_ids), len(own_ids) - 1)
+            is_own = own_ids[positions] == gathered_ids
+            tables[name] = np.zeros((len(own_ids), rows.shape[1]), np.float32)
+            np.add.at(tables[name], positions[is_own], rows.asnumpy()[is_own])
         return self._verified(tables)
 
 

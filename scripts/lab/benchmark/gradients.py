@@ -71,31 +71,32 @@ class Expected:
         columns = float((np.arange(table.width) % _COLUMNS).sum())
         return checksum(np.where(touched, values[at] * table.width + counts[at] * columns, 0.0))
 
-    def of_dense(self, one: Dense, index: int) -> Checksum:
-        """Checksum of a summed dense parameter."""
+    def of_dense(self, parameter: Dense, index: int) -> Checksum:
+        """Return the checksum of a summed dense parameter."""
         total = self._steps * sum(dense_value(rank, index) for rank in range(self._size))
-        rows, width = one.shape[0], one.elements // one.shape[0]
+        rows, width = parameter.shape[0], parameter.elements // parameter.shape[0]
         return checksum(np.full(rows, total * width))
 
 
-def differences(workload: Workload, expected: Expected, rank: int, batch: int, found: Dict[str, Checksum],
+def differences(workload: Workload, expected: Expected, rank: int, batch: int, actual: Dict[str, Checksum],
                 rounded: Sequence[Expected] = ()) -> List[str]:
-    """Sentences about parameters whose sums are not those expected.
+    """Return sentences about the parameters whose sums are not as expected.
 
-    All values are positive, so where a contender rounded some to float16 on their way, a checksum is off by at most
-    `FLOAT16` of the checksums of those, which `rounded` gives.
+    All values are positive. If a contender rounds some of them to float16 for transport, a checksum is off by at most
+    `FLOAT16` times the checksums of these values, which are in `rounded`.
     """
     ids = {name: np.unique(drawn) for name, drawn in workload.draw(batch, rank).items()}
 
     def checksums(sums: Expected) -> Dict[str, np.ndarray]:
         values = {table.name: sums.of_table(table, ids[table.name]) for table in workload.tables}
-        values.update({one.name: sums.of_dense(one, index) for index, one in enumerate(workload.dense)})
+        values.update({parameter.name: sums.of_dense(parameter, index)
+                       for index, parameter in enumerate(workload.dense)})
         return {name: np.array(value) for name, value in values.items()}
 
-    wanted = checksums(expected)
-    allowed = {name: _FLOAT32 * value for name, value in wanted.items()}
+    expected_checksums = checksums(expected)
+    allowed = {name: _FLOAT32 * value for name, value in expected_checksums.items()}
     for sums in rounded:
         for name, value in checksums(sums).items():
             allowed[name] = allowed[name] + FLOAT16 * value
-    return ['%s on worker %d: checksum %s, expected %s' % (name, rank, tuple(found[name]), tuple(value))
-            for name, value in wanted.items() if not (np.abs(found[name] - value) <= allowed[name]).all()]
+    return ['%s on worker %d: checksum %s, expected %s' % (name, rank, tuple(actual[name]), tuple(value))
+            for name, value in expected_checksums.items() if not (np.abs(actual[name] - value) <= allowed[name]).all()]

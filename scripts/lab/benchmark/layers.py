@@ -98,8 +98,8 @@ class Layers:
             with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
                 launching.start(job, 'hybrid', ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 job.wait()
-            given = {'workload': args.workload, 'batch': self.units(hosts), 'cluster': cluster}
-            return ask('layers_formula', given, _FORMULA_S, check)
+            question = {'workload': args.workload, 'batch': self.units(hosts), 'cluster': cluster}
+            return ask('layers_formula', question, _FORMULA_S, check)
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
         """Return the measured gains of plans beside the predicted ones, and forget them: other hosts are next."""

@@ -39,5 +39,5 @@ def communication(workload: str, batch: int, cluster: Cluster) -> Dict[str, Any]
 
 
 if __name__ == '__main__':
-    given = json.loads(sys.argv[1])
-    print(json.dumps(communication(given['workload'], given['batch'], load(given['cluster']))))
+    question = json.loads(sys.argv[1])
+    print(json.dumps(communication(question['workload'], question['batch'], load(question['cluster']))))

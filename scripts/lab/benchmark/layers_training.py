@@ -105,14 +105,14 @@ class Trained:
             net = mxhybrid.parallelize(net, plan_of(contender, self._size),
                                        [array.shape for array in arrays], batch_norm=batch_norm)
             mine = net.samples
-        self._net, self._given = net, [mx.nd.array(one[mine], dtype='float32') for one in arrays]
+        self._net, self._inputs = net, [mx.nd.array(array[mine], dtype='float32') for array in arrays]
         self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01},
                                       kvstore=None if contender == 'alone' else self._store)
 
     def step(self, batch: int) -> None:
         """Forward, backward and update."""
         with autograd.record():
-            self._loss = self._net(*self._given)
+            self._loss = self._net(*self._inputs)
         self._loss.backward()
         self._trainer.step(self._spec['batch'])
         self._loss.wait_to_read()

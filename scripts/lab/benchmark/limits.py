@@ -76,11 +76,11 @@ class Limited(Emulated):
             self._groups[host] = group
 
     def argv(self, host: int, argv: Sequence[str]) -> List[str]:
-        """The command line that runs a command on a host, within its limits."""
-        found = super().argv(host, argv)
+        """Return the command line that runs a command on a host, within its limits."""
+        command = super().argv(host, argv)
         # Outside of the host's namespace, in which /sys is another one.
         if self._groups[host] is not None:
-            found = ['sh', '-c', 'echo $$ > %s/cgroup.procs && exec "$@"' % self._groups[host], 'sh'] + found
+            command = ['sh', '-c', 'echo $$ > %s/cgroup.procs && exec "$@"' % self._groups[host], 'sh'] + command
         first = host * len(self._processors) // self._hosts
-        mine = self._processors[first:first + max(1, len(self._processors) // self._hosts)]
-        return ['taskset', '-c', ','.join(map(str, mine))] + found
+        own_processors = self._processors[first:first + max(1, len(self._processors) // self._hosts)]
+        return ['taskset', '-c', ','.join(map(str, own_processors))] + command

@@ -67,15 +67,15 @@ def _batches(count: int) -> List[Any]:
     from word_lm import LogUniformSampler
 
     sampler, chance = LogUniformSampler(VOCAB, SAMPLES, 1), np.random.RandomState(1)
-    made = []
+    batches = []
     for _ in range(count):
         # As frequencies of words do, chances fall with the rank.
         text = np.minimum(np.exp(chance.rand(WORDS + 1, COLUMNS) * np.log(VOCAB)).astype(np.int64), VOCAB) - 1
         labels = text[1:].reshape(-1)
         candidates, tries = sampler.draw()
-        made.append((text[:-1], labels, candidates,
-                     [nd.array(sampler.log_expected_count(ids, tries)) for ids in (labels, candidates)]))
-    return made
+        batches.append((text[:-1], labels, candidates,
+                        [nd.array(sampler.log_expected_count(ids, tries)) for ids in (labels, candidates)]))
+    return batches
 
 
 def compare(weights: str, other: Any, steps: int, blocks: int) -> Dict[str, Any]:
@@ -103,15 +103,16 @@ def compare(weights: str, other: Any, steps: int, blocks: int) -> Dict[str, Any]
 
 
 def run(args: argparse.Namespace) -> List[Dict[str, Any]]:
-    """Compare both kinds of weights, and print it; of `args`, `steps` are those of a block."""
+    """Compare both kinds of weights, and print the comparison; `args.steps` is the number of steps of a block."""
     sys.path[:0] = [str(SCRIPTS.parent), str(EXAMPLES)]
     import mxhybrid  # noqa: F401 (makes kvstore='hybrid' known)
 
     print('one process, %d blocks of %d steps of word_lm with each store in turn' % (BLOCKS * args.rounds, args.steps))
-    found = []
+    comparisons = []
     for weights, other in PAIRS:
-        found.append(compare(weights, other, args.steps, BLOCKS * args.rounds))
-        print('%(weights)s: hybrid' % found[-1] + ' %.2f ms, kvstore=%r %.2f ms a step: %.3f x (%.3f to %.3f)' % (
-            1e3 * found[-1]['hybrid_s'], other, 1e3 * found[-1]['other_s'], found[-1]['ratio'], found[-1]['low'],
-            found[-1]['high']), flush=True)
-    return found
+        comparison = compare(weights, other, args.steps, BLOCKS * args.rounds)
+        comparisons.append(comparison)
+        print('%(weights)s: hybrid' % comparison + ' %.2f ms, kvstore=%r %.2f ms a step: %.3f x (%.3f to %.3f)' % (
+            1e3 * comparison['hybrid_s'], other, 1e3 * comparison['other_s'], comparison['ratio'], comparison['low'],
+            comparison['high']), flush=True)
+    return comparisons

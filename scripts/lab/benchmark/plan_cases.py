@@ -85,19 +85,19 @@ class _Recommender(gluon.HybridBlock):
 
 
 def _common(ranks: int) -> Dict[str, Any]:
-    found = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick()}
+    plans = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick()}
     for model in range(2, ranks + 1):
         if ranks % model == 0:
-            found['model %d' % model] = parallel.grid(model=model, batch=ranks // model)
-    return found
+            plans['model %d' % model] = parallel.grid(model=model, batch=ranks // model)
+    return plans
 
 
 def _images(ranks: int) -> Dict[str, Any]:
-    found = _common(ranks)
+    plans = _common(ranks)
     for domain in range(2, ranks + 1):
         if ranks % domain == 0:
-            found['height %d' % domain] = parallel.grid(domain=(domain,), batch=ranks // domain)
-    return found
+            plans['height %d' % domain] = parallel.grid(domain=(domain,), batch=ranks // domain)
+    return plans
 
 
 def _placed(ranks: int) -> Dict[str, Any]:
@@ -106,33 +106,33 @@ def _placed(ranks: int) -> Dict[str, Any]:
 
 
 def _recurrent(ranks: int) -> Dict[str, Any]:
-    found = _common(ranks)
-    found['vocabulary'] = parallel.layers({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
+    plans = _common(ranks)
+    plans['vocabulary'] = parallel.layers({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
                                            '*pick*': {'addends': ranks}})
-    found['placed'] = parallel.layers({'*lstm*': {'ranks': [0], 'samples': 1}})
-    return found
+    plans['placed'] = parallel.layers({'*lstm*': {'ranks': [0], 'samples': 1}})
+    return plans
 
 
 def _attention(ranks: int) -> Dict[str, Any]:
     """Return some plans of a Transformer, of which one has all on one rank."""
-    found = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick(),
+    plans = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick(),
              'megatron': parallel.megatron(ranks),
              'alone': parallel.layers({'*': {'ranks': [0], 'samples': 1}}),
              'vocabulary': parallel.layers({'dense0_fwd': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
                                             '*pick*': {'addends': ranks}, 'embedding0_fwd': {'addends': ranks}})}
     if ranks % 2 == 0:
-        found['megatron 2'] = parallel.megatron(2, ranks // 2)
-        found['pipeline 2'] = parallel.pipeline(2, 8, inside=parallel.megatron(ranks // 2))
-    found['pipeline'] = parallel.pipeline(ranks, 8, 'eager-1f1b')
-    return found
+        plans['megatron 2'] = parallel.megatron(2, ranks // 2)
+        plans['pipeline 2'] = parallel.pipeline(2, 8, inside=parallel.megatron(ranks // 2))
+    plans['pipeline'] = parallel.pipeline(ranks, 8, 'eager-1f1b')
+    return plans
 
 
 def _dense(ranks: int) -> Dict[str, Any]:
-    found = _common(ranks)
-    found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
+    plans = _common(ranks)
+    plans['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
     # If a plan does not mention a table, the store measures both routes in the first steps.
     table = StorePlan({'embedding0_weight': TablePlan('servers')})
-    return {name: plan.with_store(table) for name, plan in found.items()}
+    return {name: plan.with_store(table) for name, plan in plans.items()}
 
 
 PLAN_CASES: Dict[str, PlanCase] = {

@@ -73,8 +73,9 @@ def main() -> None:
     planner = Planner(net, shapes_of(case, there.ranks), there, OperatorProfiler(spec['profiles']), 0,
                       list(case.types), 1)
     if 'seconds' in spec:
-        found = planner.search(spec['seconds'])
-        print(json.dumps({'plan': found.plan.as_json(), 'name': found.name, 'seconds': found.prediction.seconds}))
+        search_result = planner.search(spec['seconds'])
+        print(json.dumps({'plan': search_result.plan.as_json(), 'name': search_result.name,
+                          'seconds': search_result.prediction.seconds}))
         return
     print(json.dumps({name: planner.predict(from_json(plan)).seconds for name, plan in spec['plans'].items()}))
 

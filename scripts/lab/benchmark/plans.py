@@ -77,13 +77,13 @@ class Plans:
                 self._job(place, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
                 if not case.plans:
-                    found = self._planner(dict(spec, seconds=_SEARCH_S))
-                    case.found = found['name']
+                    search_result = self._planner(dict(spec, seconds=_SEARCH_S))
+                    case.found = search_result['name']
                     # By itself, since the cluster is calibrated anew in each round.
                     case.plans = {**self._planner_plans(name, hosts * args.workers),
-                                  _FOUND: dict(found['plan'], cluster=None)}
+                                  _FOUND: dict(search_result['plan'], cluster=None)}
                 predicted, measured = self._planner(dict(spec, plans=case.plans)), {}
-                for plan in [_ANCHOR] + [one for one in case.plans if one != _ANCHOR] + [_AGAIN]:
+                for plan in [_ANCHOR] + [other for other in case.plans if other != _ANCHOR] + [_AGAIN]:
                     measured[plan] = self._job(place, hosts, launching.WORKER, {
                         'workload': NAME, 'case': name, 'contender': 'hybrid',
                         'plan': case.plans[_ANCHOR if plan == _AGAIN else plan], 'hosts': hosts,
@@ -107,8 +107,8 @@ class Plans:
         args = self._args
         with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env),
                           self._signals.check) as job:
-            given = dict(spec, directory=str(job.directory))
-            launching.start(job, 'hybrid', list(argv), launching.worker_environment(given))
+            worker_spec = dict(spec, directory=str(job.directory))
+            launching.start(job, 'hybrid', list(argv), launching.worker_environment(worker_spec))
             job.wait()
             if not spec:
                 return 0.0
@@ -137,9 +137,9 @@ class _Case:
 
     def figures(self) -> Dict[str, Any]:
         """Medians of the rounds that count."""
-        counted = [one for one in self._rounds if abs(one['moved']) <= _ANCHOR_MOVED] or self._rounds
+        counted = [run_round for run_round in self._rounds if abs(run_round['moved']) <= _ANCHOR_MOVED] or self._rounds
         return {'case': self._name, 'found': self.found, 'rounds': self._rounds, 'counted': len(counted),
-                **{what: {name: median(one[what][name] for one in counted) for name in self.plans}
+                **{what: {name: median(run_round[what][name] for run_round in counted) for name in self.plans}
                    for what in ('predicted', 'measured')}}
 
 
@@ -151,11 +151,11 @@ def error_of(run: Dict[str, Any], name: str) -> float:
 def tau_of(run: Dict[str, Any]) -> Optional[float]:
     """Kendall's tau between predicted and measured times, over pairs that differ in measured ones."""
     agreed = differing = 0
-    for one, other in itertools.combinations(run['measured'], 2):
-        a, b = run['measured'][one], run['measured'][other]
+    for plan, other in itertools.combinations(run['measured'], 2):
+        a, b = run['measured'][plan], run['measured'][other]
         if max(a, b) / min(a, b) - 1 > _TIE:
             differing += 1
-            agreed += 1 if (a < b) == (run['predicted'][one] < run['predicted'][other]) else -1
+            agreed += 1 if (a < b) == (run['predicted'][plan] < run['predicted'][other]) else -1
     return agreed / differing if differing else None
 
 
@@ -163,7 +163,7 @@ def table(run: Dict[str, Any]) -> str:
     """Return a line for each plan of a network on a cluster, the fastest first."""
     lines = [['plan', 'predicted s', 'measured s', 'error']]
     lines += [[name, '%.4f' % run['predicted'][name], '%.4f' % run['measured'][name], '%+.1f %%' % (
-        100 * error_of(run, name))] for name in sorted(run['measured'], key=lambda one: run['measured'][one])]
+        100 * error_of(run, name))] for name in sorted(run['measured'], key=run['measured'].get)]
     tau = tau_of(run)
     network = 'no network' if run['mbit'] is None else '%g Mbit/s' % run['mbit']
     return '\n%s on %d hosts x %d workers, %s; %d of %d rounds count; %s is from %s; tau %s\n%s' % (

@@ -66,15 +66,15 @@ def _draw_predictions(runs: List[Dict[str, Any]], file: str) -> None:
 
 def _bars(axes: Any, run: Dict[str, Any], name: str, scale: float, label: str, spread: bool = False) -> None:
     names = [contender for contender, figures in run['contenders'].items() if figures[name] is not None]
-    for place, contender in enumerate(names):
+    for position, contender in enumerate(names):
         figures = run['contenders'][contender]
         height = figures[name] / scale
-        axes.bar(place, height, color=_COLOURS.get(contender))
+        axes.bar(position, height, color=_COLOURS.get(contender))
         top = height
         if spread and figures['fastest_s'] is not None:
             low, top = min(height, figures['fastest_s']), max(height, figures['slowest_s'])
-            axes.errorbar(place, height, [[height - low], [top - height]], color='black', capsize=4)
-        axes.annotate('%.3g' % height, (place, top), ha='center', va='bottom')
+            axes.errorbar(position, height, [[height - low], [top - height]], color='black', capsize=4)
+        axes.annotate('%.3g' % height, (position, top), ha='center', va='bottom')
     if run['bound'] and run['bound'][name]:
         axes.axhline(run['bound'][name] / scale, color=_BOUND, linestyle='--', label='lower bound')
         axes.legend()

@@ -55,14 +55,15 @@ def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
     units : int
         Words, images or samples that all workers handle in a step.
     """
-    every_step = [seconds for one in rounds for seconds in one['steps_s']]
-    step_s = median(one['step_s'] for one in rounds)
+    every_step = [seconds for round_figures in rounds for seconds in round_figures['steps_s']]
+    step_s = median(round_figures['step_s'] for round_figures in rounds)
     figures: Dict[str, Any] = {'step_s': step_s, 'fastest_s': min(every_step, default=None),
                                'slowest_s': max(every_step, default=None), 'per_s': units / step_s}
     for name in ('sent', 'received', 'cpu_s', 'busy_s'):
-        values = [one[name] for one in rounds]
+        values = [round_figures[name] for round_figures in rounds]
         figures[name] = None if None in values else median(values)
-    figures['phases'] = {name: median(one['phases'][name] for one in rounds) for name in rounds[0]['phases']}
+    figures['phases'] = {name: median(round_figures['phases'][name] for round_figures in rounds)
+                         for name in rounds[0]['phases']}
     figures['rounds'] = rounds
     return figures
 

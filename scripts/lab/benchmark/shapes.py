@@ -40,20 +40,20 @@ def inception_v3(classes: int = 1000) -> List[Shape]:
         """1x3 and 3x1 side by side."""
         return chain(channels, (384, (1, 3))) + chain(channels, (384, (3, 1)))
 
-    one, three, five = (1, 1), (3, 3), (5, 5)
-    channels = chain(3, (32, three), (32, three), (64, three), (80, one), (192, three))
+    point, three, five = (1, 1), (3, 3), (5, 5)
+    channels = chain(3, (32, three), (32, three), (64, three), (80, point), (192, three))
     for pool in (32, 64, 64):
-        channels = (chain(channels, (64, one)) + chain(channels, (48, one), (64, five))
-                    + chain(channels, (64, one), (96, three), (96, three)) + chain(channels, (pool, one)))
-    channels += chain(channels, (384, three)) + chain(channels, (64, one), (96, three), (96, three))
+        channels = (chain(channels, (64, point)) + chain(channels, (48, point), (64, five))
+                    + chain(channels, (64, point), (96, three), (96, three)) + chain(channels, (pool, point)))
+    channels += chain(channels, (384, three)) + chain(channels, (64, point), (96, three), (96, three))
     for width in (128, 160, 160, 192):
         row, column = (1, 7), (7, 1)
-        channels = (chain(channels, (192, one)) + chain(channels, (width, one), (width, row), (192, column))
-                    + chain(channels, (width, one), (width, column), (width, row), (width, column), (192, row))
-                    + chain(channels, (192, one)))
-    channels += (chain(channels, (192, one), (320, three))
-                 + chain(channels, (192, one), (192, (1, 7)), (192, (7, 1)), (192, three)))
+        channels = (chain(channels, (192, point)) + chain(channels, (width, point), (width, row), (192, column))
+                    + chain(channels, (width, point), (width, column), (width, row), (width, column), (192, row))
+                    + chain(channels, (192, point)))
+    channels += (chain(channels, (192, point), (320, three))
+                 + chain(channels, (192, point), (192, (1, 7)), (192, (7, 1)), (192, three)))
     for _ in range(2):
-        channels = (chain(channels, (320, one)) + fork(chain(channels, (384, one)))
-                    + fork(chain(channels, (448, one), (384, three))) + chain(channels, (192, one)))
+        channels = (chain(channels, (320, point)) + fork(chain(channels, (384, point)))
+                    + fork(chain(channels, (448, point), (384, three))) + chain(channels, (192, point)))
     return shapes + [(classes, channels), (classes,)]

@@ -35,9 +35,9 @@ class TorchSharded:
         dist.init_process_group('gloo', rank=self.rank, world_size=self.size)
         self._shards = {table.name: torch.zeros(-(-table.rows // self.size), table.width)
                         for table in self.workload.tables}
-        self._dense = [torch.full(one.shape, dense_value(self.rank, index))
-                       for index, one in enumerate(self.workload.dense)]
-        self._weights = [torch.zeros(one.shape) for one in self.workload.dense]
+        self._dense = [torch.full(parameter.shape, dense_value(self.rank, index))
+                       for index, parameter in enumerate(self.workload.dense)]
+        self._weights = [torch.zeros(parameter.shape) for parameter in self.workload.dense]
         self._lookups: List[Dict[str, Tuple[Any, Any, List[int], Any]]] = [{} for _ in range(BATCHES)]
         self.unique: List[Dict[str, np.ndarray]] = [{} for _ in range(BATCHES)]
         for batch in range(BATCHES):
@@ -55,16 +55,16 @@ class TorchSharded:
                                       torch.from_numpy(row_pattern(self.rank, len(ids), width)))
 
     def _pull(self, batch: int) -> Dict[str, Tuple[Any, Any, List[int]]]:
-        """Look rows up; returns by table the rows, and which rows others asked of this worker."""
+        """Look rows up; return by table the rows, and the rows that other workers requested from this worker."""
         pulled = {}
         for table in self.workload.tables:
-            wanted, _, counts, _ = self._lookups[batch][table.name]
+            row_ids, _, counts, _ = self._lookups[batch][table.name]
             asked_counts = torch.empty(self.size, dtype=torch.int64)
             dist.all_to_all_single(asked_counts, torch.tensor(counts))
             asked_splits = asked_counts.tolist()
             asked = torch.empty(sum(asked_splits), dtype=torch.int64)
-            dist.all_to_all_single(asked, wanted, asked_splits, counts)
-            rows = torch.empty(len(wanted), table.width)
+            dist.all_to_all_single(asked, row_ids, asked_splits, counts)
+            rows = torch.empty(len(row_ids), table.width)
             dist.all_to_all_single(rows, self._shards[table.name][asked], counts, asked_splits)
             pulled[table.name] = (rows, asked, asked_splits)
         return pulled
@@ -120,5 +120,6 @@ class TorchSharded:
             in_order = np.empty(rows.shape, np.float32)
             in_order[self._lookups[batch][name][1]] = rows.numpy()
             values[name] = in_order
-        values.update({one.name: weight.numpy().copy() for one, weight in zip(self.workload.dense, self._weights)})
+        values.update({parameter.name: weight.numpy().copy()
+                       for parameter, weight in zip(self.workload.dense, self._weights)})
         return values

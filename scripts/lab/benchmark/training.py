@@ -104,7 +104,7 @@ def read(outputs: List[str]) -> Any:
         They printed no such thing.
     """
     text = '\n'.join(outputs)
-    speeds = [float(found.replace(',', '')) for found in re.findall(r'([\d,]+) words/s', text)]
+    speeds = [float(speed.replace(',', '')) for speed in re.findall(r'([\d,]+) words/s', text)]
     final = re.findall(r'final test perplexity ([\d.]+)', text)
     if not speeds or not final:
         raise JobFailed('examples/word_lm.py printed neither words/s nor a perplexity:\n%s' % text[-2000:])

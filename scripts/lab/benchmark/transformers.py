@@ -26,10 +26,10 @@ class _BertLayer(gluon.HybridBlock):
                        query_bias: Any, key_bias: Any, value_bias: Any) -> Any:
         """Return the data of the next layer."""
         heads = self._heads
-        weight = F.concat(*[F.reshape(one, shape=(heads, -1, 0), reverse=True)
-                            for one in (query_weight, key_weight, value_weight)], dim=-2)
-        bias = F.stack(*[F.reshape(one, shape=(heads, -1), reverse=True)
-                         for one in (query_bias, key_bias, value_bias)], axis=1)
+        weight = F.concat(*[F.reshape(array, shape=(heads, -1, 0), reverse=True)
+                            for array in (query_weight, key_weight, value_weight)], dim=-2)
+        bias = F.stack(*[F.reshape(array, shape=(heads, -1), reverse=True)
+                         for array in (query_bias, key_bias, value_bias)], axis=1)
         projected = F.FullyConnected(data, F.reshape(weight, shape=(-1, 0), reverse=True), F.reshape(bias, shape=(-1,)),
                                      num_hidden=3 * self._units, flatten=False)
         scores = F.contrib.interleaved_matmul_selfatt_qk(projected, heads=heads)

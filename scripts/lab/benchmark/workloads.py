@@ -104,8 +104,8 @@ class Workload:
             raise ValueError('--width-scale %g is not above 0 and at most 1' % width)
         return replace(
             self, tables=tuple(replace(table, width=max(1, round(table.width * width))) for table in self.tables),
-            dense=tuple(replace(one, shape=(max(1, round(one.shape[0] * width)),) + one.shape[1:])
-                        for one in self.dense))
+            dense=tuple(replace(parameter, shape=(max(1, round(parameter.shape[0] * width)),) + parameter.shape[1:])
+                        for parameter in self.dense))
 
     def shrunk(self, factor: int) -> 'Workload':
         """A `factor` times smaller relative for tests: fewer rows, fewer ids, fewer dense parameters."""
@@ -116,14 +116,14 @@ class Workload:
         tables = tuple(replace(table, rows=max(8, table.rows // factor), zipf=max(1, table.zipf // factor),
                                candidates=min(table.candidates // factor, max(8, table.rows // factor) // 2))
                        for table in self.tables)
-        dense = tuple(replace(one, shape=(max(1, one.shape[0] // factor),) + one.shape[1:])
-                      for one in self.dense[::max(1, len(self.dense) // 8)])
+        dense = tuple(replace(parameter, shape=(max(1, parameter.shape[0] // factor),) + parameter.shape[1:])
+                      for parameter in self.dense[::max(1, len(self.dense) // 8)])
         return replace(self, tables=tables, dense=dense, units=max(1, self.units // factor))
 
     @property
     def dense_bytes(self) -> int:
         """Bytes of all dense parameters."""
-        return _FLOAT_BYTES * sum(one.elements for one in self.dense)
+        return _FLOAT_BYTES * sum(parameter.elements for parameter in self.dense)
 
     @property
     def table_bytes(self) -> int:
