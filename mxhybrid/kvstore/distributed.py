@@ -11,6 +11,7 @@ from ..base.log import get_logger
 from ..base.settings import Settings, TablePlan, variable
 from ..comm.float16 import safe_magnitude
 from ..job.job import Job
+from ..lane.row_store import FirstValues
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
@@ -19,6 +20,9 @@ from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
+from ..servers.dynamic_shard import StoreOptions
+from ..servers.dynamic_table import DynamicTable, create_dynamic_table
+from ..servers.lifecycle import retire_named
 from ..servers.row_wise_check import check_row_wise
 from . import states_file
 from .counted_names import without_counters
@@ -261,6 +265,25 @@ class Distributed:
     def stop_serving(self, key: Any) -> None:
         """End :meth:`serve` without the values of the servers."""
         self._put(self.routes[key].give_up())
+
+    # -- dynamic tables ----------------------------------------------------------------------------------------------
+
+    def open_dynamic_table(self, key: int, name: str, width: int, dtype: Any, first_values: FirstValues,
+                           options: Mapping[str, Any], former: Any = None) -> DynamicTable:
+        """Create a dynamic table without rows in place of the table `former`, None for none.
+
+        All workers give the same arguments.
+        """
+        self.note_call('creation of %s' % name)
+        if former is not None:
+            retire_named(self._servers, [former.name])
+        partitions = self._settings.partitions_for(name) or self._servers.num_servers
+        return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
+                                    StoreOptions(**options), self._settings.halves, self._settings.batch_rows)
+
+    def note_call(self, call: str) -> None:
+        """Count a collective call of a Trainer's hooks."""
+        self._lifeline.count_call(call)
 
     # -- sharded updates -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A dynamic table whose rows are in this process: the table of a job of one process, and first values without a job."""
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from ..servers.optimized_table import OptimizedTable
 class LocalTable(OptimizedTable):
     """A table with the calls of a dynamic table on the servers; `options` are those of its rows' store."""
 
-    #: The number of partitions, and the numbers of the servers that hold them.
-    partitions, servers = 1, ()
+    #: The number of partitions.
+    partitions = 1
     #: Bytes of a row that travels.
     row_bytes = 0
 
@@ -37,9 +37,9 @@ class LocalTable(OptimizedTable):
         """Write the rows of `keys` to `result`."""
         result[:] = self._store.read(keys)
 
-    def pull_later(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
-        """Return a function that writes the rows of `keys` to `result`."""
-        return lambda: self.pull(keys, result)
+    def deliver(self, keys: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
+        """Write the rows of `keys` to `rows`, the memory of `array`."""
+        self.pull(keys, rows)
 
     def prefetch(self, keys: np.ndarray) -> None:
         """Do nothing: the rows are here."""

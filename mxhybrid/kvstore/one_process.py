@@ -147,6 +147,9 @@ class OneProcess:
         """Return which flags are true on any worker."""
         return flags
 
+    def note_call(self, call: str) -> None:
+        """Do nothing: collective calls are not counted."""
+
     def call_count(self, call: str) -> int:
         """Return 0: collective calls are not counted."""
         return 0

@@ -52,16 +52,19 @@ def route_table(job: Any, routes: List[Any], network: Network, network_steps: in
 
 
 def dynamic_tables_table(tables: List[Tuple[Any, Mapping[str, int]]]) -> str:
-    """Return the lines of a table of dynamic tables, of pairs of a table and its statistics; '' without tables."""
+    """Return the lines of a table of dynamic tables, of pairs of a table and its statistics; '' without tables.
+
+    Statistics are {} on workers that cannot ask the servers.
+    """
     rows = []
     for table, statistics in tables:
         param, traffic = table.param, table.traffic
         steps = max(1, traffic.steps)
-        rows.append([table.name, 'any' if param.rows is None else str(param.rows), str(param.width),
-                     str(statistics['rows']), size_text(statistics['memory_bytes'] + statistics['file_bytes']),
-                     str(statistics['admitted']), str(statistics['waiting']), str(statistics['expired']),
-                     str(param.table.partitions), '%.0f' % (traffic.rows / steps), size_text(traffic.pushed / steps),
-                     size_text(traffic.pulled / steps)])
+        size = size_text(statistics['memory_bytes'] + statistics['file_bytes']) if statistics else '-'
+        counts = [str(statistics[name]) if statistics else '-' for name in ('rows', 'admitted', 'waiting', 'expired')]
+        rows.append([table.name, 'any' if param.rows is None else str(param.rows), str(param.width), counts[0], size,
+                     *counts[1:], str(param.table.partitions), '%.0f' % (traffic.rows / steps),
+                     size_text(traffic.pushed / steps), size_text(traffic.pulled / steps)])
     head = ['dynamic table', 'keys', 'width', 'rows so far', 'bytes', 'admitted', 'waiting', 'expired', 'partitions',
             'rows/step', 'pushed/step', 'pulled/step']
     return aligned(head, rows) if rows else ''

@@ -4,7 +4,7 @@ Its rows are on the servers, or in this process if there is no job, and the Bloc
 key.  The parameter has an entry in ``collect_params()``, multipliers, a `grad_req`, an initializer and devices as any
 other one.  Calls of ``gluon.Parameter`` that need an array of its shape are refused, with another way to do it.
 """
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional
 
 import mxnet as mx
 import numpy as np
@@ -26,16 +26,14 @@ _MAX_ROWS = (1 << 63) - 1
 
 
 class RowRequest(NamedTuple):
-    """A request of distinct rows of a table, `keys`: `wait` returns when they are in `rows`."""
+    """A request of distinct rows of a table, `keys`, which the engine writes to `rows`, an array on the host."""
 
     param: 'TableParameter'
     keys: np.ndarray
-    rows: np.ndarray
-    wait: Callable[[], None]
+    rows: Any
 
     def array(self, context: Any) -> Any:
-        """Return the rows on a device, of shape (keys, width), once they are there; a backward pass finds them."""
-        self.wait()
+        """Return the rows on a device, of shape (keys, width); a backward pass finds them."""
         return self.param.looked_up(self.keys, self.rows, context)
 
 
@@ -86,7 +84,7 @@ class TableParameter(Parameter):
             self.name, 'any number of' if self.rows is None else self.rows, self.width, self.dtype)
 
     def __getstate__(self) -> Dict[str, Any]:
-        if self._table is not None and self._table.statistics()['rows']:
+        if self._has_rows():
             self._refuse('a copy', 'has rows that were trained, which a copy would not share',
                          'Save them with mxhybrid.checkpoint.save, or copy and pickle the net before it is trained')
         return dict(self.__dict__, _trainer=None, _table=None, _store=None, _lookups=PendingLookups())
@@ -115,8 +113,7 @@ class TableParameter(Parameter):
 
     def _begin(self, first_values: FirstValues) -> None:
         """Begin without rows; the table on the servers, if there is one, is left to its store."""
-        self._first_values = first_values
-        self._table = self._store = None
+        self._first_values, self._table, self._store = first_values, None, None
         self._lookups.clear()
 
     @property
@@ -130,7 +127,7 @@ class TableParameter(Parameter):
     def take_first_values(self, first_values: FirstValues) -> None:
         """Begin with the first values of another worker, unless they are those of this worker."""
         if self.first_values != first_values:
-            self._begin(first_values)
+            self._first_values, self._table, self._store = first_values, None, None
 
     @property
     def table(self) -> Any:
@@ -144,20 +141,26 @@ class TableParameter(Parameter):
         """True if the rows are on the servers."""
         return self._store is not None
 
+    def _has_rows(self) -> bool:
+        """Return whether there are rows, or may be some on the servers."""
+        return self.is_served or self._table is not None and bool(self._table.statistics()['rows'])
+
     def serve(self, table: Any, store: Any) -> None:
         """Use a table on the servers, which lives at least as long as `store`, from now on."""
         self._table, self._store = table, store
 
     def request(self, keys: np.ndarray) -> RowRequest:
         """Request the rows of keys, int64, sorted and unique."""
-        rows = np.empty((len(keys), self.width), self.dtype)
+        memory = np.empty((len(keys), self.width), self.dtype)
+        rows = mx.nd.from_numpy(memory.view(), zero_copy=True)
         self.traffic.add(steps=0, pulled=len(keys) * self.table.row_bytes)
-        return RowRequest(self, keys, rows, self.table.pull_later(keys, rows))
+        self.table.deliver(keys, rows, memory)
+        return RowRequest(self, keys, rows)
 
-    def looked_up(self, keys: np.ndarray, rows: np.ndarray, context: Any) -> Any:
-        """Return rows as an array on a device, and note it for the next step if autograd records."""
+    def looked_up(self, keys: np.ndarray, rows: Any, context: Any) -> Any:
+        """Return rows on a device, and note them for the next step if autograd records."""
         with mx.autograd.pause():
-            array = mx.nd.from_numpy(rows, zero_copy=True).as_in_context(context)
+            array = rows.as_in_context(context)
         if mx.autograd.is_recording() and self.grad_req != 'null':
             self._lookups.record(keys, array, self.grad_req)
         return array
@@ -204,7 +207,7 @@ class TableParameter(Parameter):
     def cast(self, dtype: Any) -> None:
         """Change the type of the rows, before there are any; InputError if there are rows."""
         changed = _dtype(self.name, dtype)
-        if changed != self._dtype and (self.is_served or self._table is not None and self._table.statistics()['rows']):
+        if changed != self._dtype and self._has_rows():
             self._refuse('cast to %s' % changed, 'has rows of type %s' % self._dtype,
                          'Cast the net before its first step, or cast what its Block returns')
         if changed != self._dtype:

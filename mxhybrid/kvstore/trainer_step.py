@@ -133,6 +133,7 @@ class TrainerHooks:
             if self._trainer._update_on_kvstore or store.distributed:
                 self._exchanged = True
                 skipped_keys = self.consistency.begin(*self._call or (None, False))
+                self.tables.reopen(store)
             self._overflow = skipped_keys is None
             if skipped_keys is not None:
                 self._send(store, [(key, param) for key, param in trained_params(self._trainer)

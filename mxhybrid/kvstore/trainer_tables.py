@@ -23,7 +23,7 @@ from ..base.errors import InputError
 from ..lane.row_store import FirstValues
 from ..native.arrays import host_view
 from ..native.optimizer_state import count_update, rates_of, update_count
-from ..native.trainers import params_of, trainer_of
+from ..native.trainers import params_of, store_of, trainer_of
 from ..servers.kernel_rules import check_kernel
 from .counted_names import without_counters
 from .table_parameter import TableParameter
@@ -40,6 +40,10 @@ class TableTraffic:
     def __init__(self, key: int, param: TableParameter):
         self.key, self.name, self.param = key, param.name, param
         self.traffic = param.traffic
+        #: The name on worker 0, which counts for settings and names on the servers.
+        self.name_of_all = param.name
+        #: The table on the servers, until the parameter is initialised anew and a step has made another one.
+        self.served: Any = None
 
 
 class TrainerTables:
@@ -68,10 +72,11 @@ class TrainerTables:
     # -- agreement -----------------------------------------------------------------------------------------------
 
     def descriptions(self) -> List[List[Any]]:
-        """Return name, properties and first values of each table, as JSON."""
+        """Return name, properties, first values, and the name on this worker, of each table, as JSON."""
         names = without_counters([param.name for param in self.params])
         return [[name, {'rows': param.rows, 'width': param.width, 'dtype': param.dtype, 'grad_req': param.grad_req,
-                        **param.options}, list(param.first_values)] for name, param in zip(names, self.params)]
+                        **param.options}, list(param.first_values), param.name]
+                for name, param in zip(names, self.params)]
 
     def agree(self, everyone: List[List[List[Any]]]) -> None:
         """Compare the descriptions of all workers, by rank, and take worker 0's first values.
@@ -80,8 +85,9 @@ class TrainerTables:
         """
         for rank, descriptions in enumerate(everyone):
             _compare(everyone[0], descriptions, rank)
-        for param, (_, _, first_values) in zip(self.params, everyone[0]):
-            param.take_first_values(FirstValues(*first_values))
+        for table, (_, _, first_values, name) in zip(self._tables, everyone[0]):
+            table.param.take_first_values(FirstValues(*first_values))
+            table.name_of_all = name
         self._agreed = [param.initialisations for param in self.params]
 
     @property
@@ -110,15 +116,36 @@ class TrainerTables:
         """Let a store hold the rows (collective): on the servers, or in this process if there are none."""
         if not self:
             return
-        if store.distributed:
-            raise InputError('%s: dynamic tables work in one process only, so far' % self.params[0].name)
         self.register()
+        if store.distributed:
+            self.agree(store.backend.allgather_json(self.descriptions(), 'dynamic_tables'))
         for table in self._tables:
             param = table.param
             if trainer_of(param) is not self._trainer:
                 self._refuse_taken(param)
-            param.table.forget_optimizer()
+            if not store.distributed or param.is_served:
+                param.table.forget_optimizer()  # of a former Trainer
+                table.served = param.table if param.is_served else None
+            else:
+                self._serve(table, store)
         store.show_tables(self.report)
+
+    def reopen(self, store: Any) -> None:
+        """Begin anew with tables that all workers have initialised since the store was made (collective)."""
+        if not store.distributed or not self.initialised_anew:
+            return
+        anew = [param.initialisations != agreed for param, agreed in zip(self.params, self._agreed)]
+        self.agree(store.backend.allgather_json(self.descriptions(), 'dynamic_tables'))
+        for table, is_new in zip(self._tables, anew):
+            if is_new:
+                self._serve(table, store)
+
+    def _serve(self, table: TableTraffic, store: Any) -> None:
+        """Create a table on the servers (collective)."""
+        param = table.param
+        table.served = store.backend.open_dynamic_table(table.key, table.name_of_all, param.width, param.dtype,
+                                                        param.first_values, param.options, table.served)
+        param.serve(table.served, store)
 
     def check(self, optimizer: Any) -> None:
         """Refuse an optimizer that cannot update the tables, before anything of a step is sent."""
@@ -151,6 +178,7 @@ class TrainerTables:
             gradient = param.take_gradient()
             if gradient is None:
                 gradient = np.empty(0, np.int64), np.empty((0, param.width), param.dtype)
+            store.backend.note_call('push of %s' % table.name_of_all)
             with store.meter.call('push', table):
                 param.table.set_optimizer(optimizer, *rates_of(optimizer, key), count)
                 param.table.push(*gradient, priority=-key)
@@ -170,8 +198,9 @@ class TrainerTables:
     # -- for the report ------------------------------------------------------------------------------------------
 
     def report(self) -> List[Tuple[TableTraffic, Dict[str, int]]]:
-        """Return the tables and their statistics."""
-        return [(table, table.param.table.statistics()) for table in self._tables]
+        """Return the tables and their statistics, which worker 0 alone can ask for; {} on other workers."""
+        return [(table, {} if store_of(self._trainer).rank else table.param.table.statistics())
+                for table in self._tables]
 
 
 def split_off(trainer: Any, params: Any) -> Any:
@@ -207,7 +236,7 @@ def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
     if names != other_names:
         raise InputError('dynamic tables: workers disagree: worker 0 has %s, worker %d has %s; %s'
                          % (', '.join(names) or 'none', rank, ', '.join(other_names) or 'none', advice))
-    for (name, properties, _), (_, other_properties, _) in zip(first, other):
+    for (name, properties, *_), (_, other_properties, *_) in zip(first, other):
         for what, value in properties.items():
             if other_properties.get(what) != value:
                 raise InputError('dynamic table %s: workers disagree: worker 0 has %s=%s, worker %d has %s; %s'

@@ -48,19 +48,22 @@ def test_trains_like_single_calls():
         np.testing.assert_allclose(*(collection[feature](keys).asnumpy() for collection in collections), rtol=1e-12)
 
 
-def test_all_rows_are_requested_before_the_first_are_waited_for(monkeypatch):
+def test_all_rows_are_requested_before_the_first_are_used(monkeypatch):
     collection, calls = new_collection(), []
-    request = TableParameter.request
 
-    def noted(param, keys):
-        calls.append(('request', param.width, len(keys)))
-        requested = request(param, keys)
-        return requested._replace(wait=lambda: (calls.append(('wait', param.width)), requested.wait()))
+    def noted(name):
+        original = getattr(TableParameter, name)
 
-    monkeypatch.setattr(TableParameter, 'request', noted)
+        def call(param, keys, *arguments):
+            calls.append((name, param.width, len(keys)))
+            return original(param, keys, *arguments)
+        monkeypatch.setattr(TableParameter, name, call)
+
+    noted('request')
+    noted('looked_up')
     collection(FEATURES)
     # Both features of the items request each row once.
-    assert calls == [('request', 3, 2), ('request', 2, 2), ('wait', 3), ('wait', 2)]
+    assert calls == [('request', 3, 2), ('request', 2, 2), ('looked_up', 3, 2), ('looked_up', 2, 2)]
 
 
 def test_parameters_and_default_combination():
