@@ -1,12 +1,13 @@
 """The identity of a process, by which other processes of its machine sample it, or kill it if it hangs."""
 import contextlib
+import gc
 import os
 import signal
 import socket
 import sys
 import sysconfig
 import threading
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from ..base import proc
 from . import activity
@@ -59,7 +60,27 @@ def kill_processes(processes: Any) -> None:
 
 def script_location() -> str:
     """Return the innermost line of the main thread outside of libraries, for example ``'train.py:81 in main'``."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    with _without_collector():
+        return _innermost_line(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let no garbage collection run in this thread meanwhile.
+
+    ``f_back`` of CPython 3.11 makes an object, which may start a collection.  If this frees an array of MXNet, the
+    main thread runs meanwhile, and the frames that are being read may end.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _innermost_line(frame: Any) -> str:
     innermost = ''
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name

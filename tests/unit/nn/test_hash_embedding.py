@@ -33,6 +33,36 @@ def test_rows_appear_with_updates():
     assert rows_of(table) == 2
 
 
+def test_admission():
+    table, trainer = new_table(admit=3)
+    default = table([5]).asnumpy()
+    np.testing.assert_array_equal(table([6]).asnumpy(), default)
+    for _ in range(2):
+        step(table, trainer, [5])
+        np.testing.assert_array_equal(table([5]).asnumpy(), default)
+    step(table, trainer, [5])
+    assert rows_of(table) == 1 and np.abs(table([5]).asnumpy() - default).max() > 0.5
+    np.testing.assert_array_equal(table([6]).asnumpy(), default)
+
+
+@pytest.mark.parametrize('evict, stays', [('lru', [3, 2]), ('rarest', [1, 3])])
+def test_capacity(evict, stays):
+    table, trainer = new_table(capacity=2, evict=evict)
+    for keys in ([1], [1], [2], [3]):
+        step(table, trainer, keys)
+    assert rows_of(table) == 2 and table.weight.table.statistics()['expired'] == 1
+    first = new_table()[0]
+    changed = np.abs(table([1, 2, 3]).asnumpy() - first([1, 2, 3]).asnumpy()).max(axis=1) > 0.5
+    assert (np.flatnonzero(changed) + 1).tolist() == sorted(stays)
+
+
+def test_expiry():
+    table, trainer = new_table(expire_after=2)
+    for keys in ([1], [2], [2], [2]):
+        step(table, trainer, keys)
+    assert rows_of(table) == 1
+
+
 @pytest.mark.parametrize('options, message', [
     ({'admit': 0}, 'admit=0: give an integer from 1'), ({'capacity': -1}, 'capacity=-1: give an integer from 0'),
     ({'expire_after': 1.5}, 'expire_after=1.5'), ({'evict': 'random'}, "evict='random': give one of lru, rarest"),

@@ -1,0 +1,140 @@
+"""Train nets with dynamic tables on this worker's share of joint batches; one process trains on whole ones."""
+import argparse
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+ROWS, BATCH = 1 << 40, 24
+#: Keys of the batches, on both sides of 2^24, 2^31, 2^32 and 2^53 where the table has them.
+ITEMS = np.unique(np.concatenate([(1 << bits) + np.arange(-2, 3) for bits in (3, 24, 31, 32, 39)]))
+USERS = np.concatenate([ITEMS, -ITEMS, (1 << 53) + np.arange(-2, 3), [-(1 << 63), (1 << 63) - 1]])
+CASES = {
+    'sgd': ('sgd', {'learning_rate': 0.1, 'wd': 0.01}, 'float64'),
+    'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'clip_gradient': 0.3}, 'float64'),
+    'adam': ('adam', {'learning_rate': 0.05, 'wd': 0.01}, 'float64'),
+    'adam on store': ('adam', {'learning_rate': 0.05}, 'float64'),
+    'adagrad': ('adagrad', {'learning_rate': 0.1}, 'float32'),
+    'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32'),
+    'ftrl': ('ftrl', {'learning_rate': 0.1, 'lamda1': 0.001}, 'float32'),
+}
+
+
+class Net(gluon.Block):
+    """A numbered table, a table by keys with bags, both in a collection, and a dense layer."""
+
+    def __init__(self, dtype, width=4, **options):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.tables = mxhybrid.nn.EmbeddingCollection({
+                'items': mxhybrid.nn.Embedding(ROWS, width, dtype, mx.init.Normal(0.5), prefix='items_'),
+                'users': mxhybrid.nn.HashEmbedding(4, dtype, mx.init.Uniform(0.5), prefix='users_', **options)})
+            self.out = gluon.nn.Dense(1, use_bias=False, in_units=4, prefix='out_')
+            self.out.cast(dtype)
+
+    def forward(self, items, users, offsets):
+        rows = self.tables({'items': items, 'users': (users, offsets, 'mean')})
+        return self.out(rows['items'] * rows['users'])
+
+
+def make(worker, case, **extra):
+    optimizer, settings, dtype = CASES[case]
+    mx.random.seed(17 + worker['rank'])  # worker 0's seed counts
+    net = Net(dtype, **extra)
+    net.initialize(mx.init.Constant(0.5))
+    on_store = True if case.endswith('on store') else None
+    return net, gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore='hybrid',
+                              update_on_kvstore=on_store)
+
+
+def share(worker, step, dtype):
+    """Return this worker's part of a joint batch: items, users of bags, offsets, targets."""
+    random = np.random.RandomState(step)
+    items, target = random.choice(ITEMS, BATCH), random.standard_normal(BATCH)
+    bags = [random.choice(USERS, random.randint(0, 4)) for _ in range(BATCH)]
+    mine = range(worker['rank'], BATCH, worker['size'])
+    if step in (3, 7):  # worker 0 has all samples, and the other workers look nothing up
+        mine = [] if worker['rank'] else range(BATCH)
+    bags = [bags[sample] for sample in mine]
+    offsets = np.cumsum([0] + [len(bag) for bag in bags])[:-1]
+    return items[list(mine)], np.concatenate(bags + [np.empty(0, np.int64)]), offsets, mx.nd.array(
+        target[list(mine)].reshape(-1, 1), dtype=dtype) if len(mine) else None
+
+
+def fit(worker, net, trainer, steps, dtype):
+    for step in steps:
+        items, users, offsets, target = share(worker, step, dtype)
+        with autograd.record():
+            if target is None:
+                loss = net.out(mx.nd.zeros((1, 4), dtype=dtype)).sum()
+            else:
+                loss = ((net(items, users.astype(np.int64), offsets) - target) ** 2).sum()
+        loss.backward()
+        trainer.step(BATCH)
+
+
+def values(net):
+    return {'items': net.tables['items'](ITEMS), 'users': net.tables['users'](USERS), 'out': net.out.weight.data()}
+
+
+def run(worker, case):
+    """Train, with other learning rates, and after a new start of one table."""
+    net, trainer = make(worker, case)
+    dtype, arrays = CASES[case][2], {}
+    fit(worker, net, trainer, range(5), dtype)
+    arrays.update(('first ' + name, array.asnumpy()) for name, array in values(net).items())
+    trainer.set_learning_rate(trainer.learning_rate * 0.5)
+    net.tables['items'].weight.lr_mult = 0.7
+    net.tables['users'].weight.grad_req = 'null'
+    fit(worker, net, trainer, range(5, 7), dtype)
+    net.tables['users'].weight.grad_req = 'write'
+    mx.random.seed(5 + worker['rank'])  # until the next step each worker reads values of its own seed
+    net.tables['items'].initialize(force_reinit=True)
+    fit(worker, net, trainer, range(7, 10), dtype)
+    # A row that no batch has is that of worker 0's new seed.
+    arrays['untouched'] = net.tables['items']([12345]).asnumpy()
+    arrays.update((name, array.asnumpy()) for name, array in values(net).items())
+    return arrays, trainer._kvstore.report()
+
+
+def disagreements(worker):
+    """Return the messages that this worker gets when worker 1 has another net."""
+    messages = {}
+    for name, extra in (('width', {'width': 5}), ('admit', {'admit': 2})):
+        try:
+            make(worker, 'sgd', **(extra if worker['rank'] == 1 else {}))
+        except mxhybrid.InputError as error:
+            messages[name] = str(error)
+    return messages
+
+
+def freeze(worker):
+    """Worker 1 alone freezes a table, which ends the job."""
+    net, trainer = make(worker, 'sgd')
+    fit(worker, net, trainer, range(3), 'float64')
+    if worker['rank'] == 1:
+        net.tables['users'].weight.grad_req = 'null'
+    fit(worker, net, trainer, range(4, 6), 'float64')
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--cases', default='')
+    parser.add_argument('--freeze', action='store_true')
+    arguments = parser.parse_args()
+    store = mxhybrid.create()
+    worker = {'rank': store.rank, 'size': store.num_workers, 'barrier': store._barrier}
+    for case in filter(None, arguments.cases.split(',')):
+        arrays, text = run(worker, case)
+        report(worker['rank'], **{case: arrays, 'report': text})
+    if worker['size'] > 1:
+        report(worker['rank'], disagreements=disagreements(worker))
+    if arguments.freeze:
+        freeze(worker)
+
+
+if __name__ == '__main__':
+    main()

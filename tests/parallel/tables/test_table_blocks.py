@@ -1,0 +1,48 @@
+"""Nets with dynamic tables in a job: equal to one process on the joint batch, for every number of partitions."""
+import numpy as np
+import pytest
+from lab.jobs import run_job
+
+from . import BODIES
+
+BODY = BODIES / 'table_blocks.py'
+CASES = ['sgd', 'momentum', 'adam', 'adam on store', 'adagrad', 'groupadagrad', 'ftrl']
+
+
+@pytest.fixture(scope='module')
+def expected():
+    """One process, which the unit tests compare with MXNet's own tables."""
+    return run_job(BODY, 'none', args=['--cases', ','.join(CASES)], timeout=120).ok().results[0]
+
+
+@pytest.mark.parametrize('launcher, workers, servers, partitions, cases', [
+    ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, 7, ['adam', 'adagrad', 'momentum'])],
+    ids=['horovodrun', 'launch.py'])
+def test_equals_one_process(expected, launcher, workers, servers, partitions, cases):
+    result = run_job(BODY, launcher, workers=workers, servers=servers, args=['--cases', ','.join(cases)],
+                     env={'MXHYBRID_PARTITIONS': str(partitions)}, timeout=150).ok()
+    assert sorted(result.results) == list(range(workers))
+    for case in cases:
+        for name, values in expected[case].items():
+            tolerance = 1e-10 if values.dtype == np.float64 else 1e-5
+            for rank in range(workers):
+                np.testing.assert_allclose(result.results[rank][case][name], values, rtol=tolerance, atol=tolerance,
+                                           err_msg='%s: %s on rank %d' % (case, name, rank))
+    assert_reports(result, partitions)
+    for messages in (result.results[rank]['disagreements'] for rank in range(workers)):
+        assert messages['width'].startswith('dynamic table net_items_weight: workers disagree: worker 0 has width=4, '
+                                            'worker 1 has 5')
+        assert 'worker 0 has admit=1, worker 1 has 2' in messages['admit']
+
+
+def assert_reports(result, partitions):
+    """Check that worker 0 reports the rows, and every worker the rows that it has moved."""
+    for rank, reports in result.results.items():
+        row = next(line.split() for line in reports['report'].split('\n') if line.startswith('net_users_weight'))
+        assert row[1:3] == ['any', '4'] and (int(row[3]) > 0 if rank == 0 else row[3] == '-')
+        assert str(partitions) in row
+
+
+def test_a_table_that_one_worker_freezes_ends_the_job():
+    run_job(BODY, 'horovodrun', workers=2, args=['--freeze'], timeout=120).failed(
+        'workers differ in their dynamic tables that are frozen or were initialised anew')
