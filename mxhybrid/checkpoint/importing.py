@@ -6,7 +6,7 @@ import numpy as np
 
 from ..base.errors import CheckpointError, InputError
 from ..kvstore.table_parameter import TableParameter
-from ..native.trainers import start
+from ..native.trainers import start, trainer_of
 from . import npy_files, tensor_files
 from .npy_files import FormatError
 from .workers import on_worker_0, workers_of
@@ -51,7 +51,7 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
     if not isinstance(param, TableParameter):
         raise InputError('import_rows: %s is no dynamic table: give an mxhybrid.nn.Embedding or HashEmbedding'
                          % type(table).__name__)
-    trainer = param._trainer
+    trainer = trainer_of(param)
     if trainer is None:
         raise InputError('import_rows: %s has no Trainer: make the Trainer first, whose store holds the rows'
                          % param.name)

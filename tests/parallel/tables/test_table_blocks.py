@@ -11,7 +11,7 @@ CASES = ['sgd', 'momentum', 'adam', 'adam on store', 'adagrad', 'groupadagrad', 
 
 @pytest.fixture(scope='module')
 def expected():
-    """One process, which the unit tests compare with MXNet's own tables."""
+    """Return the results of one process, which the unit tests compare with MXNet's own tables."""
     return run_job(BODY, 'none', args=['--cases', ','.join(CASES)], timeout=120).ok().results[0]
 
 
