@@ -49,8 +49,13 @@ def only_python(page):
     return program
 
 
+def first_python(page):
+    """str: the first Python program of a page."""
+    return next(text for language, text in blocks_of(PAGES[page]) if language == 'python')
+
+
 BLOCKS = [block for text in PAGES.values() for block in blocks_of(text)]
-SCRIPT, RESUMED = only_python('README.md'), only_python('docs/checkpoints.md')
+SCRIPT, RESUMED = only_python('README.md'), first_python('docs/checkpoints.md')
 LOOP, OWN = only_python('docs/routes.md'), only_python('docs/compatibility.md')
 
 pytestmark = pytest.mark.timeout(150)
