@@ -149,13 +149,13 @@ class Agent:
         self._shapes[number] = shape
         self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
 
-    def add_dynamic_table(self, number: int, shape: DynamicShape, options: RowStoreOptions) -> None:
-        """Add a dynamic table without rows."""
+    def add_dynamic_table(self, number: int, name: str, shape: DynamicShape, options: RowStoreOptions) -> None:
+        """Add a dynamic table without rows; `name` is for messages."""
         kind, value, seed = options.first_values
         self._library.checked(self._library.agent_add_dynamic_table(
-            self._handle, number, *dynamic_shape_for_library(shape), self._library.first_value_kinds[kind], value, seed,
-            options.admit, options.capacity, options.expire_after, int(options.evict_rarest),
-            os.fsencode(options.directory), options.resident_bytes))
+            self._handle, number, name.encode(), *dynamic_shape_for_library(shape),
+            self._library.first_value_kinds[kind], value, seed, options.admit, options.capacity, options.expire_after,
+            int(options.evict_rarest), os.fsencode(options.directory), options.resident_bytes))
 
     def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
         """Return the result of `use`, called with the address of the row store of a partition of this agent.

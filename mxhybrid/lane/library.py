@@ -40,7 +40,7 @@ _FUNCTIONS = {
     'agent_connect': (_INT, [_POINTER, _U32, _INT]),
     'agent_add_worker': (_INT, [_POINTER, _U32, _INT]),
     'agent_add_table': (_INT, [_POINTER, _U32] + _SHAPE),
-    'agent_add_dynamic_table': (_INT, [_POINTER, _U32] + _DYNAMIC_SHAPE + [
+    'agent_add_dynamic_table': (_INT, [_POINTER, _U32, ctypes.c_char_p] + _DYNAMIC_SHAPE + [
         _U32, ctypes.c_double, _U64, _U32, _U64, _U64, _INT, ctypes.c_char_p, _U64]),
     'agent_with_store': (_INT, [_POINTER, _U32, _U32, StoreFunction]),
     'worker_add_dynamic_table': (_INT, [_POINTER, _U32] + _DYNAMIC_SHAPE),

@@ -181,7 +181,7 @@ class Handler(Optimizer):
         assert self._agent is not None
         table_shape = DynamicShape(*shape)
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
-        self._agent.add_dynamic_table(number, table_shape, row_store_options(
+        self._agent.add_dynamic_table(number, table, table_shape, row_store_options(
             FirstValues(*first_values), StoreOptions(*options), len(keys), len(own_parts)))
         for part, key in enumerate(keys):
             if part in own_parts:

@@ -111,11 +111,13 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
   tables_[number] = std::move(table);
 }
 
-void Agent::add_dynamic_table(uint32_t number, const TableShape& shape,
+void Agent::add_dynamic_table(uint32_t number, const TableShape& shape, const std::string& name,
                               const std::function<RowStoreOptions(uint32_t part)>& stores) {
   std::shared_ptr<Table> table = new_table(number, shape);
+  table->name = name;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
-    if (table->parts[i].is_owned) table->parts[i].store = std::make_unique<RowStore>(stores(i));
+    if (!table->parts[i].is_owned) continue;
+    table->with_name([&] { table->parts[i].store = std::make_unique<RowStore>(stores(i)); });
   }
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = std::move(table);

@@ -51,8 +51,9 @@ class Agent {
   void add_worker(uint32_t worker, int descriptor);
   /// Add a table, before any worker attaches to it.
   void add_table(uint32_t number, const TableShape& shape);
-  /// Add a dynamic table; `stores` gives the options of the row store of each partition that this agent owns.
-  void add_dynamic_table(uint32_t number, const TableShape& shape,
+  /// Add a dynamic table; `stores` gives the options of the row store of each partition that this agent owns, and `name`
+  /// is for errors of the stores.
+  void add_dynamic_table(uint32_t number, const TableShape& shape, const std::string& name,
                          const std::function<RowStoreOptions(uint32_t part)>& stores);
   /// Return the memory of a table, which has the layout AgentTableLayout.
   int table_descriptor(uint32_t number);
@@ -130,6 +131,7 @@ class Agent {
   void update_with(Table& table, uint32_t part);
   uint32_t apply(Table& table, uint32_t part, const std::vector<RowList>& lists);
   uint32_t apply(Table& table, uint32_t part, const std::vector<KeyedRowList>& lists);
+  uint32_t apply_to_store(Table& table, uint32_t part, const std::vector<KeyedRowList>& lists);
   void answer_pulls(Table& table);
   void answer_own_pull(Table& table, const IncomingPull& pull);
   void read_rows(const Table& table, const IncomingPull& pull, char* rows);

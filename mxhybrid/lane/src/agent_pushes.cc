@@ -215,6 +215,12 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
 }
 
 uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<KeyedRowList>& lists) {
+  uint32_t touched = 0;
+  table.with_name([&] { touched = apply_to_store(table, number, lists); });
+  return touched;
+}
+
+uint32_t Agent::apply_to_store(Table& table, uint32_t number, const std::vector<KeyedRowList>& lists) {
   Part& part = table.parts[number];
   if (part.rule.kind == RuleKind::kIgnore) return 0;
   RowStore& store = *part.store;

@@ -1,10 +1,14 @@
 // The state of an agent, for the files that make up Agent: tables, views of workers, connections with other agents.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "agent.h"
@@ -127,6 +131,7 @@ struct Agent::Table {
   Memory slots;
   std::vector<uint64_t> cached;
   uint32_t num_cached = 0, cached_before = 0;
+  std::string name;  // of a dynamic table
   std::unique_ptr<KeyCache> key_cache;  // of a dynamic table, in which slots, cached and uncached requests are unused
   uint32_t uncached_rows = 0;
   std::vector<LocalRequest> uncached_requests;  // requests that use uncached rows
@@ -139,6 +144,17 @@ struct Agent::Table {
   /// The number of pulls of each agent whose answers were not sent yet.
   std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
 
+  /// Call a function; begin the message of an error with the name of the table.
+  template <typename Function>
+  void with_name(Function function) const {
+    try {
+      function();
+    } catch (const std::bad_alloc&) {
+      throw std::runtime_error(name + ": " + refusal_text("cannot get memory for rows", 0, ENOMEM));
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(name + ": " + error.what());
+    }
+  }
   uint32_t* bounds_of(uint32_t worker) const { return views[worker].memory.at<uint32_t>(worker_layout.push_bounds); }
   /// Return the rows that a worker pushed to a partition in the current round.
   template <typename Id>

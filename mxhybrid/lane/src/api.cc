@@ -146,13 +146,13 @@ int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t w
 }
 /// Add a dynamic table; `stores` has the options of the row stores, the same for all partitions except that partition p
 /// has the subdirectory `p` of the directory.
-int lane_agent_add_dynamic_table(void* agent, uint32_t number, uint32_t width, uint32_t dtype, int halves,
+int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name, uint32_t width, uint32_t dtype, int halves,
                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t first_values,
                                  double value, uint64_t seed, uint32_t admit, uint64_t capacity, uint64_t expire_after,
                                  int evict_rarest, const char* directory, uint64_t resident_bytes) {
   return guarded([&] {
     const TableShape shape = dynamic_shape_of(width, dtype, halves, batch_rows, parts, owners);
-    static_cast<Agent*>(agent)->add_dynamic_table(number, shape, [&](uint32_t part) {
+    static_cast<Agent*>(agent)->add_dynamic_table(number, shape, name, [&](uint32_t part) {
       lane::RowStoreOptions options;
       options.dtype = shape.dtype;
       options.width = width;

@@ -256,7 +256,7 @@ class Hosts {
 
   void open_table(OpenTable& table) {
     if (table.shape.dynamic) {
-      agent_.add_dynamic_table(table.number, table.shape, [&table](uint32_t) {
+      agent_.add_dynamic_table(table.number, table.shape, "items", [&table](uint32_t) {
         RowStoreOptions options;
         options.width = table.shape.width;
         return options;

@@ -159,8 +159,9 @@ class Hosts:
                  library.numbers(owners))
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
-            lib.checked(lib.agent_add_dynamic_table(agent, *shape, lib.first_value_kinds[first[0]], first[1], seed,
-                                                    admit, capacity, expire_after, 0, b'', 0))
+            lib.checked(lib.agent_add_dynamic_table(
+                agent, number, b'items', *shape[1:], lib.first_value_kinds[first[0]], first[1], seed, admit, capacity,
+                expire_after, 0, b'', 0))
         self._share(number, lib.worker_add_dynamic_table, shape)
 
     def with_store(self, number, part, use):

@@ -116,7 +116,7 @@ struct Job {
         agent->add_table(number, shape);
         continue;
       }
-      agent->add_dynamic_table(number, shape, [&shape](uint32_t) {
+      agent->add_dynamic_table(number, shape, "items", [&shape](uint32_t) {
         RowStoreOptions options;  // rows are zeros at first
         options.dtype = shape.dtype;
         options.width = shape.width;

@@ -1,6 +1,7 @@
 """Dynamic tables in jobs of several shapes: keys, sums of pushes, versions, pulls, the cache."""
 import mmap
 import os
+import re
 import time
 
 import numpy as np
@@ -148,6 +149,21 @@ def test_keys_that_a_worker_changes_end_the_agent(call, change):
                 break
             time.sleep(0.01)
         assert 'malformed' in job.failures[0]
+    finally:
+        job.close()
+
+
+@pytest.mark.parametrize('rule, text', [('callback', "items: rule 'callback' cannot update"),
+                                        ('assign state', 'items: .*no optimizer state number 0'),
+                                        ('adam', "items: rule 'adam' needs optimizer state")])
+def test_errors_of_a_row_store_name_the_table(rule, text):
+    job = Hosts([1], [1])
+    try:
+        job.dynamic_table(0, 3, [0])
+        job.rule(0, lib.rules[rule])
+        assert job.push(0, 0, [], np.empty((0, 3)))
+        assert job.pull(0, 0, [1], limit=300) is None
+        assert re.match(text, job.failures[0]), job.failures
     finally:
         job.close()
 
