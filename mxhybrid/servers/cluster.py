@@ -107,9 +107,23 @@ class ParameterServers:
         return lane
 
     def _read_endpoint(self, server: int) -> Endpoint:
+        return Endpoint(*self.read_answer(server))
+
+    def read_answer(self, server: int) -> Any:
+        """Return the JSON value with which a server has answered a command."""
+        size, text = self._read_part(server)
+        if len(text) < size:  # the answer is longer than the mailbox
+            while len(text) < size:
+                self.command('rest_of_answer', start=len(text))
+                text += self._read_part(server)[1][:size - len(text)]
+            self.command('rest_of_answer', start=0)  # other servers show the beginnings of their answers again
+        return json.loads(text.decode())
+
+    def _read_part(self, server: int) -> Tuple[int, bytes]:
+        """Return the length of an answer, and the part of its text that is in the mailbox."""
         data = self.read_mailbox(server, np.uint8, MAILBOX_ELEMENTS * 4).tobytes()
         size, = struct.unpack_from('<I', data)
-        return Endpoint(*json.loads(data[4:4 + size].decode()))
+        return size, data[4:4 + size]
 
     def open_table(self, table: Any, halves: bool) -> None:
         """Create a table's rows, as zeros, on the lane (collective)."""

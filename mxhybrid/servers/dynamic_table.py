@@ -3,8 +3,6 @@
 A row has a key, any int64.  A key without a row reads as its first values, a function of seed, key and column, and
 reading makes no row: the first push of a key does.  Rows travel by the lane only.
 """
-import json
-import struct
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
@@ -18,8 +16,11 @@ from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable
-from .protocol import CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
+from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
+
+#: Work of servers, in words.
+_WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'load': 'load its rows'}
 
 
 class DynamicTable(OptimizedTable):
@@ -180,37 +181,42 @@ class DynamicTable(OptimizedTable):
                 totals[name] = totals.get(name, 0) + value
         return totals
 
-    def save(self, directory: str, **options: Any) -> List[Any]:
-        """Save each partition p in ``directory/p`` on its server's host (collective); see ``RowStore.save``.
+    def save(self, directory: str, since: Optional[int] = None) -> Dict[str, Any]:
+        """Save each partition p in ``directory/p`` on its server's host, when all pushes are applied (collective).
 
-        Return the answers of the servers in worker 0.  JobError there if a server fails.
+        Return in worker 0, by p as text, the results of :meth:`mxhybrid.lane.row_store.RowStore.save`, and in other
+        workers an empty dict.  JobError in worker 0 if a server fails.
         """
-        return self._at_rest('save', directory, options)
+        results: Dict[str, Any] = {}
+        for answer in self._at_rest('save', directory=directory, since=since):
+            results.update(answer)
+        return results
 
-    def load(self, directory: str, **options: Any) -> List[Any]:
-        """Load each partition p from ``directory/p`` (collective), see ``RowStore.load`` and :meth:`save`."""
-        return self._at_rest('load', directory, options)
+    def load(self, directories: Sequence[str]) -> None:
+        """Replace all rows by those of directories of parts, from old to new (collective).
 
-    def _at_rest(self, method: str, directory: str, options: Dict[str, Any]) -> List[Any]:
+        Each server reads the rows of its partitions from all directories.  JobError in worker 0 if a server fails.
+        """
+        self._at_rest('load', directories=list(directories))
+
+    def _at_rest(self, method: str, **arguments: Any) -> List[Any]:
+        """Return the answers of servers to a command, while no worker pushes or pulls."""
         self.collect()
         self.servers.link.settle()
         self.servers.barrier()
-        answers = self._ask(method, directory=directory, options=options) if self.servers.is_root else []
-        self.servers.barrier()
-        return answers
+        try:
+            return self._ask(method, **arguments) if self.servers.is_root else []
+        finally:
+            self.servers.barrier()
 
     def _ask(self, method: str, **arguments: Any) -> List[Any]:
         """Return the answer of each server to a command about its partitions (worker 0 only)."""
         self.servers.command('dynamic_' + method, keys=self.server_keys, **arguments)
-        answers = []
-        for server in sorted(set(self.owners)):
-            data = self.servers.read_mailbox(server, np.uint8, MAILBOX_ELEMENTS * 4).tobytes()
-            size, = struct.unpack_from('<I', data)
-            answer = json.loads(data[4:4 + size].decode())
+        answers = [self.servers.read_answer(server) for server in sorted(set(self.owners))]
+        for server, answer in zip(sorted(set(self.owners)), answers):
             if 'error' in answer:
-                raise JobError('%s: server %d cannot %s its rows: %s' % (self.name, server, method, answer['error']))
-            answers.append(answer['answer'])
-        return answers
+                raise JobError('%s: server %d cannot %s: %s' % (self.name, server, _WORK[method], answer['error']))
+        return [answer['answer'] for answer in answers]
 
     def close(self) -> None:
         """Make the link forget this table, which is not used any more."""

@@ -27,7 +27,7 @@ from ..base.errors import HybridError
 from ..base.machine import remedy
 from ..lane.agent import Agent, DynamicShape
 from ..lane.membership import Membership
-from ..lane.row_store import FirstValues
+from ..lane.row_store import FirstValues, RowStore
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
@@ -63,6 +63,7 @@ class Handler(Optimizer):
         self._shards: Dict[Tuple[int, int], Union[Shard, DynamicShard]] = {}
         #: The keys of the partitions of dynamic tables by their numbers there.
         self._dynamic_keys: Dict[int, List[int]] = {}
+        self._answer_text = b''
         self._trace_sender: Optional[TraceSender] = None
         self.trace: AnyRecorder = OFF
 
@@ -205,17 +206,22 @@ class Handler(Optimizer):
                 totals[name] = totals.get(name, 0) + value
         self._answer({'answer': totals})
 
-    def do_dynamic_save(self, keys: List[int], directory: str, options: Dict[str, Any]) -> None:
+    def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[int]) -> None:
         """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
-        self._answer_about(keys, directory, lambda store, path: store.save(path, **options))
+        self._answer_about(keys, lambda number, store: store.save(os.path.join(directory, str(number)), since))
 
-    def do_dynamic_load(self, keys: List[int], directory: str, options: Dict[str, Any]) -> None:
-        """Load the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
-        self._answer_about(keys, directory, lambda store, path: store.load(path, **options))
+    def do_dynamic_load(self, keys: List[int], directories: List[str]) -> None:
+        """Replace the rows of a dynamic table; leave their numbers by partition, or an error, in the mailbox."""
+        def load(number: int, store: RowStore) -> int:
+            store.clear()
+            for directory in directories:
+                store.load(directory, number, len(keys))
+            return len(store)
+        self._answer_about(keys, load)
 
-    def _answer_about(self, keys: List[int], directory: str, use: Callable[..., Any]) -> None:
+    def _answer_about(self, keys: List[int], use: Callable[[int, RowStore], Any]) -> None:
         try:
-            results = {number: shard.with_store(functools.partial(use, path=os.path.join(directory, str(number))))
+            results = {str(number): shard.with_store(functools.partial(use, number))
                        for number, shard in self._dynamic_shards(keys).items()}
         except (OSError, HybridError) as error:
             self._answer({'error': '%s: %s' % (type(error).__name__, error)})
@@ -223,10 +229,15 @@ class Handler(Optimizer):
         self._answer({'answer': results})
 
     def _answer(self, answer: Any) -> None:
-        """Leave a JSON value in the mailbox."""
-        text = json.dumps(answer).encode()
-        data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
-        host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+        """Leave a JSON value in the mailbox: its length and its text, as much as there is room for."""
+        self._answer_text = json.dumps(answer).encode()
+        self.do_rest_of_answer(0)
+
+    def do_rest_of_answer(self, start: int) -> None:
+        """Leave the rest of the last answer in the mailbox, from a position on, after its whole length."""
+        mailbox = host_view(self._mailbox).view(np.uint8)
+        data = struct.pack('<I', len(self._answer_text)) + self._answer_text[start:start + len(mailbox) - 4]
+        mailbox[:len(data)] = np.frombuffer(data, np.uint8)
 
     def do_drop(self, number: int) -> None:
         """Drop a table on the lane."""

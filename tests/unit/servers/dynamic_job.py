@@ -34,7 +34,8 @@ class Server(Handler):
         super().__init__()
         self.failures = []
         self._mailbox = mx.nd.zeros(MAILBOX_ELEMENTS)
-        self._agent = AgentOnHost('127.0.0.1', 'secret', self._update_shard, self.failures.append)
+        self._agent = AgentOnHost('127.0.0.1', 'secret', self._update_shard, self.failures.append,
+                                  self._saw_update)
         self._agent.host = host
 
     def die(self, doing):

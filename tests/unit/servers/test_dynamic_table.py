@@ -3,12 +3,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.base.errors import InputError
+from mxhybrid.base.errors import InputError, JobError
 from mxhybrid.lane.row_store import FirstValues
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.servers.dynamic_shard import StoreOptions
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_tables
+from mxhybrid.telemetry.recorder import Recorder
 
 from .dynamic_job import dynamic_job
 
@@ -185,3 +186,72 @@ def test_retired_tables_are_dropped():
         assert all(job.run(use))
         for server in job.servers:
             assert not server._partitions and not server._shards and not server._dynamic_keys
+
+
+@pytest.mark.parametrize('workers, servers, partitions, later_partitions', [([1], [1], 2, 3), ([1, 1], [1, 2], 5, 2)])
+def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, workers, servers, partitions,
+                                                               later_partitions):
+    adagrad = mx.optimizer.create('adagrad')
+
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, partitions)
+        directories, marks = [], set()
+        for step in range(STEPS):
+            table.set_optimizer(adagrad, 0.1, 0.0, step)
+            table.push(*gradients(servers.rank, step, 'float32'))
+            if step in (1, 3):
+                results = table.save(str(tmp_path / str(step)), since=marks.pop() if marks else None)
+                assert bool(results) == (servers.rank == 0)
+                marks = {result['mark'] for result in results.values()} or {None}
+                assert all(result['whole'] == (step == 1) for result in results.values())
+                directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
+        expected = np.empty((len(KEYS), WIDTH), 'float32')
+        table.pull(KEYS, expected)
+        other = create_dynamic_table(servers, 'other', WIDTH, 'float32', FIRST, later_partitions)
+        other.set_optimizer(adagrad, 0.1, 0.0, 0)
+        other.push(KEYS[3:5], np.ones((2, WIDTH)))
+        other.load(directories)
+        for step in range(4, STEPS):
+            other.set_optimizer(adagrad, 0.1, 0.0, step)
+            other.push(*gradients(servers.rank, step, 'float32'))
+        rows = np.empty((len(KEYS), WIDTH), 'float32')
+        other.pull(KEYS, rows)
+        np.testing.assert_array_equal(rows, expected)
+        return True
+    with dynamic_job(workers, servers) as job:
+        assert all(job.run(train))
+
+
+def test_an_error_of_loading_is_raised_by_worker_0_and_training_goes_on():
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 2)
+        if servers.rank == 0:
+            with pytest.raises(JobError, match='items: server . cannot load its rows: .*/nowhere/0'):
+                table.load(['/nowhere/0'])
+        else:
+            table.load(['/nowhere/0'])
+        table.touch()
+        return True
+    with dynamic_job([2], [2]) as job:
+        assert all(job.run(train))
+
+
+def test_answers_may_be_longer_than_a_mailbox():
+    with dynamic_job([1], [2]) as job:
+        for number, server in enumerate(job.servers):
+            server._answer(['%d %d' % (number, item) for item in range(60000)])
+        for number in (1, 0):
+            assert job.workers[0].read_answer(number) == ['%d %d' % (number, item) for item in range(60000)]
+
+
+def test_updates_are_recorded_in_a_trace():
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3)
+        table.set_optimizer(mx.optimizer.create('sgd'), 0.1, 0.0, 0)
+        table.push(KEYS[servers.rank:], np.ones((len(KEYS) - servers.rank, WIDTH)))
+        servers.link.settle()
+    with dynamic_job([2], [1]) as job:
+        job.servers[0].trace = recorder = Recorder('a server')
+        job.run(train)
+        events = [event for event in recorder.take(100) if event['name'] == 'optimize items']
+    assert len(events) == 3 and sum(event['args']['rows'] for event in events) == len(KEYS)
