@@ -163,6 +163,41 @@ def test_updates_equal_mxnets(name, own, more, dtype, tolerance):
     assert len(store) == touched.sum()
 
 
+def reference_update(name, own, row, state, gradient):
+    """Update a row and its state in float64 by the formulas of MXNet's optimizers with a learning rate of 0.1."""
+    rate = float(np.float32(0.1))
+    if name == 'adagrad':
+        state[0] += gradient ** 2
+        row -= rate * gradient / np.sqrt(state[0] + float(np.float32(own['eps'])))
+    elif name == 'groupadagrad':
+        state[0] += (gradient ** 2).mean()
+        row -= rate * gradient / np.sqrt(state[0] + float(np.float32(1e-5)))
+    else:
+        lamda1, beta = float(np.float32(own['lamda1'])), float(np.float32(own['beta']))
+        state[0] += gradient - (np.sqrt(state[1] + gradient ** 2) - np.sqrt(state[1])) * row / rate
+        state[1] += gradient ** 2
+        row[:] = np.where(abs(state[0]) > lamda1, (np.sign(state[0]) * lamda1 - state[0])
+                          / ((beta + np.sqrt(state[1])) / rate), 0)
+
+
+@pytest.mark.parametrize('name, own', [(name, own) for name, own in OPTIMIZERS if name.endswith(('grad', 'ftrl'))])
+def test_updates_in_float64_equal_the_formulas(name, own):
+    """MXNet keeps the state of these optimizers in float32, so it is no reference here."""
+    width, keys = 5, SPECIAL[::3]
+    rule_name, rule_settings = kernel_rule(mx.optimizer.create(name, learning_rate=0.1, **own), has_state=True)
+    store = RowStore(width, 'float64', FIRST)
+    store.set_state_widths(state_widths_of(rule_name, width))
+    rows, states = FIRST.rows(keys, width, 'float64'), np.zeros((len(keys), 2, width))
+    random = np.random.RandomState(0)
+    for _ in range(6):
+        places = np.flatnonzero(random.rand(len(keys)) < 0.5)
+        gradients = random.standard_normal((len(places), width))
+        store.update(rule_name, rule_settings, keys[places], gradients)
+        for place, gradient in zip(places, gradients):
+            reference_update(name, own, rows[place], states[place], gradient)
+        np.testing.assert_allclose(store.read(keys), rows, rtol=1e-10, atol=1e-10)
+
+
 def test_state_of_groupadagrad_is_one_element_a_row():
     assert list(state_widths_of('group adagrad', 16)) == [1]
     assert list(state_widths_of('adam', 16)) == [16, 16]
