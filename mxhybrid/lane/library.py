@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 16
+_VERSION = 17
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -106,6 +106,8 @@ _FUNCTIONS = {
     'moments_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _POINTER, _POINTER]),
     'joint_operator_new': (_POINTER, [_U32, _DOUBLES, _U64, ctypes.c_double, _POINTER, _POINTER]),
     'average_operator_new': (_POINTER, [_U32, _COUNTS, _COUNTS, _DOUBLES, _POINTER, _POINTER]),
+    'softmax_parts_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _POINTER, _POINTER]),
+    'softmax_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _U64, _INT, _POINTER, _POINTER]),
     'array_operator_info': (_POINTER, [_POINTER]),
     'bucket_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
     'bucket_share': (_POINTER, [_POINTER]),

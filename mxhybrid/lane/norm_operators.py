@@ -23,7 +23,7 @@ def is_compiled() -> bool:
 
 
 @functools.lru_cache(maxsize=None)
-def _info(kind: str, *settings: Any) -> str:
+def operator_info(kind: str, *settings: Any) -> str:
     """Return MXNet's text for an operator.  Operators have no state and are never deleted, since graphs may run at any
     time.
 
@@ -40,7 +40,8 @@ def _info(kind: str, *settings: Any) -> str:
 
 def moments_of(data: Any, shape: Sequence[int], axis: int, name: str) -> Any:
     """Return the symbol of the mean and variance of each channel of data, of shape (1, 2, channels)."""
-    return symbol_function('_NDArray')(data, info=_info('moments', len(shape), tuple(map(int, shape)), axis), name=name)
+    info = operator_info('moments', len(shape), tuple(map(int, shape)), axis)
+    return symbol_function('_NDArray')(data, info=info, name=name)
 
 
 def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], channels: int, epsilon: float, name: str
@@ -50,7 +51,7 @@ def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], chann
     `moments` are the moments of several parts, of shape (parts, 2, channels); `shares` are the shares of the parts in
     all elements.  Normalised data is data * scale + shift.  The joint mean and variance have no gradient.
     """
-    info = _info('joint', len(shares), tuple(map(float, shares)), channels, float(epsilon))
+    info = operator_info('joint', len(shares), tuple(map(float, shares)), channels, float(epsilon))
     return list(symbol_function('_NDArray')(moments, gamma, beta, info=info, name=name))
 
 
@@ -80,7 +81,7 @@ class NextAverage(NamedTuple):
 def next_averages(averages: Sequence[NextAverage]) -> Any:
     """Return a symbol whose backward pass computes the next averages; its value has no meaning."""
     inputs = [symbol for each in averages for symbol in (each.following, each.average, *each.values)]
-    info = _info('average', len(averages), tuple(each.channels for each in averages),
+    info = operator_info('average', len(averages), tuple(each.channels for each in averages),
                  tuple(len(each.factors) for each in averages),
                  tuple(float(factor) for each in averages for factor in each.factors))
     return symbol_function('_NDArray')(*inputs, info=info, name='mxhybrid_averages')

@@ -17,6 +17,7 @@
 #include "half.h"
 #include "norm_operators.h"
 #include "row_arrays.h"
+#include "softmax_operators.h"
 #include "worker.h"
 
 using lane::Agent;
@@ -98,7 +99,7 @@ Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* 
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 16; }
+int lane_version() { return 17; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 
@@ -550,6 +551,25 @@ void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const
       list.push_back({counts[i], {factors, factors + lengths[i]}});
     }
     return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(list), functions_of(get_data, free)));
+  }, nullptr);
+}
+/// Return an operator of a softmax over several workers, see softmax_operators.h.
+void* lane_softmax_parts_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data,
+                                      void* free) {
+  return guarded([&]() -> void* {
+    const auto part_shape = shape_of(dimensions, shape);
+    if (!part_shape) throw std::runtime_error("a softmax operator needs the shape of its part");
+    return static_cast<ArrayOperator*>(
+        new lane::SoftmaxPartsOperator(*part_shape, axis, functions_of(get_data, free)));
+  }, nullptr);
+}
+void* lane_softmax_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, uint64_t count, int is_log,
+                                void* get_data, void* free) {
+  return guarded([&]() -> void* {
+    const auto part_shape = shape_of(dimensions, shape);
+    if (!part_shape) throw std::runtime_error("a softmax operator needs the shape of its part");
+    return static_cast<ArrayOperator*>(
+        new lane::SoftmaxOperator(*part_shape, axis, count, is_log != 0, functions_of(get_data, free)));
   }, nullptr);
 }
 /// Return the attribute `info` of MXNet's operator _NDArray.

@@ -14,7 +14,7 @@ enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
 [[noreturn]] void fail(const char* problem) {
   // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
-  std::fprintf(stderr, "mxhybrid: an operator of a BatchNorm over several workers failed: %s\n", problem);
+  std::fprintf(stderr, "mxhybrid: an operator over several workers failed: %s\n", problem);
   std::abort();
 }
 
@@ -39,14 +39,14 @@ std::vector<int> factored(const std::vector<AverageOperator::Average>& averages)
   return positions;
 }
 
+}  // namespace
+
 NormShape norm_shape_of(const ArrayOperator::Shape& shape, size_t axis) {
   NormShape norm_shape = {1, shape.at(axis), 1};
   for (size_t i = 0; i < axis; ++i) norm_shape.outer *= shape[i];
   for (size_t i = axis + 1; i < shape.size(); ++i) norm_shape.inner *= shape[i];
   return norm_shape;
 }
-
-}  // namespace
 
 ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outputs, Needs needs, ArrayFunctions arrays)
     : inputs_(std::move(inputs)), outputs_(std::move(outputs)), needs_(std::move(needs)), arrays_(arrays) {

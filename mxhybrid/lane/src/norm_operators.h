@@ -49,6 +49,9 @@ class ArrayOperator {
   NDArrayOpInfo info_;
 };
 
+/// Return a shape as seen from one of its dimensions.
+NormShape norm_shape_of(const ArrayOperator::Shape& shape, size_t axis);
+
 /// Computes the mean and variance of each channel of its input; the output has the shape (1, 2, channels).
 class MomentsOperator : public ArrayOperator {
  public:

@@ -111,7 +111,7 @@ def _epsilon_of(operator: Operator) -> float:
     return float(operator.get('eps', np.float32(1e-3)))
 
 
-def _inner(symbol: Any) -> Any:
+def copied_input(symbol: Any) -> Any:
     """Return what a compiled operator may read of a symbol: a copy of an input, whose gradients may have to be
     added.
     """
@@ -141,7 +141,7 @@ class _CompiledNorm(_NormShard):
 
     def __init__(self, program: Any, operator: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
         super().__init__(program, operator, shape, axis, dtype)
-        self._data = _inner(data)
+        self._data = copied_input(data)
         #: Mean and variance of each channel, of shape (1, 2, channels).
         self.moments = moments_of(self._data, shape, axis, '%s_moments' % operator.name)
 
@@ -150,8 +150,8 @@ class _CompiledNorm(_NormShard):
         shards' shares of the elements.
         """
         gamma = mx.sym.ones_like(beta) if self._fixes_gamma else gamma
-        scale, shift, mean, variance = joint_of(_inner(moments), _inner(gamma), _inner(beta), shares[0],
-                                                self._shape[self._axis], self._epsilon,
+        scale, shift, mean, variance = joint_of(copied_input(moments), copied_input(gamma), copied_input(beta),
+                                                shares[0], self._shape[self._axis], self._epsilon,
                                                 '%s_joint' % self._operator.name)
         return self._scaled(self._data, scale, shift, self._operator.name), mean, variance
 

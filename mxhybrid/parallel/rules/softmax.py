@@ -3,12 +3,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
+from ...lane.norm_operators import is_compiled
+from ...lane.softmax_operators import softmax_of, softmax_parts
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
-from ..sharding.box import Box
+from ..sharding.box import Box, shape_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
+from .batch_norm import copied_input
 from .collective_groups import groups_of
 
 
@@ -54,9 +57,13 @@ class SplitSoftmax:
         axis = cls._axis(operator, len(graph.shape(operator)))
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
         have, needed, dtype = cls.layouts(graph, operator, boxes)
+        source = operator.inputs[0]
+        is_float32 = dtype == graph.dtypes[source] == 'float32'
+        if is_float32 and program.is_plain(source) and is_compiled() and program.rank in boxes:
+            return cls._compiled(program, operator, given[0], axis, boxes[program.rank], have, needed)
         local = data = None
         if program.rank in boxes:
-            data = given[0] / float(operator.get('temperature', 1.0)) if operator.get('temperature') else given[0]
+            data = cls._cooled(operator, given[0])
             if graph.dtypes[operator.inputs[0]] != dtype:
                 data = mx.sym.cast(data, dtype)
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
@@ -76,6 +83,22 @@ class SplitSoftmax:
         if operator.op == 'log_softmax':
             return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=operator.name)
         return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=operator.name)
+
+    @staticmethod
+    def _cooled(operator: Operator, data: Any) -> Any:
+        """Return the data, divided by the temperature if there is one."""
+        return data / float(operator.get('temperature')) if operator.get('temperature') else data
+
+    @classmethod
+    def _compiled(cls, program: Any, operator: Operator, data: Any, axis: int, box: Box, have: Layout,
+                  needed: Dict[int, Box]) -> Any:
+        """Return the symbol of this rank's shard by compiled operators."""
+        data, shape = copied_input(cls._cooled(operator, data)), shape_of(box)
+        copy, parts = softmax_parts(data, shape, axis, '%s_parts' % operator.name)
+        all_parts = program.redistribute(parts, have, needed, 'float32', operator, plain=True)
+        count = shape_of(needed[program.rank])[1 + axis]
+        return softmax_of(copy, copied_input(all_parts), shape, axis, count, operator.op == 'log_softmax',
+                          operator.name)
 
 
 @register('softmax', 'log_softmax')

@@ -76,6 +76,7 @@ OTHERS = {
                               'accumulate': 2, 'steps': 3},
     'operators without a rule': {'net': 'unruly', 'plans': [DATA, TRICK, grid(2, 2), 1]},
     'float32': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2), grid(domain=(4,)), 1], 'dtype': 'float32'},
+    'words in float32': {'net': 'language_model', 'plans': [VOCABULARY, 2], 'dtype': 'float32', 'steps': 3},
     'the store updates': {'net': 'plain', 'plans': [grid(2, 2), TRICK], 'update_on_kvstore': True},
     'clipped by the norm': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2)], 'clip': 0.5, 'steps': 3,
                             'dtype': 'float32'},

@@ -494,6 +494,11 @@ OPERATORS = {
         mx.sym.LayerNorm(x, axis=-1, output_mean_var=True, name='norm'))]), [(REALS, (4, 3, 5))]),
     'language model': (_language_model, [(IDS, (5, 3)), (IDS, (5, 3))]),
     'softmax along any axis': (lambda x: mx.sym.softmax(x * 3, axis=1, temperature=2.0), [(REALS, (3, 5, 4))]),
+    'softmax in float32': (lambda x: mx.sym.Group([
+        mx.sym.softmax(x * 3, axis=1, temperature=2.0), mx.sym.log_softmax(mx.sym.tanh(x), axis=-1),
+        mx.sym.softmax(mx.sym.log_softmax(x, axis=0), axis=1) * 2]), [(SINGLE, (3, 5, 4))]),
+    'softmax of masked rows in float32': (lambda x, y: mx.sym.softmax(mx.sym.cast(x, dtype='float32') + y, axis=1),
+                                          [(MASKED, (4, 8)), (SINGLE, (4, 8))]),
     'embedding': (lambda x: mx.sym.Embedding(x, input_dim=7, output_dim=5, name='embed'), [(IDS, (5, 3))]),
     'ids of activations': (lambda x: mx.sym.Embedding(mx.sym.clip(mx.sym.floor(mx.sym.abs(x) * 3), 0, 4), input_dim=5,
                                                       output_dim=3, name='embed'), [(REALS, (5, 3))]),
