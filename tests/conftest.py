@@ -30,7 +30,7 @@ for path in (ROOT, ROOT + '/scripts'):
 from lab import processes  # noqa: E402  (found by the lines above)
 
 # Directory of tests: seconds that one test may take, in the order in which they run.
-TIME_LIMITS = {'unit': 60, 'parallel': 300, 'multihost': 300}
+TIME_LIMITS = {'unit': 60, 'parallel': 300, 'multihost': 300, 'clients': 300}
 
 #: Standard error, outside of the capturing of output.
 STDERR = pytest.StashKey()

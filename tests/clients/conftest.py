@@ -1,7 +1,7 @@
 """Networks of other packages need these packages: elsewhere the directory is left out, aloud."""
 import importlib.util
 
-PACKAGES = ('gluoncv', 'gluonnlp', 'sockeye')
+PACKAGES = ('gluoncv', 'gluonnlp', 'gluonts', 'sockeye')
 
 collect_ignore_glob = [] if all(map(importlib.util.find_spec, PACKAGES)) else ['test_*.py']
 

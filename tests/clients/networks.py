@@ -1,6 +1,7 @@
-"""Networks of the packages that use Gluon: small ones, with the shapes of their inputs, and a plan for each."""
+"""Networks of packages that use Gluon: small ones, with the shapes of their inputs, and a plan for each."""
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
+import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -19,10 +20,13 @@ class Client(NamedTuple):
     batch_axis: int = 0
     #: The bound of each input's ids and lengths; 0 for real numbers.
     limits: Tuple[int, ...] = (0,)
-    #: Whether the network is trained; otherwise its outputs alone are compared.
-    trains: bool = True
-    #: Whether results are compared with one process; otherwise the network is traced only.
-    is_compared: bool = True
+    learning_rate: float = 1e-3
+    #: The class of the initializer, whose arguments are the defaults.
+    initializer: str = 'Xavier'
+    #: Patterns of operators that mix samples, and are computed for the joint batch by every plan.
+    mixing: Tuple[str, ...] = ()
+    #: Patterns of operators that the other plan cannot split.
+    unsplit: Tuple[str, ...] = ()
 
 
 def _vision(name: str, **options: Any) -> Callable[[], Any]:
@@ -93,7 +97,7 @@ class _LanguageModel(gluon.HybridBlock):
                                 weight_drop=0, drop_h=0, drop_i=0, drop_e=0)
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        states = [[F.zeros(shape=(1, 0, units))] * 2 for units in (16, 12)]
+        states = [[F.zeros(shape=(1, 0, units), dtype='float64')] * 2 for units in (16, 12)]
         return self.model(x, states)[0]
 
 
@@ -107,21 +111,63 @@ def _sockeye_encoder() -> Any:
         max_seq_len_target=8), 'encoder_', 'float32')
 
 
+def _deepar() -> Any:
+    from gluonts.model.deepar._network import DeepARTrainingNetwork
+    from gluonts.mx.distribution import StudentTOutput
+    return DeepARTrainingNetwork(num_layers=2, num_cells=8, cell_type='lstm', history_length=9, context_length=6,
+                                 prediction_length=3, distr_output=StudentTOutput(), dropout_rate=0.0, cardinality=[5],
+                                 embedding_dimension=[4], lags_seq=[1, 3], dtype=np.float64)
+
+
+def _forecasting_transformer() -> Any:
+    from gluonts.model.transformer._network import TransformerTrainingNetwork
+    from gluonts.model.transformer.trans_decoder import TransformerDecoder
+    from gluonts.model.transformer.trans_encoder import TransformerEncoder
+    from gluonts.mx.distribution import StudentTOutput
+    config = {'model_dim': 16, 'pre_seq': 'dn', 'post_seq': 'drn', 'dropout_rate': 0.0, 'inner_ff_dim_scale': 2,
+              'act_type': 'softrelu', 'num_heads': 4}
+    return TransformerTrainingNetwork(
+        encoder=TransformerEncoder(6, config, prefix='enc_'), decoder=TransformerDecoder(4, config, prefix='dec_'),
+        history_length=9, context_length=6, prediction_length=4, distr_output=StudentTOutput(), cardinality=[5],
+        embedding_dimension=4, lags_seq=[1, 3])
+
+
+def _n_beats() -> Any:
+    from gluonts.model.n_beats._network import NBEATSTrainingNetwork
+    return NBEATSTrainingNetwork(
+        loss_function='sMAPE', freq='D', prediction_length=4, context_length=8, num_stacks=3,
+        num_blocks=[1] * 3, num_block_layers=[2] * 3, widths=[16] * 3, sharing=[False] * 3,
+        expansion_coefficient_lengths=[4, 4, 3], stack_types=['G', 'S', 'T'], scale=True)
+
+
 ROWS = grid(domain=(2, 1))
+#: Images, boxes, and targets of the 252 boxes that 64 x 64 pixels have: objects, centers, scales, weights, classes.
+YOLO = [(4, 3, 64, 64), (4, 2, 4), (4, 252, 1), (4, 252, 2), (4, 252, 2), (4, 252, 2), (4, 252, 20)]
+#: Categories, real features, times and targets of the past, observed and padded ones, times and targets of the future.
+DEEPAR = [(4, 1), (4, 1), (4, 9, 2), (4, 9), (4, 9), (4, 9), (4, 3, 2), (4, 3), (4, 3)]
+#: The scale of samples without observed values is the mean of all samples.
+SCALER = ('meanscaler?_sum2', 'meanscaler?_sum3', 'meanscaler?__maximumscalar0', 'meanscaler?__div0')
 CLIENTS: Dict[str, Client] = {
     'U-Net': Client(UNet, [(4, 3, 16, 16)], ROWS, 'float64'),
-    'FCN of GluonCV': Client(_segmentation('FCN'), [(4, 3, 64, 64)], ROWS, 'float64',
-        is_compared=False),
+    'FCN of GluonCV': Client(_segmentation('FCN'), [(4, 3, 64, 64)], ROWS, 'float64'),
     'DeepLab of GluonCV': Client(_segmentation('DeepLabV3'), [(4, 3, 64, 64)], ROWS, 'float64',
-        is_compared=False),
+                                 unsplit=('*deeplabhead0_hybridsequential4_conv0_fwd',)),
     'HRNet of GluonCV': Client(_vision('hrnet_w18_small_v1_c'), [(4, 3, 64, 64)], ROWS, 'float64'),
-    'SSD of GluonCV': Client(_vision('ssd_512_mobilenet1.0_voc'), [(4, 3, 128, 128)], ROWS,
-        is_compared=False),
-    'YOLOv3 of GluonCV': Client(_vision('yolo3_mobilenet1.0_voc'), [(4, 3, 64, 64)], ROWS, trains=False,
-        is_compared=False),
+    # Xavier refuses the vectors of its base network, which is a SymbolBlock.
+    'SSD of GluonCV': Client(_vision('ssd_512_mobilenet1.0_voc'), [(4, 3, 128, 128)], ROWS, 'float64',
+                             initializer='Uniform', unsplit=('expand_*conv?', 'convpredictor*_conv0_fwd')),
+    # Its losses are of float32, in which batch statistics of few images would make rounding errors large.
+    'YOLOv3 of GluonCV': Client(_vision('yolo3_mobilenet1.0_voc', norm_kwargs={'use_global_stats': True}), YOLO, ROWS),
     'BERT of GluonNLP': Client(_bert, [(4, 8), (4, 8), (4,), (4, 2)], grid(model=2), limits=(50, 2, 8, 8)),
     'Transformer of GluonNLP': Client(_translation_encoder, [(4, 8, 16)], grid(model=2)),
-    'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], layers({'*dense*': {'channels': 2}}), batch_axis=1,
-                                   limits=(50,)),
+    'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], layers({'*dense*': {'channels': 2}}), 'float64',
+                                   batch_axis=1, limits=(50,)),
+    'DeepAR of GluonTS': Client(_deepar, DEEPAR, grid(model=2), 'float64', limits=(5, 0, 0, 0, 2, 2, 0, 0, 2),
+                                mixing=SCALER, unsplit=('*_distr_*_fwd',)),
+    'Transformer of GluonTS': Client(_forecasting_transformer, [(4, 1), (4, 9, 2), (4, 9), (4, 9), (4, 4, 2), (4, 4)],
+                                     grid(model=2), limits=(5, 0, 0, 2), mixing=SCALER + ('mean0', 'output 0 (mean0)'),
+                                     unsplit=('*_distr_*_fwd',)),
+    'N-BEATS of GluonTS': Client(_n_beats, [(4, 8), (4, 8), (4, 4), (4, 4)], grid(model=2), limits=(0, 2, 0, 2),
+                                 mixing=SCALER),
     'encoder of Sockeye': Client(_sockeye_encoder, [(4, 8, 16), (4,)], grid(model=2), limits=(0, 8)),
 }
