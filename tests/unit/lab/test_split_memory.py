@@ -1,0 +1,29 @@
+"""The measurement of memory of a split Transformer, with a small one in this process."""
+import numpy as np
+from lab import reports, split_memory
+
+
+def test_one_process_trains_and_reports(tmp_path, monkeypatch):
+    monkeypatch.setenv(reports.DIRECTORY, str(tmp_path))
+    for name, value in (('WORDS', 20), ('LAYERS', 1), ('UNITS', 8), ('HEADS', 2), ('TIMES', 4), ('BATCH', 2)):
+        monkeypatch.setattr(split_memory, name, value)
+    split_memory.work({})
+    results = reports.read_reports(tmp_path)
+    assert results[0]['weights'] == results[0]['state'] == 1
+    assert results[0]['losses'][1] < results[0]['losses'][0]
+    assert 'one process' in split_memory._line('one process', results)
+
+
+def test_the_peak_counts_from_the_last_restart():
+    peak = split_memory.Peak()
+    grown = np.ones(1 << 23)
+    assert peak.size_bytes > grown.nbytes // 2
+    del grown
+    peak.restart()
+    assert peak.size_bytes < 1 << 25
+
+
+def test_the_line_has_the_worker_that_holds_most():
+    worker = {'weights': 0.25, 'state': 0.25, 'made': 1000000, 'trains': 2000000, 'losses': [4.0, 2.0]}
+    line = split_memory._line('a plan', {0: worker, 1: dict(worker, weights=0.26, trains=3000000)})
+    assert 'weights 0.260, state 0.250, while it is made 1 MB, while it trains 3 MB, losses 1.00000 0.50000' in line
