@@ -27,6 +27,7 @@ void Agent::collect_requests(Table& table) {
       const uint32_t posted = view.shared->requests[i].posted.load(std::memory_order_acquire);
       if (posted == view.posted[i]) continue;
       view.posted[i] = posted;
+      if (!view.regions.empty()) view.regions[i] = WorkerView::kNoRegion;  // the request before was released
       table.waiting_requests.push_back({worker, i, posted, 0});
     }
   }

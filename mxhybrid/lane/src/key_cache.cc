@@ -11,8 +11,8 @@ namespace {
 constexpr uint64_t kRequestsCached = 4;
 /// The fewest slots of a region that are used before another one.
 constexpr uint64_t kFewSlots = 1024;
-/// Memory is given back if a round used this many times the slots of the round before.
-constexpr uint32_t kUnusualGrowth = 4;
+/// Memory of a region is given back if it was written to this many times the slots of each of the last two rounds.
+constexpr uint64_t kUnusualGrowth = 4;
 /// The binary logarithm of the smallest size of the hash table, which is at most half full.
 constexpr int kSmallestSize = 11;
 
@@ -56,8 +56,10 @@ void KeyCache::begin_round(const InUse& in_use, const Discard& discard) {
   const uint32_t used = used_;
   if (used > 0 || region_ != 0) begin_region(in_use);
   for (uint32_t region = 0; region < written_.size(); ++region) {
-    const bool is_unusual = used > kUnusualGrowth * std::max<uint32_t>(used_before_, kFewSlots);
-    if (written_[region] == 0 || (region == region_ && !is_unusual) || in_use(region)) continue;
+    // Regions that requests seldom need keep no memory.
+    const uint64_t usual =
+        region == region_ ? kUnusualGrowth * std::max({uint64_t{used}, uint64_t{used_before_}, kFewSlots}) : 0;
+    if (written_[region] <= usual || in_use(region)) continue;
     discard(uint64_t{region} * batch_rows_, written_[region]);
     written_[region] = 0;
   }
