@@ -15,20 +15,20 @@ from .script import network
 NOISE = 1e-12
 
 
-def noisy(found):
+def noisy(outputs):
     """Change values that are not exact a little, equal values by the same factor."""
-    if isinstance(found, (list, tuple)):
-        return type(found)([noisy(each) for each in found])
-    if not found.dtype.__name__.startswith('float'):
-        return found
-    values = found.detach().asnumpy().astype('f8')
+    if isinstance(outputs, (list, tuple)):
+        return type(outputs)([noisy(each) for each in outputs])
+    if not outputs.dtype.__name__.startswith('float'):
+        return outputs
+    values = outputs.detach().asnumpy().astype('f8')
     with np.errstate(all='ignore'):
         scaled = values * 2.0 ** 24
         exact = ~np.isfinite(values) | (scaled == np.rint(scaled)) & (np.abs(values) < 2.0 ** 24)
     bits = np.ascontiguousarray(values).view(np.uint64)
     signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
     factors = np.where(exact, 1.0, 1.0 + NOISE * signs)
-    return found * mx.nd.array(factors, dtype=found.dtype)
+    return outputs * mx.nd.array(factors, dtype=outputs.dtype)
 
 
 def class_of(program, **how):
@@ -104,21 +104,21 @@ def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]
         *statement['reads'], *(head['name'] for head in program['heads'])] if value.startswith('x')))
     make = class_of(dict(program, heads=[{'name': name, 'drawn': None} for name in names],
                          statements=[{**statement, 'drawn': None} for statement in program['statements']]))
-    found: Dict[str, Any] = dict(zip(names, _sample_axes(make, spec, _outputs(make, spec))))
+    axes_by_value: Dict[str, Any] = dict(zip(names, _sample_axes(make, spec, _outputs(make, spec))))
     for each in program['inputs']:
-        found[each['name']] = [[each['axis'], 1]] if each['axis'] is not None else []
+        axes_by_value[each['name']] = [[each['axis'], 1]] if each['axis'] is not None else []
     mixed = set()
     for statement in program['statements']:
-        reads = [value for value in statement['reads'] if value in found]
-        lost = [value for value in reads if not found[value] or base(value) in mixed]
+        reads = [value for value in statement['reads'] if value in axes_by_value]
+        lost = [value for value in reads if not axes_by_value[value] or base(value) in mixed]
         if any(base(value) in mixed for value in reads) or lost and len(lost) < len(reads) or statement.get('drawn'):
             mixed.add(statement['name'])
-    return {name: axes or (None if base(name) in mixed else []) for name, axes in found.items()}
+    return {name: axes or (None if base(name) in mixed else []) for name, axes in axes_by_value.items()}
 
 
-def _stays(one: np.ndarray, other: np.ndarray, axis: int, rows: np.ndarray) -> bool:
+def _stays(before: np.ndarray, after: np.ndarray, axis: int, rows: np.ndarray) -> bool:
     """Tell whether two outputs are equal but for these positions of a dimension."""
-    return np.array_equal(np.delete(one, rows, axis), np.delete(other, rows, axis), equal_nan=True)
+    return np.array_equal(np.delete(before, rows, axis), np.delete(after, rows, axis), equal_nan=True)
 
 
 def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[List[int]]]:
@@ -127,28 +127,30 @@ def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> 
     An output moves along such a dimension as samples move, or a sample changes its own part only.
     """
     count = spec['samples']
-    found = []
+    axes_of_outputs = []
     moved = [(_outputs(make, spec, constant=constant), _outputs(make, spec, _move, constant=constant))
              for constant in (False, True)]
-    still = _outputs(make, spec, trains=False)
-    other = [_outputs(make, spec, lambda values, each, at=at: _replaced(values, each, at), False)
-             for at in range(count)]
-    for at, output in enumerate(outputs):
-        own: List[Any] = []
+    predicted = _outputs(make, spec, trains=False)
+    other = [_outputs(make, spec, lambda values, each, number=number: _replaced(values, each, number), False)
+             for number in range(count)]
+    for number, output in enumerate(outputs):
+        candidates: List[Any] = []
         for axis, length in enumerate(output.shape):
             for before in range(1, length // count + 1):
                 if length % (before * count):
                     continue
                 each = length // (before * count)
                 order = np.roll(np.arange(length).reshape(before, count, each), 1, 1).reshape(-1)
-                moves = any(np.allclose(np.take(one[at], order, axis), two[at], rtol=1e-9, atol=1e-9, equal_nan=True)
-                            for one, two in moved)
-                stays = all(_stays(still[at], other[sample][at], axis, pieces.rows_of(length, before, [sample], count))
+                moves = any(np.allclose(np.take(before_move[number], order, axis), after_move[number],
+                                        rtol=1e-9, atol=1e-9, equal_nan=True)
+                            for before_move, after_move in moved)
+                stays = all(_stays(predicted[number], other[sample][number], axis,
+                                   pieces.rows_of(length, before, [sample], count))
                             for sample in range(count))
                 if moves or stays:
-                    own.append([not stays, axis, before])
-        found.append([[axis, before] for _, axis, before in sorted(own)])
-    return found
+                    candidates.append([not stays, axis, before])
+        axes_of_outputs.append([[axis, before] for _, axis, before in sorted(candidates)])
+    return axes_of_outputs
 
 
 def _move(values: np.ndarray, each: Dict[str, Any]) -> np.ndarray:
@@ -158,6 +160,6 @@ def _move(values: np.ndarray, each: Dict[str, Any]) -> np.ndarray:
 def _replaced(values: np.ndarray, each: Dict[str, Any], sample: int) -> np.ndarray:
     """An input of which one sample has other values."""
     values = values.copy()
-    place = (slice(None),) * each['axis'] + (sample,)
-    values[place] = (values[place] + 1) % each['limit'] if each['values'] == 'ids' else values[place] + 0.375
+    part = (slice(None),) * each['axis'] + (sample,)
+    values[part] = (values[part] + 1) % each['limit'] if each['values'] == 'ids' else values[part] + 0.375
     return values

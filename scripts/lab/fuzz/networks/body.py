@@ -28,7 +28,7 @@ UNSOUND = 1e-6
 REFUSALS = ('InputError', 'SettingError')
 
 
-def reference(program, found, directory):
+def reference(program, drawn_values, directory):
     """Run the network in one process: as it is, hybridized, and how far rounding may go, by name."""
     spec = spec_of(program)
     plain = class_of(program)
@@ -37,12 +37,12 @@ def reference(program, found, directory):
         net = plain()
         net.hybridize()
         return net
-    whole = pieces.run_whole(plain, spec, found, directory)
+    whole = pieces.run_whole(plain, spec, drawn_values, directory)
     try:
-        others = [pieces.run_whole(hybridized, spec, found, directory)]
+        others = [pieces.run_whole(hybridized, spec, drawn_values, directory)]
     except Exception:  # where MXNet itself cannot compile the network
         others = []
-    noise = pieces.run_whole(class_of(program, noisy=True), spec, found, directory)
+    noise = pieces.run_whole(class_of(program, noisy=True), spec, drawn_values, directory)
     slack = {}
     for name, values in whole.items():
         if values.dtype.kind == 'f' and not name.startswith('box of '):
@@ -55,13 +55,13 @@ def reference(program, found, directory):
 def verdict(program, records, directory):
     """Compare; returns kind, words and step."""
     spec = spec_of(program)
-    found, problems = pieces.joined(records, spec)
+    values, problems = pieces.joined(records, spec)
     try:
-        whole, others, slack = reference(program, found, directory)
+        whole, others, slack = reference(program, values, directory)
     except Exception as error:
         return ['invalid', '%s: %s' % (type(error).__name__, error), 0]
-    problems += pieces.masks_problems(found, spec)
-    problems += pieces.differences(found, whole, others, slack, tolerance_of(program))
+    problems += pieces.masks_problems(values, spec)
+    problems += pieces.differences(values, whole, others, slack, tolerance_of(program))
     if problems:
         step, words = min(problems)
         return ['differs', '; '.join(words for _, words in sorted(problems)[:4]), step]
@@ -73,12 +73,12 @@ def run(program, name, directory, store):
     """Run one network; worker 0 leaves the verdict.  Return the values that have to be equal on all workers."""
     rank = store.rank
 
-    def at(words):
+    def note_progress(words):
         note(os.path.join(directory, 'progress.job.%d' % rank), [name, words])
-    at('start')
+    note_progress('start')
     problem = None
     try:
-        record = pieces.run_split(rank, class_of(program), spec_of(program), directory, at)
+        record = pieces.run_split(rank, class_of(program), spec_of(program), directory, note_progress)
         np.savez(os.path.join(directory, 'record.%d.npz' % rank), **record)
         mx.nd.waitall()
     except Exception as error:
@@ -99,14 +99,14 @@ def run(program, name, directory, store):
             outcome = ['refused' if refused else 'failed', '%s%s: %s' % (
                 kind, '' if alike else ' on some workers only', re.sub(r'\s*Stack trace:[\s\S]*', '', words)), 0]
         else:
-            at('reference')
+            note_progress('reference')
             records = []
             for other in range(store.num_workers):
                 with np.load(os.path.join(directory, 'record.%d.npz' % other)) as file:
                     records.append(dict(file))
             outcome = verdict(program, records, directory)
         note(os.path.join(directory, name + '.verdict.json'), outcome)
-    at('end')
+    note_progress('end')
 
 
 def main():

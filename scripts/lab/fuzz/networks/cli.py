@@ -55,29 +55,29 @@ def sort_of(outcome: Outcome) -> str:
 def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer, tell: Any
                ) -> Dict[int, Program]:
     """Shrink programs, whose candidates share jobs; return them by seed."""
-    found = dict(failing)
-    going: Dict[int, Shrinking] = {}
-    asked: Dict[int, List[Program]] = {}
+    shrunk = dict(failing)
+    in_progress: Dict[int, Shrinking] = {}
+    candidates: Dict[int, List[Program]] = {}
 
     def advance(seed: int, verdicts: Any) -> None:
         try:
-            asked[seed] = going[seed].send(verdicts)
+            candidates[seed] = in_progress[seed].send(verdicts)
         except StopIteration as stop:
-            found[seed] = stop.value
-            del going[seed]
-            asked.pop(seed, None)
+            shrunk[seed] = stop.value
+            del in_progress[seed]
+            candidates.pop(seed, None)
     for seed, program in failing.items():
-        going[seed] = shrink(program, drawer.examined)
+        in_progress[seed] = shrink(program, drawer.examined)
         advance(seed, None)
-    while going:
-        places = [(seed, program) for seed in going for program in asked[seed]]
-        tell('    shrinking %s: %d candidates' % (', '.join(map(str, going)), len(places)))
+    while in_progress:
+        places = [(seed, program) for seed in in_progress for program in candidates[seed]]
+        tell('    shrinking %s: %d candidates' % (', '.join(map(str, in_progress)), len(places)))
         verdicts: Dict[int, List[bool]] = collections.defaultdict(list)
         for (seed, _), outcome in zip(places, runner.run_all([program for _, program in places])):
             verdicts[seed].append(sort_of(outcome) == sort_of(outcomes[seed]))
-        for seed in list(going):
+        for seed in list(in_progress):
             advance(seed, verdicts[seed])
-    return found
+    return shrunk
 
 
 def write(program: Program, folder: Path) -> str:

@@ -79,12 +79,12 @@ def main() -> None:
     for line in sys.stdin.buffer:
         kind, *arguments = json.loads(line)
         try:
-            found: Optional[Program] = draw(*arguments) if kind == 'draw' else with_shapes(*arguments)
+            program: Optional[Program] = draw(*arguments) if kind == 'draw' else with_shapes(*arguments)
         except Rejected as error:
             if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
                 sys.stderr.write('rejected: %s\n' % error)
-            found = None
-        answers.write(json.dumps(found).encode() + b'\n')
+            program = None
+        answers.write(json.dumps(program).encode() + b'\n')
         answers.flush()
 
 

@@ -162,23 +162,23 @@ class Drawing:
         if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
             sys.stderr.write('%s of %s\n' % (text, [self.shape(read) for read in reads]))
         try:
-            found = eval(text, namespace)
-            found = list(found) if isinstance(found, (list, tuple)) else [found]
-            values = [each.asnumpy() for each in found]
+            outputs_of_call = eval(text, namespace)
+            outputs_of_call = list(outputs_of_call) if isinstance(outputs_of_call, (list, tuple)) else [outputs_of_call]
+            values = [each.asnumpy() for each in outputs_of_call]
         except Exception as error:  # whatever MXNet raises for arguments that it does not take
             raise Rejected('%s: %s' % (text, str(error).strip().split('\n')[-1])) from error
-        if len(found) != outputs:
-            raise Rejected('%s has %d outputs' % (text, len(found)))
+        if len(outputs_of_call) != outputs:
+            raise Rejected('%s has %d outputs' % (text, len(outputs_of_call)))
         for value in values:
             if not value.size or value.size > _ELEMENTS or not value.ndim or not np.isfinite(value).all() or (
                     np.abs(value).max() > _MAGNITUDE):
                 raise Rejected('%s is empty, large or not finite: %s' % (text, value.shape))
         self.program['statements'].append({'name': name, 'op': op, 'code': code, 'reads': list(reads), **known})
         if outputs == 1:
-            self.keep(name, found[0], kind)
+            self.keep(name, outputs_of_call[0], kind)
             return name
-        for at, each in enumerate(found):
-            self.keep('%s[%d]' % (name, at), each, kind)
+        for number, each in enumerate(outputs_of_call):
+            self.keep('%s[%d]' % (name, number), each, kind)
         return name + '[0]'
 
     def _base(self, read: str) -> Any:

@@ -39,20 +39,20 @@ def base(value: str) -> str:
 
 def layer_of(statement: Dict[str, Any]) -> str:
     """The layer that a statement calls, if it calls one."""
-    found = re.match(r'self\.(\w+)\(', statement['code'])
-    return found.group(1) if found else ''
+    match = re.match(r'self\.(\w+)\(', statement['code'])
+    return match.group(1) if match else ''
 
 
 def named(statement: Dict[str, Any], code: str) -> str:
     """Give the outermost operator of an expression the statement's name, where it takes one."""
-    found = re.match(r'F\.([\w.]+)\(', code)
-    if not found or found.group(1) in NAMELESS or found.group(1).startswith('random.') or 'name=' in code:
+    match = re.match(r'F\.([\w.]+)\(', code)
+    if not match or match.group(1) in NAMELESS or match.group(1).startswith('random.') or 'name=' in code:
         return code
     depth = 0
-    for at, letter in enumerate(code):
+    for position, letter in enumerate(code):
         depth += {'(': 1, ')': -1}.get(letter, 0)
         if letter == ')' and depth == 0:
-            return code[:-1] + ', name=%r)' % statement['name'] if at == len(code) - 1 else code
+            return code[:-1] + ', name=%r)' % statement['name'] if position == len(code) - 1 else code
     return code
 
 
@@ -65,18 +65,18 @@ def pruned(program: Program) -> Program:
             needed |= {base(value) for value in statement['reads']}
             statements.insert(0, statement)
     layers = {layer_of(statement) for statement in statements}
-    found = copy.deepcopy(program)
-    for layer in reversed(found['layers']):
+    smaller = copy.deepcopy(program)
+    for layer in reversed(smaller['layers']):
         if layer['name'] in layers and layer.get('tied'):
             layers.add(layer['tied'])
-    found['statements'] = copy.deepcopy(statements)
-    found['layers'] = [layer for layer in found['layers'] if layer['name'] in layers]
+    smaller['statements'] = copy.deepcopy(statements)
+    smaller['layers'] = [layer for layer in smaller['layers'] if layer['name'] in layers]
     for kind in ('inputs', 'params'):
-        found[kind] = [each for each in found[kind] if each['name'] in needed]
-    known = {each['name'] for each in found['params']} | {layer['name'] for layer in found['layers']}
-    found['frozen'] = [name for name in found['frozen'] if any(
+        smaller[kind] = [each for each in smaller[kind] if each['name'] in needed]
+    known = {each['name'] for each in smaller['params']} | {layer['name'] for layer in smaller['layers']}
+    smaller['frozen'] = [name for name in smaller['frozen'] if any(
         name == 'net_' + each or name.startswith('net_%s_' % each) for each in known)]
-    return found
+    return smaller
 
 
 def samples_of(program: Program) -> int:

@@ -44,19 +44,19 @@ def values_of(kind, shape, dtype, limit, seed):
 def batch_of(spec, step, call):
     """Draw a joint batch, an array for each input."""
     return [values_of(each['values'], tuple(each['shape']), each['dtype'], each['limit'],
-                      1000 * step + 100 * call + at) for at, each in enumerate(spec['inputs'])]
+                      1000 * step + 100 * call + number) for number, each in enumerate(spec['inputs'])]
 
 
-def weights_of(shape, step, at):
+def weights_of(shape, step, number):
     """Draw the gradient of an output: short binary fractions."""
-    return np.random.RandomState(100 * step + at).randint(-8, 9, shape) / 8
+    return np.random.RandomState(100 * step + number).randint(-8, 9, shape) / 8
 
 
 def rows_of(length, before, samples, count):
     """Find which elements of a dimension belong to samples: it is `before` times all samples, each of as many."""
     each = length // (before * count)
-    found = np.arange(length).reshape(before, count, each)[:, samples].reshape(-1)
-    return found
+    rows = np.arange(length).reshape(before, count, each)[:, samples].reshape(-1)
+    return rows
 
 
 def place_of(shape, head, samples, count):
@@ -75,9 +75,9 @@ def place_of(shape, head, samples, count):
     return [axes[0], *rows]
 
 
-def within(place):
+def within(box):
     """Make an index of a place."""
-    axis, *rows = [int(each) for each in place]
+    axis, *rows = [int(each) for each in box]
     return Ellipsis if axis < 0 else (slice(None),) * axis + (np.array(rows),)
 
 
@@ -93,10 +93,10 @@ class Splits(mxhybrid.parallel.Plan):
         """Return the splits, as :meth:`mxhybrid.parallel.Plan.resolve`."""
         from mxhybrid.parallel.sharding.split import Split
         settled = super().resolve(graph, dimensions, ranks)
-        for one in graph.computing:
-            if graph.label(one) in self.splits:
-                degrees, ranks, addends, copies = self.splits[graph.label(one)]
-                settled.splits[one.number] = Split(degrees, ranks, addends, copies)
+        for operator in graph.computing:
+            if graph.label(operator) in self.splits:
+                degrees, ranks, addends, copies = self.splits[graph.label(operator)]
+                settled.splits[operator.number] = Split(degrees, ranks, addends, copies)
         return settled
 
     def _layers_as_json(self):
@@ -132,9 +132,9 @@ def trainer_of(net, spec, **how):
     return gluon.Trainer(params, 'sgd', spec['optimizer'], **how) if len(params.keys()) else None
 
 
-def as_list(found):
+def as_list(outputs):
     """Put outputs into a list."""
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
 def run_split(rank, make, spec, directory, note):
@@ -167,28 +167,28 @@ def run_whole(make, spec, drawn, directory):
     return record
 
 
-def train(net, spec, record, own, place, note, drawn=None):
+def train(net, spec, record, shard_of, box_of, note, drawn=None):
     """Return a function that trains, and keeps outputs, gradients of inputs and weights in `record`."""
-    def look(step, call, taken, boxes, found):
-        for at, (box, output) in enumerate(zip(boxes, found)):
-            record['%d output %d/%d' % (step, call, at)] = output.asnumpy()
-            record['box of %d output %d/%d' % (step, call, at)] = np.array(box)
-        for at, (each, array) in enumerate(zip(spec['inputs'], taken)):
+    def look(step, call, taken, boxes, outputs):
+        for number, (box, output) in enumerate(zip(boxes, outputs)):
+            record['%d output %d/%d' % (step, call, number)] = output.asnumpy()
+            record['box of %d output %d/%d' % (step, call, number)] = np.array(box)
+        for number, (each, array) in enumerate(zip(spec['inputs'], taken)):
             if spec['input_grad'] and array.grad is not None and each['values'] != 'ids':
-                record['%d gradient of data%d/%d' % (step, at, call)] = array.grad.asnumpy()
+                record['%d gradient of data%d/%d' % (step, number, call)] = array.grad.asnumpy()
 
     def call_net(step, call):
-        taken = [mx.nd.array(own(values, each['axis']), dtype=values.dtype)
+        taken = [mx.nd.array(shard_of(values, each['axis']), dtype=values.dtype)
                  for each, values in zip(spec['inputs'], batch_of(spec, step, call))]
         if autograd.is_recording() and spec['input_grad']:
             for array in taken:
                 array.attach_grad()
         more = [] if drawn is None else [
-            mx.nd.array(drawn['%d output %d/%d' % (step, call, at)], dtype='float64')
-            for at, head in enumerate(spec['heads']) if head['drawn']]
-        found = as_list(net(*taken, *more))
-        boxes = [place(output.shape, head) for output, head in zip(found, spec['heads'])]
-        return taken, boxes, found
+            mx.nd.array(drawn['%d output %d/%d' % (step, call, number)], dtype='float64')
+            for number, head in enumerate(spec['heads']) if head['drawn']]
+        outputs = as_list(net(*taken, *more))
+        boxes = [box_of(output.shape, head) for output, head in zip(outputs, spec['heads'])]
+        return taken, boxes, outputs
 
     def run(trainer, file, looks):
         for step in range(spec['steps']):
@@ -196,16 +196,16 @@ def train(net, spec, record, own, place, note, drawn=None):
             with autograd.record():
                 calls = [call_net(step, call) for call in range(spec['calls'])]
             heads, gradients = [], []
-            for _, boxes, found in calls:
-                for at, (box, output) in enumerate(zip(boxes, found)):
-                    weights = weights_of(tuple(spec['heads'][at]['shape']), step, at) * (
-                        not spec['heads'][at]['drawn'])
+            for _, boxes, outputs in calls:
+                for number, (box, output) in enumerate(zip(boxes, outputs)):
+                    weights = weights_of(tuple(spec['heads'][number]['shape']), step, number) * (
+                        not spec['heads'][number]['drawn'])
                     if output.dtype.__name__.startswith('float'):
                         heads.append(output)
                         gradients.append(mx.nd.array(weights[within(box)], dtype=output.dtype).reshape(output.shape))
             autograd.backward(heads, gradients)
-            for call, (taken, boxes, found) in enumerate(calls):
-                look(step, call, taken, boxes, found)
+            for call, (taken, boxes, outputs) in enumerate(calls):
+                look(step, call, taken, boxes, outputs)
             if trainer is not None:
                 trainer.step(1)
                 net.save_parameters(file)
@@ -256,10 +256,10 @@ def joined(records, spec):
     return {name: values for name, (values, _) in whole.items()}, problems
 
 
-def masks_problems(found, spec):
+def masks_problems(values_by_name, spec):
     """Check random values by their counts: shares of zeros, one value along axes."""
     problems = []
-    for name, values in found.items():
+    for name, values in values_by_name.items():
         head = spec['heads'][int(name.split('/')[1])] if ' output ' in name else None
         check = head['drawn'] if head else None
         if isinstance(check, dict) and int(name.split()[0]) < spec['steps']:
@@ -274,17 +274,17 @@ def masks_problems(found, spec):
     return problems
 
 
-def differences(found, whole, others=(), slack=None, tolerance=TOLERANCE):
+def differences(values, whole, others=(), slack=None, tolerance=TOLERANCE):
     """List what differs from one process, or lacks: step and words; `others` are as good as `whole`."""
     problems = []
     for name, expected in whole.items():
         if name.startswith('box of '):
             continue
         step = int(name.split()[0])
-        if name not in found:
+        if name not in values:
             problems.append((step, '%s is not there' % name))
             continue
-        value = found[name]
+        value = values[name]
         if value.shape != expected.shape:
             problems.append((step, '%s has shape %s, not %s' % (name, value.shape, expected.shape)))
             continue
@@ -295,7 +295,7 @@ def differences(found, whole, others=(), slack=None, tolerance=TOLERANCE):
             bad &= ~(np.isclose(value, other[name], rtol=0, atol=1e-300, equal_nan=True)
                      | (np.abs(value.astype('f8') - other[name].astype('f8')) <= most))
         if bad.any():
-            where = tuple(int(at) for at in np.argwhere(bad)[0])
+            where = tuple(int(coordinate) for coordinate in np.argwhere(bad)[0])
             problems.append((step, '%s%s: %.12g, not %.12g; %d of %d elements differ' % (
                 name, list(where), value[where], expected[where], bad.sum(), bad.size)))
     return sorted(problems, key=lambda each: each[0])
@@ -313,9 +313,9 @@ def main(make, spec, tolerance):
         for rank in range(store.num_workers):
             with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
                 records.append(dict(file))
-        found, problems = joined(records, spec)
-        problems += masks_problems(found, spec)
-        problems += differences(found, run_whole(make, spec, found, directory), tolerance=tolerance)
+        values, problems = joined(records, spec)
+        problems += masks_problems(values, spec)
+        problems += differences(values, run_whole(make, spec, values, directory), tolerance=tolerance)
         print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference')
         sys.stdout.flush()
     store._barrier()

@@ -24,12 +24,12 @@ def graph_of(program: Program) -> Any:
 
 def factors(random: randoms.Random, count: int, pieces_of: int) -> List[int]:
     """Factors whose product is `count`."""
-    found = [1] * pieces_of
+    factors_left = [1] * pieces_of
     for prime in (2, 3):
         while count % prime == 0:
             count //= prime
-            found[random.randrange(pieces_of)] *= prime
-    return found
+            factors_left[random.randrange(pieces_of)] *= prime
+    return factors_left
 
 
 def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
@@ -65,44 +65,44 @@ def _degrees(random: randoms.Random, limits: List[int], left: int) -> List[int]:
 
 def _layers(network: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
     """Degrees of some operators by names of dimensions, and places."""
-    found: Dict[str, Any] = {}
-    for one in network.graph.computing:
+    splits: Dict[str, Any] = {}
+    for operator in network.graph.computing:
         if random.random() < 0.5:
             continue
-        names = network.dimensions.names(one)
-        degrees = _degrees(random, rule_of(one).limits(network.graph, one), workers)
+        names = network.dimensions.names(operator)
+        degrees = _degrees(random, rule_of(operator).limits(network.graph, operator), workers)
         wish: Dict[str, Any] = {name: degree for name, degree in zip(names, degrees) if degree > 1}
         count = int(np.prod(degrees))
         if len(set(names)) < len(names):
             wish, count = {}, 1
-        addends = random.randint(1, max(1, min(workers // count, rule_of(one).addends(network.graph, one))))
+        addends = random.randint(1, max(1, min(workers // count, rule_of(operator).addends(network.graph, operator))))
         if addends > 1:
             wish['addends'] = addends
             count *= addends
         if random.random() < 0.6:
             wish['ranks'] = random.sample(range(workers), count)
-        found[network.graph.label(one).replace('[', '[[]')] = wish
-    return found
+        splits[network.graph.label(operator).replace('[', '[[]')] = wish
+    return splits
 
 
 def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
     """Any splits of some operators, or all, with copies."""
-    found: Dict[str, Any] = {}
+    splits: Dict[str, Any] = {}
     share = random.choice((0.5, 1.0, 1.0))
-    for one in graph.computing:
+    for operator in graph.computing:
         if random.random() >= share:
             continue
-        rule, copies, addends = rule_of(one), 1, 1
-        most = min(workers, rule.addends(graph, one))
+        rule, copies, addends = rule_of(operator), 1, 1
+        most = min(workers, rule.addends(graph, operator))
         if most > 1 and random.random() < 0.5:
             addends = random.randint(2, most)
-        degrees = _degrees(random, rule.limits(graph, one), workers // addends)
+        degrees = _degrees(random, rule.limits(graph, operator), workers // addends)
         count = addends * int(np.prod(degrees))
         if addends == 1 and not rule.not_replicable and workers // count > 1:
             copies = random.randint(1, workers // count)
             count *= copies
-        if graph.has_table(one) and count < workers:
+        if graph.has_table(operator) and count < workers:
             continue
-        found[graph.label(one)] = [degrees, random.sample(range(workers), count), addends, copies]
-    return found
+        splits[graph.label(operator)] = [degrees, random.sample(range(workers), count), addends, copies]
+    return splits
 

@@ -19,11 +19,11 @@ NOTE_S = 40.0
 
 def run_all(programs: List[Dict[str, Any]]) -> List[Outcome]:
     """Run programs, a job for those with the same number of workers."""
-    found: Dict[int, Outcome] = {}
+    outcomes: Dict[int, Outcome] = {}
     for workers in sorted({program['workers'] for program in programs}):
-        places = [at for at, program in enumerate(programs) if program['workers'] == workers]
-        found.update(zip(places, run([programs[at] for at in places])))
-    return [found[at] for at in range(len(programs))]
+        numbers = [number for number, program in enumerate(programs) if program['workers'] == workers]
+        outcomes.update(zip(numbers, run([programs[number] for number in numbers])))
+    return [outcomes[number] for number in range(len(programs))]
 
 
 def run(programs: List[Dict[str, Any]]) -> List[Outcome]:
@@ -33,24 +33,24 @@ def run(programs: List[Dict[str, Any]]) -> List[Outcome]:
         names = ['%03d' % number for number in range(len(programs))]
         for name, program in zip(names, programs):
             (directory / (name + '.json')).write_text(json.dumps(program))
-        found: Dict[str, Outcome] = {}
+        outcomes: Dict[str, Outcome] = {}
         left = names
         while left:
-            ended = _run_job(directory, left, programs[0]['workers'])
+            end_of_job = _run_job(directory, left, programs[0]['workers'])
             for name in left:
                 verdict = directory / (name + '.verdict.json')
                 if not verdict.exists():
                     break
-                found[name] = Outcome(*json.loads(verdict.read_text()))
-            left = [name for name in left if name not in found]
-            if left and ended is None:
+                outcomes[name] = Outcome(*json.loads(verdict.read_text()))
+            left = [name for name in left if name not in outcomes]
+            if left and end_of_job is None:
                 raise RuntimeError('the job ended well without %s' % left)
             if left:
-                found[left[0]] = _blamed(directory, left[0], ended)
+                outcomes[left[0]] = _blamed(directory, left[0], end_of_job)
                 left = left[1:]
-            elif ended is not None:
-                found[names[-1]] = ended._replace(words='at the end of the job: ' + ended.words)
-        return [found[name] for name in names]
+            elif end_of_job is not None:
+                outcomes[names[-1]] = end_of_job._replace(words='at the end of the job: ' + end_of_job.words)
+        return [outcomes[name] for name in names]
     finally:
         shutil.rmtree(str(directory), ignore_errors=True)
 

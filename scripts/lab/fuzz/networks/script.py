@@ -38,12 +38,13 @@ def network(program: Program, noisy: bool = False) -> str:
     lines = ['class Net(gluon.HybridBlock):', _INDENT + '"""The network."""', '',
              _INDENT + 'def __init__(self):', 2 * _INDENT + "super().__init__(prefix='net_')",
              2 * _INDENT + 'with self.name_scope():']
-    made = ['self.%s = %s, prefix=%r%s)' % (layer['name'], layer['make'][:-1], layer['name'] + '_',
-                                            ', params=self.%s.params' % layer['tied'] if layer.get('tied') else '')
-            for layer in program['layers']]
-    made += ['self.%s = self.params.get(%r, shape=%r)' % (each['name'], each['name'], tuple(each['shape']))
-             for each in program['params']]
-    lines += [3 * _INDENT + line.replace('(, ', '(') for line in made or ['pass']]
+    assignments = ['self.%s = %s, prefix=%r%s)' % (layer['name'], layer['make'][:-1], layer['name'] + '_',
+                                                   ', params=self.%s.params' % layer['tied'] if layer.get('tied')
+                                                   else '')
+                   for layer in program['layers']]
+    assignments += ['self.%s = self.params.get(%r, shape=%r)' % (each['name'], each['name'], tuple(each['shape']))
+                    for each in program['params']]
+    lines += [3 * _INDENT + line.replace('(, ', '(') for line in assignments or ['pass']]
     drawn = [head['name'] for head in program['heads'] if head['drawn']]
     inputs = [each['name'] for each in program['inputs']] + (['*drawn'] if drawn else [])
     params = [each['name'] for each in program['params']]

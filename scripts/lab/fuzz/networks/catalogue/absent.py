@@ -38,20 +38,20 @@ REASONS = {
 
 def functions() -> List[str]:
     """All functions that Gluon's F has, for arrays and for symbols."""
-    found = []
+    names = []
     for prefix in ('', 'contrib', 'linalg', 'random', 'image', 'sparse'):
         symbols, arrays = [getattr(module, prefix) if prefix else module for module in (mx.sym, mx.nd)]
-        found += [(prefix + '.' if prefix else '') + name for name in dir(symbols)
+        names += [(prefix + '.' if prefix else '') + name for name in dir(symbols)
                   if not name.startswith('_') and callable(getattr(symbols, name)) and not isinstance(
                       getattr(symbols, name), type) and callable(getattr(arrays, name, None))]
-    return found
+    return names
 
 
 def reasons() -> Dict[str, List[str]]:
     """The functions that no entry draws, by reason; those without any under 'no entry yet'."""
-    found: Dict[str, List[str]] = {}
+    names_by_reason: Dict[str, List[str]] = {}
     for name in functions():
         if name not in ENTRIES or not ENTRIES[name][0]:
             fits = [reason for reason, pattern in REASONS.items() if re.fullmatch(pattern, name)]
-            found.setdefault((fits or ['no entry yet'])[0], []).append(name)
-    return found
+            names_by_reason.setdefault((fits or ['no entry yet'])[0], []).append(name)
+    return names_by_reason

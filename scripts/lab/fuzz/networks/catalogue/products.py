@@ -106,14 +106,14 @@ def _maketrian(drawing: Any) -> None:
 def _attention(drawing: Any) -> None:
     value = drawing.ranked(3)
     heads = drawing.random.choice((1, 2))
-    made = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=%d, no_bias=True, flatten=False)' % (
+    merged = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=%d, no_bias=True, flatten=False)' % (
         6 * heads), value, drawing.param((6 * heads, drawing.shape(value)[2])))
     scores = drawing.add('contrib.interleaved_matmul_selfatt_qk',
-                         'F.contrib.interleaved_matmul_selfatt_qk({0}, heads=%d)' % heads, made, single=True)
+                         'F.contrib.interleaved_matmul_selfatt_qk({0}, heads=%d)' % heads, merged, single=True)
     if drawing.random.random() < 0.7:
         weights = drawing.add('softmax', 'F.softmax({0}, axis=-1)', scores)
         drawing.add('contrib.interleaved_matmul_selfatt_valatt',
-                    'F.contrib.interleaved_matmul_selfatt_valatt({0}, {1}, heads=%d)' % heads, made, weights,
+                    'F.contrib.interleaved_matmul_selfatt_valatt({0}, {1}, heads=%d)' % heads, merged, weights,
                     single=True)
 
 

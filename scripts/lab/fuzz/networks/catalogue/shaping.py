@@ -125,14 +125,14 @@ def _concat(drawing: Any) -> None:
     random, value, op = drawing.random, drawing.pick(), drawing.random.choice(('concat', 'Concat'))
     axis = axis_of(drawing, value)
     shape = drawing.shape(value)
-    at = axis % len(shape)
-    fits = drawing.known(lambda other: len(other) == len(shape) and other[:at] + other[at + 1:] == shape[:at]
-                         + shape[at + 1:])
+    cut = axis % len(shape)
+    fits = drawing.known(lambda other: len(other) == len(shape) and other[:cut] + other[cut + 1:] == shape[:cut]
+                         + shape[cut + 1:])
     others = [random.choice(fits) if random.random() < 0.75 else drawing.param(
-        shape[:at] + (random.choice((1, 2, shape[at])),) + shape[at + 1:]) for _ in range(random.choice((1, 1, 2)))]
+        shape[:cut] + (random.choice((1, 2, shape[cut])),) + shape[cut + 1:]) for _ in range(random.choice((1, 1, 2)))]
     reads = [value, *others]
     random.shuffle(reads)
-    drawing.add(op, 'F.%s(%s, dim=%d)' % (op, ', '.join('{%d}' % at for at in range(len(reads))), axis), *reads)
+    drawing.add(op, 'F.%s(%s, dim=%d)' % (op, ', '.join('{%d}' % number for number in range(len(reads))), axis), *reads)
 
 
 @entry('stack', chance=1.0)
@@ -180,14 +180,14 @@ def _broadcast_to(drawing: Any) -> None:
                                                         'broadcast_like'))
     value = drawing.pick(lambda shape: 1 in shape)
     shape = drawing.shape(value)
-    axis = random.choice([at for at, length in enumerate(shape) if length == 1])
+    axis = random.choice([index for index, length in enumerate(shape) if length == 1])
     if op == 'broadcast_like':
         other = drawing.pick(lambda other: len(other) == len(shape) and all(
             one in (1, all_of) for one, all_of in zip(shape, other)))
         drawing.add(op, 'F.broadcast_like({0}, {1})', value, other)
     elif op == 'broadcast_to':
         drawing.add(op, 'F.broadcast_to({0}, shape=%s)' % (tuple(
-            drawing.length() if at == axis else 0 for at in range(len(shape))),), value)
+            drawing.length() if index == axis else 0 for index in range(len(shape))),), value)
     else:
         drawing.add(op, 'F.%s({0}, axis=%d, size=%d)' % (op, axis, drawing.length()), value)
 
