@@ -421,6 +421,12 @@ def test_loop_that_prefetches():
         ([net.embedding.weight], [2, 3])]
 
 
+def test_net_with_dynamic_tables(capsys):
+    exec(only_python('docs/embeddings.md'), {'__name__': '__main__'})
+    report = capsys.readouterr().out
+    assert 'net_embedding0_weight  2000000000     16            3' in report and 'net_words_weight' in report
+
+
 def test_loop_that_resumes(tmp_path):
     net = gluon.nn.Dense(1, in_units=1)
     net.initialize()
