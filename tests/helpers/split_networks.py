@@ -1,4 +1,4 @@
-"""Networks that are split over processes, drawn ones, and drawn splits."""
+"""Networks that are split over processes; random networks, and random splits of their operators."""
 import contextlib
 import os
 import pickle
@@ -27,7 +27,7 @@ ANSWER_S = 60.0
 
 
 class Ranks:
-    """Processes that are connected as the ranks of a job are; each computes its part of a network."""
+    """Processes that are connected like the ranks of a job; each computes its part of a network."""
 
     def __init__(self, count):
         self.count = count
@@ -35,11 +35,11 @@ class Ranks:
 
     def _start(self):
         count = self.count
-        pairs = {(one, other): socket.socketpair() for one in range(count) for other in range(one)}
+        pairs = {(higher, lower): socket.socketpair() for higher in range(count) for lower in range(higher)}
         self._processes = []
         for rank in range(count):
-            mine = {**{other: pair[0] for (one, other), pair in pairs.items() if one == rank},
-                    **{one: pair[1] for (one, other), pair in pairs.items() if other == rank}}
+            mine = {**{lower: pair[0] for (higher, lower), pair in pairs.items() if higher == rank},
+                    **{higher: pair[1] for (higher, lower), pair in pairs.items() if lower == rank}}
             self._processes.append(subprocess.Popen(
                 [sys.executable, str(BODY), str(rank)] + ['%d:%d' % (other, sock.fileno())
                                                           for other, sock in mine.items()],
@@ -50,7 +50,7 @@ class Ranks:
                 sock.close()
 
     def close(self, seconds=10):
-        """End them."""
+        """End the processes."""
         for process in self._processes:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
@@ -111,7 +111,7 @@ def _joined(boxes):
 
 
 def weigh(output):
-    """A gradient of an output that does not depend on where its elements are: so that splits know it, too."""
+    """Return a gradient that depends on the values of the elements only, so that each shard computes its part."""
     return mx.nd.sin(output.detach() * 3 + 1)
 
 
@@ -124,23 +124,23 @@ def run_whole(symbol, data, weights, training=True):
         if name not in auxiliary and not (name in data and np.array_equal(data[name], np.floor(data[name]))):
             array.attach_grad()
     with mx.autograd.record(train_mode=training):
-        found = mx.nd.CachedOp(symbol, [])(*[arrays[name] for name in symbol.list_inputs()])
-    found = list(found) if isinstance(found, (list, tuple)) else [found]
-    mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
-    return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in arrays.items()
-                                              if array.grad is not None}
+        outputs = mx.nd.CachedOp(symbol, [])(*[arrays[name] for name in symbol.list_inputs()])
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    mx.autograd.backward(outputs, [weigh(output) for output in outputs], train_mode=training)
+    return [output.asnumpy() for output in outputs], {name: array.grad.asnumpy() for name, array in arrays.items()
+                                                      if array.grad is not None}
 
 
 def drawn_splits(draw, graph, ranks):
-    """A split of each operator that its rule allows, on any of the ranks, in any order."""
-    found = {}
-    for one in graph.computing:
-        rule = rule_of(one)
-        limits, shape = rule.limits(graph, one), graph.shape(one)
+    """Draw a split of each operator that its rule allows, on any ranks, in any order."""
+    splits = {}
+    for operator in graph.computing:
+        rule = rule_of(operator)
+        limits, shape = rule.limits(graph, operator), graph.shape(operator)
         left, degrees, addends, copies = draw(st.integers(1, ranks)), [1] * len(shape), 1, 1
         for dimension in draw(st.permutations(range(len(shape) + 1))):
             if dimension == len(shape):
-                addends = draw(st.integers(1, min(left, rule.addends(graph, one))))
+                addends = draw(st.integers(1, min(left, rule.addends(graph, operator))))
                 left //= addends
             else:
                 degrees[dimension] = draw(st.integers(1, min(left, limits[dimension])))
@@ -149,12 +149,12 @@ def drawn_splits(draw, graph, ranks):
         if addends == 1 and not rule.not_replicable and ranks // count > 1:
             copies = draw(st.integers(1, ranks // count))
         chosen = draw(st.permutations(range(ranks)))[:count * copies]
-        found[one.number] = Split(degrees, chosen, addends, copies)
-    return found
+        splits[operator.number] = Split(degrees, chosen, addends, copies)
+    return splits
 
 
 class Layers:
-    """A network of images that is drawn layer by layer, as a symbol."""
+    """A random network of images, drawn layer by layer, as a symbol."""
 
     def __init__(self, draw, samples, channels, side):
         self._draw, self._count = draw, 0

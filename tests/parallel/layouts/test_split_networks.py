@@ -1,4 +1,4 @@
-"""Drawn networks with drawn splits over 2 and 4 ranks: outputs and gradients are those of the whole network."""
+"""Random networks, split at random over 2 and 4 ranks: outputs and gradients equal those of the whole network."""
 import mxnet as mx
 import numpy as np
 import pytest

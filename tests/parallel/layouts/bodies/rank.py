@@ -1,6 +1,6 @@
-"""A rank of a split network, without a job: it computes the networks that it gets over pipes; see helpers/ranks.py.
+"""A rank of a split network, without a job: it computes networks that it reads from a pipe (helpers/split_networks.py).
 
-args: rank, and a descriptor of a socket to each other rank, as ``rank:descriptor``.
+Arguments: the rank, and a descriptor of a socket to each other rank, as ``rank:descriptor``.
 """
 import os
 import pickle
@@ -33,17 +33,17 @@ def fail(error):
 
 
 def floats(data):
-    """Data that has a gradient: not ids."""
+    """Return the names of the data that have gradients: all but ids."""
     return {name for name, values in data.items() if not np.array_equal(values, np.floor(values))}
 
 
 def weigh(output):
-    """A gradient of an output that depends on its value only: so that every split gives the same."""
+    """Return a gradient of an output that depends on its value only, so that it is equal for every split."""
     return mx.nd.sin(output.detach() * 3 + 1)
 
 
 def pieces(values, boxes):
-    """Boxes of an output, each with its values, of an array in which they are behind each other."""
+    """Return the boxes of an output with their values, from an array that contains them one after the other."""
     shape = list(shape_of(boxes[0]))  # with factors of dimensions, if there are any
     if len(boxes) == 1:
         return [(boxes[0], values.reshape(shape))]
@@ -84,11 +84,11 @@ def compute(transport, text, data, weights, splits, training, axes, first):
         mx.autograd.mark_variables([arrays[name]], [arrays[parameter]])
     operator = mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
     with mx.autograd.record(train_mode=training):
-        found = operator(*[arrays[name] for name in program.symbol.list_inputs()])
-    found = (list(found) if isinstance(found, (list, tuple)) else [found])[program.leading:][:program.outputs]
-    mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
-    outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in input_shards.outputs[head]])
-               for head, one in zip(graph.heads, found)]
+        results = operator(*[arrays[name] for name in program.symbol.list_inputs()])
+    results = (list(results) if isinstance(results, (list, tuple)) else [results])[program.leading:][:program.outputs]
+    mx.autograd.backward(results, [weigh(output) for output in results], train_mode=training)
+    outputs = [pieces(output.asnumpy(), [boxes[RANK] for boxes in input_shards.outputs[head]])
+               for head, output in zip(graph.heads, results)]
     gradients = {name: (input_shards.box(name) if name in data else shards.weights.boxes(name)[RANK],
                         array.grad.asnumpy(), None if name in data else shards.weights.shapes[name])
                  for name, array in arrays.items()
