@@ -2,6 +2,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 import time
@@ -30,6 +31,12 @@ def locked_within(handle: int, seconds: float, poll_s: float = 0.05) -> bool:
             time.sleep(poll_s)
         except OSError:
             return True
+
+
+def digest_of(path: str) -> str:
+    """Return a digest of the bytes of a small file."""
+    with open(path, 'rb') as file:
+        return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
 
 
 def cannot_write(path: str) -> str:

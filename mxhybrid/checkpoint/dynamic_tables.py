@@ -1,12 +1,13 @@
 """Saves and restores dynamic tables, whose rows their owners write and read themselves: the servers, or this process.
 
-All workers call the functions of this module together.  In a job the servers' hosts must see the directory of the
-checkpoint: each server writes its partitions there, and reads the rows of its partitions from all parts.
+All workers call the functions of this module together.  In a job each server writes its partitions into the directory
+of the checkpoint, which all hosts must see, and reads the rows of its partitions from all parts.  Where not all servers
+see the files of a checkpoint that is loaded, worker 0 sends the rows.
 """
 import os
 import shutil
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -20,7 +21,8 @@ from ..native import trainers
 from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
 from ..native.optimizers import name_of
 from . import files, npy_files, table_files
-from .collect import Item
+from .collect import PIECE_BYTES as _PIECE_BYTES, Item
+from .layers import merged
 from .table_files import TableDescription
 
 logger = get_logger(__name__)
@@ -75,8 +77,20 @@ class TableSave:
         work = []
         for number, item in enumerate(self._tables):
             self._paths[item.name] = writer.make_table_directory(number)
+            self._check_hosts(item)
             work.append([self._paths[item.name], marks.get(item.name)])
         return work
+
+    def _check_hosts(self, item: Item) -> None:
+        """Refuse a directory that the hosts of some servers do not see."""
+        token = os.path.join(self._paths[item.name], 'token')
+        with open(token, 'w') as file:
+            file.write(os.urandom(16).hex())
+        hosts = item.param.table.hosts_without(token)
+        os.remove(token)
+        if hosts:
+            raise CheckpointError('the servers on %s, which have rows of %s, do not see %s: give a directory that all '
+                                  'hosts of the job share' % (', '.join(hosts), item.name, self._directory))
 
     def _usable_marks(self, last: LastSave) -> Dict[str, int]:
         if last.directory != self._directory:
@@ -213,8 +227,12 @@ def take_first_values(tables: List[Item], stored: Dict[str, Any]) -> None:
             item.param.take_first_values(first_values)
 
 
-def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], note: Callable[[str], None]) -> None:
-    """Replace the rows of all tables by those of a checkpoint (collective); ``note(problem)`` gets errors."""
+def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers: Any,
+               reader: Callable[[], files.Reader], note: Callable[[str], None]) -> None:
+    """Replace the rows of all tables by those of a checkpoint (collective).
+
+    Worker 0 sends the rows if not all servers see the files.  It has the `reader`; ``note(problem)`` gets errors.
+    """
     trainer.__dict__.pop(_LAST_SAVE, None)
     for item in tables:
         table, description = item.param.table, TableDescription.from_json(stored[item.name]['description'])
@@ -223,7 +241,46 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], note: C
             rates = rates_of(trainer.optimizer, item.key)
             table.set_optimizer(_maker(trainer, item, description), *rates, description.updates)
             table.expect_count(description.updates)
+        parts, hosts = stored[item.name]['parts'], []
+        if workers.rank == 0 and parts:
+            hosts = table.hosts_without(os.path.join(reader().path, files.MANIFEST))
+        is_seen = not workers.allgather_json(hosts, 'checkpoint.hosts')[0]
         try:
-            table.load(stored[item.name]['parts'])
+            table.load(parts if is_seen else [])
+            if not is_seen:
+                _send_rows(item, description, workers, reader)
         except HybridError as error:
             note(str(error))
+
+
+def _send_rows(item: Item, description: TableDescription, workers: Any, reader: Callable[[], files.Reader]) -> None:
+    """Send the rows and the state of a table from worker 0 to the servers, in pieces (collective)."""
+    table, problem = item.param.table, ''
+    piece_rows = max(1, min(table.batch_rows, _PIECE_BYTES // (table.width * table.dtype.itemsize)))
+    nothing = np.empty(0, np.int64), np.empty((0, table.width), table.dtype)
+    for slot, column in enumerate(['rows'] + ['state%d' % slot for slot in range(len(description.state_widths))]):
+        pieces = _rows_of(reader(), item.name, description, column, piece_rows) if workers.rank == 0 else iter(())
+        with table.assigning(slot - 1):
+            while True:
+                piece = None
+                try:
+                    piece = next(pieces, None)
+                except (HybridError, OSError, MemoryError) as error:
+                    problem = str(error) or type(error).__name__
+                more, problem = workers.allgather_json([piece is not None, problem], 'checkpoint.rows')[0]
+                if not more:
+                    break
+                table.push(*(nothing if piece is None else piece))
+        if problem:
+            raise CheckpointError(problem)
+
+
+def _rows_of(reader: files.Reader, name: str, description: TableDescription, column: str,
+             piece_rows: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+    """Yield keys and a column of all rows, as wide as rows are, `piece_rows` at most at a time."""
+    for keys, columns in merged(reader.layers(name, reader.bases()), description):
+        values = columns[column]
+        for first in range(0, len(keys), piece_rows):
+            rows = np.zeros((len(keys[first:first + piece_rows]), description.width), values.dtype)
+            rows[:, :values.shape[1]] = values[first:first + piece_rows]
+            yield keys[first:first + piece_rows], rows

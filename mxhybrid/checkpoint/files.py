@@ -44,9 +44,9 @@ FORMAT, FORMAT_WITHOUT_TABLES = 2, 1
 #: Bytes of arrays in a shard; writing and reading take a small multiple of them as memory.
 SHARD_BYTES = 32 << 20
 #: Largest size of a manifest, in bytes, that a reader accepts.
-MAX_MANIFEST_BYTES = 256 << 20
+MAXMANIFEST_BYTES = 256 << 20
 
-_MANIFEST = 'manifest.json'
+MANIFEST = 'manifest.json'
 _WRITING, _REMOVING, COMPACTING = '.writing', '.removing', '.compacting'
 _ASIDE = re.compile(r'\.(writing|removing|compacting)(-\d+)?')
 #: Errors of a damaged disk or an interrupted copy.  Other errors, such as a lack of permission, end the load.
@@ -190,10 +190,10 @@ class Writer:
         content = manifest.plain(content, 'the content of a checkpoint')
         digest = manifest.digest(manifest.canonical(content))
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
-        if len(text) > MAX_MANIFEST_BYTES:
+        if len(text) > MAXMANIFEST_BYTES:
             raise CheckpointError('the manifest would have %d bytes, but at most %d are read: put less into extra'
-                                  % (len(text), MAX_MANIFEST_BYTES))
-        _write(os.path.join(self._aside, _MANIFEST), text)
+                                  % (len(text), MAXMANIFEST_BYTES))
+        _write(os.path.join(self._aside, MANIFEST), text)
         folder.sync_directory(self._aside)
 
     def _publish(self, name: str) -> str:
@@ -248,17 +248,17 @@ class Reader:
     def __init__(self, path: str):
         self.path = path
         self._last: Tuple[int, Dict[str, np.ndarray]] = (-1, {})
-        data = self._read(_MANIFEST, MAX_MANIFEST_BYTES)
+        data = self._read(MANIFEST, MAXMANIFEST_BYTES)
         try:
             outer = manifest.read_json(data)
         except ValueError as error:
-            raise self._damaged(_MANIFEST, 'is not JSON: %s' % error) from error
+            raise self._damaged(MANIFEST, 'is not JSON: %s' % error) from error
         if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
-            raise self._damaged(_MANIFEST, 'has no content')
+            raise self._damaged(MANIFEST, 'has no content')
         self.content: Dict[str, Any] = outer['content']
         digest = manifest.digest(manifest.canonical(self.content))
         if outer.get('blake2b') != digest:
-            raise self._damaged(_MANIFEST, 'does not match its digest')
+            raise self._damaged(MANIFEST, 'does not match its digest')
         if self.content.get('format') not in (FORMAT, FORMAT_WITHOUT_TABLES):
             raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads formats %d and %d'
                                   % (path, self.content.get('format'), self.content.get('mxhybrid'),
@@ -269,7 +269,7 @@ class Reader:
         self.tables: Dict[str, Any] = self.content.get('dynamic_tables', {})
         problem = manifest.flaw(self.content) or table_files.flaw_of_tables(self.tables)
         if problem:
-            raise self._damaged(_MANIFEST, problem)
+            raise self._damaged(MANIFEST, problem)
 
     def _damaged(self, file: str, problem: str) -> Damaged:
         return Damaged('%s %s' % (os.path.join(self.path, file), problem))
@@ -320,7 +320,7 @@ class Reader:
             try:
                 reader = find(os.path.dirname(self.path), base)
             except Damaged as error:
-                raise self._damaged(_MANIFEST, 'is that of a delta without its base: %s' % error) from error
+                raise self._damaged(MANIFEST, 'is that of a delta without its base: %s' % error) from error
             readers.append(reader)
             base = reader.content.get('base')
         return readers
@@ -334,14 +334,14 @@ class Reader:
         for reader in [self] + bases:
             entry = reader.tables.get(name)
             if entry is None:
-                raise reader._damaged(_MANIFEST, 'lacks the table %s, of which %s is a delta' % (name, self.path))
+                raise reader._damaged(MANIFEST, 'lacks the table %s, of which %s is a delta' % (name, self.path))
             description = table_files.TableDescription.from_json(entry)
             with _table_damage():
                 layers.append([table_files.Part(path, part, description)
                                for path, part in table_files.parts_of(reader.path, entry)])
             if not entry['delta']:
                 return layers
-        raise self._damaged(_MANIFEST, 'has a delta of %s without a base' % name)
+        raise self._damaged(MANIFEST, 'has a delta of %s without a base' % name)
 
     def _shard(self, number: int) -> Dict[str, np.ndarray]:
         if self._last[0] == number:

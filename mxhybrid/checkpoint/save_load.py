@@ -194,7 +194,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         step, extra, path, described, stored, found_tables = outcome
         take_first_values(tables, found_tables)
         restore.put(trainer, items, tables, described, stored, source, workers)
-        put_tables(trainer, tables, found_tables, source.fail)
+        put_tables(trainer, tables, found_tables, workers, lambda: checkpoint.reader, source.fail)
         on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)

@@ -1,7 +1,7 @@
 """A dynamic table whose rows are in this process: the table of a job of one process, and first values without a job."""
 import os
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -70,6 +70,10 @@ class LocalTable(OptimizedTable):
     def save(self, directory: str, **options: Any) -> Dict[str, Any]:
         """Save the rows in ``directory/0``; return the result of ``RowStore.save`` by the number of the partition."""
         return {'0': self._store.save(os.path.join(directory, '0'), **options)}
+
+    def hosts_without(self, file: str) -> List[str]:
+        """Return no hosts: the rows are in the process that writes the file."""
+        return []
 
     def load(self, directories: Sequence[str]) -> None:
         """Replace all rows by those of folders, which are read in this order."""

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 
 from ..base.errors import InputError, JobError
+from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
 from ..lane.row_store import DTYPES, EVICTIONS, FirstValues
@@ -208,6 +209,11 @@ class DynamicTable(OptimizedTable):
             return self._ask(method, **arguments) if self.servers.is_root else []
         finally:
             self.servers.barrier()
+
+    def hosts_without(self, file: str) -> List[str]:
+        """Return the names of the servers' hosts that do not see a file of this host (worker 0 only)."""
+        answers = self._ask('look', file=file, digest=digest_of(file))
+        return sorted({answer['host'] for answer in answers if not answer['sees']})
 
     def _ask(self, method: str, **arguments: Any) -> List[Any]:
         """Return the answer of each server to a command about its partitions (worker 0 only)."""

@@ -24,6 +24,7 @@ from mxnet.optimizer import Optimizer
 
 from ..base.addresses import address_towards
 from ..base.errors import HybridError
+from ..base.files import digest_of
 from ..base.machine import remedy
 from ..lane.agent import Agent, DynamicShape
 from ..lane.membership import Membership
@@ -227,6 +228,14 @@ class Handler(Optimizer):
             self._answer({'error': '%s: %s' % (type(error).__name__, error)})
             return
         self._answer({'answer': results})
+
+    def do_dynamic_look(self, keys: List[int], file: str, digest: str) -> None:
+        """Leave in the mailbox this host's name, and whether it sees a file of worker 0's host."""
+        try:
+            sees = digest_of(file) == digest
+        except OSError:
+            sees = False
+        self._answer({'answer': {'host': os.uname().nodename, 'sees': sees}})
 
     def _answer(self, answer: Any) -> None:
         """Leave a JSON value in the mailbox: its length and its text, as much as there is room for."""

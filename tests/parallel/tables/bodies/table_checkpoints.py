@@ -1,0 +1,129 @@
+"""Train a net with dynamic tables, save a checkpoint and deltas on the way, go on; load them and go on from there.
+
+``--part save`` saves to the directory, ``--part resume`` goes on from it.  With ``--unseen``, worker 0 takes the hosts
+of the servers for hosts that do not see the files.
+"""
+import argparse
+import os
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid.checkpoint import dynamic_tables
+
+ROWS, BATCH, SAVED_AT, STEPS = 1 << 40, 24, 5, 9
+CASES = {
+    'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float64', {}),
+    'adam': ('adam', {'learning_rate': 0.05}, 'float64', {}),
+    'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32', {}),
+    'expiry': ('adagrad', {'learning_rate': 0.1}, 'float32', {'expire_after': 3}),
+}
+
+
+class Net(gluon.Block):
+    """A numbered table, and a table by keys."""
+
+    def __init__(self, dtype, width=4, **options):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.items = mxhybrid.nn.Embedding(ROWS, width, dtype, mx.init.Normal(0.5), prefix='items_')
+            self.users = mxhybrid.nn.HashEmbedding(width, dtype, mx.init.Uniform(0.5), prefix='users_', **options)
+
+    def forward(self, items):
+        return (self.items(items) * self.users(items * 5 - 7)).sum(axis=1)
+
+
+class Training:
+    """A net, its Trainer, and this worker's part of joint batches."""
+
+    def __init__(self, worker, case, seed, width=4):
+        optimizer, settings, self.dtype, options = CASES[case]
+        self.worker = worker
+        mx.random.seed(seed + worker['rank'])
+        self.net = Net(self.dtype, width, **options)
+        self.net.initialize()
+        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, dict(settings), kvstore='hybrid')
+
+    def fit(self, begin, end):
+        for step in range(begin, end):
+            random = np.random.RandomState(step)
+            items = random.randint(0, 60, BATCH) * (ROWS // 64)
+            target = random.standard_normal(BATCH)
+            mine = range(self.worker['rank'], BATCH, self.worker['size'])
+            with autograd.record():
+                error = self.net(items[mine]) - mx.nd.array(target[mine], dtype=self.dtype)
+                loss = (error ** 2).sum()
+            loss.backward()
+            self.trainer.step(BATCH)
+
+    def values(self):
+        ids = np.arange(64) * (ROWS // 64)
+        return np.concatenate([self.net.items(ids).asnumpy(), self.net.users(ids * 5 - 7).asnumpy()])
+
+
+def save(worker, directory, case):
+    training = Training(worker, case, 17)
+    training.fit(0, 2)
+    training_path = os.path.join(directory, case)
+    for step in (2, 4, SAVED_AT):
+        training.fit(max(0, {4: 2, SAVED_AT: 4}.get(step, 2)), step)
+        mxhybrid.checkpoint.save(training_path, training.net, training.trainer, step, extra=case, delta=True)
+    training.fit(SAVED_AT, STEPS)
+    return training.values()
+
+
+def resume(worker, directory, case):
+    training = Training(worker, case, 99)
+    checkpoint = mxhybrid.checkpoint.load(os.path.join(directory, case), training.net, training.trainer)
+    assert (checkpoint.step, checkpoint.extra) == (SAVED_AT, case)
+    training.fit(SAVED_AT, STEPS)
+    return training.values()
+
+
+def refused(worker, directory):
+    """Return the errors of a save that servers cannot see, and of a load into tables of another width."""
+    errors = []
+    training = Training(worker, 'adam', 99, width=5)
+    model = training.net, training.trainer
+    for call in (lambda: mxhybrid.checkpoint.load(os.path.join(directory, 'adam'), *model),
+                 lambda: mxhybrid.checkpoint.save(os.path.join(directory, 'unseen'), *model, 1)):
+        try:
+            call()
+        except mxhybrid.CheckpointError as error:
+            errors.append(str(error))
+        training.fit(0, 1)
+    return errors
+
+
+def imported(worker):
+    """Return imported rows, as all workers read them."""
+    training = Training(worker, 'adam', 99)
+    rows = np.random.RandomState(0).standard_normal((50, 4)) if worker['rank'] == 0 else np.zeros((0, 4))
+    mxhybrid.checkpoint.import_rows(training.net.items, None, rows)
+    return training.net.items(np.arange(50)).asnumpy()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--part', choices=['save', 'resume', 'refused'])
+    parser.add_argument('--directory')
+    parser.add_argument('--unseen', action='store_true')
+    args = parser.parse_args()
+    store = mx.kv.create('hybrid')
+    worker = {'rank': store.rank, 'size': store.num_workers}
+    if args.unseen:
+        from mxhybrid.servers.dynamic_table import DynamicTable
+        DynamicTable.hosts_without = lambda self, file: ['elsewhere']
+        dynamic_tables._PIECE_BYTES = 200
+    if args.part == 'refused':
+        report(worker['rank'], errors=refused(worker, args.directory), imported=imported(worker))
+    else:
+        part = {'save': save, 'resume': resume}[args.part]
+        report(worker['rank'], **{case: part(worker, args.directory, case) for case in CASES})
+
+
+if __name__ == '__main__':
+    main()

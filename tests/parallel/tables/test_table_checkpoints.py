@@ -1,0 +1,76 @@
+"""Checkpoints of dynamic tables in jobs: training that is resumed, anywhere, equals training in one process."""
+import numpy as np
+import pytest
+from lab.jobs import run_job
+
+import mxhybrid
+
+from . import BODIES
+
+BODY = BODIES / 'table_checkpoints.py'
+SERVERS_WRITE = ['horovodrun', 2, 2, 3]
+
+
+def run(launcher, workers, servers, partitions, *args):
+    return run_job(BODY, launcher, workers=workers, servers=servers, args=list(args), timeout=150,
+                   env={'MXHYBRID_PARTITIONS': str(partitions)})
+
+
+@pytest.fixture(scope='module')
+def alone(tmp_path_factory):
+    """Training in one process, and the directory that it has saved to."""
+    directory = str(tmp_path_factory.mktemp('alone'))
+    return run('none', 1, 0, 1, '--part', 'save', '--directory', directory).ok().results[0], directory
+
+
+@pytest.fixture(scope='module')
+def together(tmp_path_factory):
+    """Training in a job, whose servers have written, and the directory."""
+    directory = str(tmp_path_factory.mktemp('together'))
+    return run(*SERVERS_WRITE, '--part', 'save', '--directory', directory).ok(), directory
+
+
+def assert_equal(result, expected, workers):
+    assert sorted(result.results) == list(range(workers))
+    for values in result.results.values():
+        for case, rows in expected.items():
+            tolerance = 1e-10 if rows.dtype == np.float64 else 1e-5
+            np.testing.assert_allclose(values[case], rows, rtol=tolerance, atol=tolerance, err_msg=case)
+
+
+def test_servers_write_their_partitions(alone, together):
+    result, directory = together
+    assert_equal(result, alone[0], 2)
+    for case in alone[0]:
+        with mxhybrid.checkpoint.open('%s/%s' % (directory, case), verify=True) as tables, \
+                mxhybrid.checkpoint.open('%s/%s' % (alone[1], case), verify=True) as expected:
+            assert tables.step == expected.step == 5
+            for name in ('items', 'users'):
+                assert len(tables[name]) == len(expected[name]) > 20
+                keys = np.concatenate([keys for keys, _ in expected[name].pieces()])
+                np.testing.assert_array_equal(np.concatenate([keys for keys, _ in tables[name].pieces()]), keys)
+                np.testing.assert_allclose(tables[name].rows(keys), expected[name].rows(keys), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('launcher, workers, servers, partitions, source', [
+    ('none', 1, 0, 1, 'together'), ('launch.py', 3, 1, 5, 'together'), ('horovodrun', 2, 2, 2, 'alone')])
+def test_another_job_goes_on(alone, together, launcher, workers, servers, partitions, source):
+    directory = together[1] if source == 'together' else alone[1]
+    result = run(launcher, workers, servers, partitions, '--part', 'resume', '--directory', directory).ok()
+    assert_equal(result, alone[0], workers)
+
+
+def test_worker_0_sends_rows_to_hosts_that_do_not_see_the_files(alone, together):
+    expected = {case: rows for case, rows in alone[0].items() if case != 'expiry'}  # all rows are new there
+    result = run(*SERVERS_WRITE, '--part', 'resume', '--directory', together[1], '--unseen').ok()
+    assert_equal(result, expected, 2)
+
+
+def test_refused_on_every_rank(together):
+    result = run(*SERVERS_WRITE, '--part', 'refused', '--directory', together[1], '--unseen').ok()
+    for values in result.results.values():
+        width, unseen = values['errors']
+        assert 'items.weight has width 4 in the checkpoint, 5 in the net' in width
+        assert 'the servers on elsewhere, which have rows of items.weight, do not see' in unseen
+        np.testing.assert_array_equal(values['imported'],
+                                      np.random.RandomState(0).standard_normal((50, 4)))
