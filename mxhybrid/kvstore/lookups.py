@@ -70,6 +70,13 @@ class PendingLookups:
         """Return the arrays with the gradients that the next step will take."""
         return [lookup.rows.grad for lookup in self._counted(grad_req)]
 
+    def keys(self, grad_req: str) -> np.ndarray:
+        """Return the distinct keys of the gradients that the next step will take."""
+        keys = [lookup.keys for lookup in self._counted(grad_req)]
+        if grad_req == 'add' and self._kept is not None and keys:
+            keys.append(self._kept[0])
+        return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
+
     def take(self, grad_req: str) -> Optional[RowGradient]:
         """Return the sum of the gradients that count, None if there was no backward pass, and forget them."""
         parts = [lookup.gradient() for lookup in self._counted(grad_req)]

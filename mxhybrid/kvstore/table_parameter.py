@@ -11,7 +11,7 @@ import numpy as np
 from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
-from ..lane.row_store import DTYPES, FirstValues
+from ..lane.row_store import DTYPES, FirstValues, check_capacity
 from ..telemetry.traffic import Traffic
 from .local_table import LocalTable
 from .lookups import PendingLookups, RowGradient
@@ -186,6 +186,12 @@ class TableParameter(Parameter):
     def take_gradient(self) -> Optional[RowGradient]:
         """Return sorted, unique keys and the sums of their gradients; None if no backward pass has computed any."""
         return self._lookups.take(self.grad_req)
+
+    def check_capacity(self) -> None:
+        """Refuse the gradients of the next step if they have more keys than the table may have rows (InputError)."""
+        capacity = self.options.get('capacity', 0)
+        if capacity:
+            check_capacity(self.name, self._lookups.keys(self.grad_req), capacity, self.table.partitions)
 
     def zero_grad(self) -> None:
         """Forget the gradients that backward passes have computed."""

@@ -8,7 +8,7 @@ keys behind those of the other parameters, by which the optimizer finds multipli
 after that                      :meth:`TrainerTables.agree`: all workers compare their tables, and take the first
                                 values of worker 0
 when the store is made          :meth:`TrainerTables.open`: the rows move to the servers
-``Trainer._allreduce_grads``    :meth:`TrainerTables.check`: refuses an optimizer before anything is sent
+``Trainer._allreduce_grads``    :meth:`TrainerTables.check`: refuses optimizers and batches before anything is sent
 ``Trainer._update``             :meth:`TrainerTables.push`: every worker pushes every table that is not frozen, also one
                                 without gradients
 ==============================  ====================================================================================
@@ -148,12 +148,13 @@ class TrainerTables:
         param.serve(table.served, store)
 
     def check(self, optimizer: Any) -> None:
-        """Refuse an optimizer that cannot update the tables, before anything of a step is sent."""
+        """Refuse an optimizer that cannot update the tables, and too many keys, before anything of a step is sent."""
         for table in self._trained:
             check_kernel(optimizer, table.name)
             table.param.table.check_optimizer(optimizer, rates_of(optimizer, table.key)[1])
             if trainer_of(table.param) is not self._trainer:
                 self._refuse_taken(table.param)
+            table.param.check_capacity()
 
     def _refuse_taken(self, param: TableParameter) -> None:
         raise InputError('step: %s has got another Trainer, which has its rows: make steps with that one' % param.name)

@@ -84,6 +84,22 @@ def partition_of(keys: Any, count: int) -> np.ndarray:
     return partitions
 
 
+def check_capacity(name: str, keys: np.ndarray, capacity: int, partitions: int) -> None:
+    """Refuse distinct keys of a step that do not fit into a table with this capacity, 0 for none (InputError).
+
+    Each partition has an equal part of the capacity, so the keys of the fullest partition decide.  The keys of other
+    workers are not known here; the server checks their union.
+    """
+    if not capacity or not len(keys):
+        return
+    most_keys, part_capacity = int(np.bincount(partition_of(keys, partitions)).max()), capacity // partitions
+    if most_keys > part_capacity:
+        shares = ' with %d rows for each of %d partitions, and one of them has %d of the keys' % (
+            part_capacity, partitions, most_keys) if partitions > 1 else ''
+        raise InputError('%s: a step has %d distinct keys, but capacity=%d%s: give a capacity of several times the '
+                         'distinct keys of a step, or use smaller batches' % (name, len(keys), capacity, shares))
+
+
 def state_widths_of(rule: str, width: int) -> Sequence[int]:
     """Return the number of elements a row of each array of optimizer state that a rule of ``src/update.cc`` uses."""
     loaded = library.load()

@@ -12,7 +12,7 @@ from ..base.errors import InputError, JobError
 from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
-from ..lane.row_store import DTYPES, EVICTIONS, FirstValues
+from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
 from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .kernel_rules import check_kernel
@@ -80,12 +80,14 @@ class DynamicTable(OptimizedTable):
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of `keys`, int64, sorted and unique (collective); returns before servers answer.
 
-        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows.
+        Every worker pushes once a step, possibly no rows.  InputError, with nothing sent, for other keys or rows, or
+        more keys than the capacity.
         """
         keys = self._checked_keys(keys, 'pushing')
         if np.shape(rows) != (len(keys), self.width):
             raise InputError('%s: rows of shape %s for %d keys: give rows of shape %s'
                              % (self.name, np.shape(rows), len(keys), (len(keys), self.width)))
+        check_capacity(self.name, keys, self.options.capacity, self.partitions)
         self._prefetcher.before_push()
         # After a push the host drops the rows that it caches.
         self.servers.link.settle_deliveries(self)

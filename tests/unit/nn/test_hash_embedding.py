@@ -56,6 +56,24 @@ def test_capacity(evict, stays):
     assert (np.flatnonzero(changed) + 1).tolist() == sorted(stays)
 
 
+@pytest.mark.parametrize('grad_req, batches', [('write', [[1, 2, 3]]), ('add', [[1, 2], [3]])])
+def test_more_keys_in_a_step_than_the_capacity_are_refused(grad_req, batches):
+    table, trainer = new_table(capacity=2)
+    table.weight.grad_req = grad_req
+    for keys in batches:
+        with autograd.record():
+            loss = table(keys).sum()
+        loss.backward()
+    with pytest.raises(mxhybrid.InputError, match='users_weight: a step has 3 distinct keys, but capacity=2: give a '
+                                                  'capacity of several times the distinct keys of a step'):
+        trainer.step(1)
+    assert rows_of(table) == 0
+    table([4, 5, 6])  # an evaluation makes no rows
+    table.weight.zero_grad()
+    step(table, trainer, [1, 2])
+    assert rows_of(table) == 2
+
+
 def test_expiry():
     table, trainer = new_table(expire_after=2)
     for keys in ([1], [2], [2], [2]):

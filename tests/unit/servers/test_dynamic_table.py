@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import InputError, JobError
-from mxhybrid.lane.row_store import FirstValues
+from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.servers.dynamic_shard import StoreOptions
 from mxhybrid.servers.dynamic_table import create_dynamic_table
@@ -162,6 +162,12 @@ def test_bad_input_is_refused_before_anything_is_sent():
                     call()
         with pytest.raises(InputError, match=r'net.items: rows of shape \(2, 3\) for 2 keys: give .* \(2, 5'):
             table.push(np.array([1, 2]), np.zeros((2, 3)))
+        small = create(capacity=5)
+        crowded = np.arange(100)[partition_of(np.arange(100), 2) == 1][:3]
+        with pytest.raises(InputError, match='net.items: a step has 3 distinct keys, but capacity=5 with 2 rows for '
+                                             'each of 2 partitions, and one of them has 3 of the keys: give a'):
+            small.push(crowded, np.zeros((3, WIDTH)))
+        small.push(crowded[:2], np.zeros((2, WIDTH)))
         for optimizer, text in [(mx.optimizer.create('nag'), "'nag' cannot update net.items"),
                                 (mx.optimizer.create('sgd', momentum=0.9, lazy_update=False), 'lazy_update=False'),
                                 (mx.optimizer.create('lamb'), "'lamb'")]:
