@@ -15,6 +15,9 @@ Each module imports only modules below it.
 ``plans``          training steps that were predicted, by several plans
 ``plan_training``  a worker of those; the planner's predictions
 ``plan_cases``     networks and plans of those
+``tables``         dynamic tables: start, memory, steps, checkpoints, PyTorch
+``table_training`` one worker of those
+``table_torch``    PyTorch's process of those
 ``transformers``   BERT and a GPT, which some benchmarks train
 ``asking``         what programs say that need MXNet, which the benchmark's own process does without
 ``interruption``   signals that end the benchmark, and with it its jobs

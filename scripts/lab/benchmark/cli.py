@@ -24,6 +24,7 @@ from .limits import Limited
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .places import Emulated, Loopback
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
+from .tables import NAME as TABLES, PARTS, parts_of, run as run_tables
 from .training import NAME, Training
 from .workloads import WORKLOADS
 
@@ -88,10 +89,11 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE] + list(CASES), default='lm1b',
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE, TABLES] + list(CASES), default='lm1b',
         help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
              'are training steps with layers split by several plans, which are the contenders then; pipeline is a '
-             'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts')
+             'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts; tables '
+             'measures dynamic tables, without emulated hosts')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='divide the size of the workload by this number, for trials')
@@ -113,7 +115,15 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--cases', type=lambda text: text.split(','), default=list(PLAN_NAMES), metavar='NAME[,NAME...]',
         help='networks of the workload plans: ' + ', '.join(PLAN_NAMES))
     add('--profiles', metavar='FILE', help='file that keeps the times of operators, for the workload plans')
-    add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded')
+    add('--parts', type=parts_of, default=list(PARTS), metavar='NAME[,NAME...]',
+        help='parts of the workload tables: ' + ', '.join(PARTS))
+    add('--touched', type=_positive, default=1000000, metavar='ROWS',
+        help='touched rows of the parts memory and checkpoint of the workload tables')
+    add('--ids', type=_positive, default=2048, metavar='N',
+        help='ids of each of 26 features in a step of a worker, for the workload tables')
+    add('--torch-rows', type=_positive, default=10000000, metavar='ROWS',
+        help='rows of the table that is compared with that of PyTorch, for the workload tables')
+    add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded and the workload tables')
     add('--rounds', type=_positive, default=2, help='jobs of each contender')
     add('--steps', type=_positive, default=10, help='steps measured in each job')
     add('--warmup', type=_positive, default=3, help='steps before the measured ones')
@@ -186,6 +196,11 @@ def main(argv: Optional[List[str]] = None) -> int:
         return 0
     runs: List[Dict[str, Any]] = []
     try:
+        if args.workload == TABLES:
+            figures = run_tables(args, say)
+            if args.json:
+                _write({'settings': settings, 'runs': figures}, args.json)
+            return 0
         if args.workload == PLANS:
             with Signals() as signals:
                 for run in Plans(args, signals, say).runs():
@@ -212,6 +227,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         if isinstance(error, EmulationError):
             say('bench: --no-network runs plain processes instead')
         return 1
+    except KeyboardInterrupt:
+        say('bench: interrupted; all processes are gone')
+        return 130
     except Interrupted as error:
         say('bench: %s; all processes and namespaces are gone' % error)
         return 128 + error.number

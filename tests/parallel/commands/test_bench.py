@@ -39,6 +39,20 @@ def test_overhead_in_one_process(tmp_path):
         assert '%.3f x' % each['ratio'] in output
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_tables_beside_their_goals(tmp_path):
+    file = tmp_path / 'tables.json'
+    with jobs.start_command(BENCH + ['--workload', 'tables', '--parts', 'start,memory,hash,collection,checkpoint',
+                                     '--ids', '8', '--touched', '100000', '--steps', '2', '--warmup', '1', '--rounds',
+                                     '1', '--json', file]) as job:
+        output = job.wait(timeout=280).ok().output
+    figures = json.loads(file.read_text())['runs']
+    assert len(figures) == 14
+    for figure in figures:
+        assert any(line.startswith(figure['what']) for line in output.splitlines()), output
+
+
 def test_a_worker_that_fails_ends_the_benchmark():
     with jobs.start_command(BENCH + SMALL + ['--env', 'MXHYBRID_PARTITIONS=none']) as job:
         job.wait(timeout=100).failed('bench: worker ', "MXHYBRID_PARTITIONS='none' is not a whole number")
