@@ -182,7 +182,7 @@ def turns(spec: Dict[str, Any]) -> None:
 
 
 def _touch(training: Training, store: Any, rows: int) -> None:
-    """Update the first `rows` rows; a step updates at most 50,000 rows of each worker, and all workers step together."""
+    """Update the first `rows` rows; a step updates at most 50,000 rows of each worker, and all workers take it."""
     step_rows = 50000 * store.num_workers
     for first in range(0, rows, step_rows):
         ids = np.arange(first, min(first + step_rows, rows))

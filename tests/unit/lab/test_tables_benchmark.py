@@ -43,7 +43,8 @@ def test_workers_touch_each_row_once_in_equally_many_steps(rows):
     for rank in (0, 1):
         each = []
         training = argparse.Namespace(train=each.append,
-                                      trainer=argparse.Namespace(step=lambda size: each.append(np.arange(0))))
+                                      trainer=argparse.Namespace(step=lambda size, each=each: each.append(
+                                          np.arange(0))))
         table_training._touch(training, argparse.Namespace(rank=rank, num_workers=2), rows)
         shares += each
         steps.append(len(each))
