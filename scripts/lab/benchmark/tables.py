@@ -40,7 +40,7 @@ class Figure(NamedTuple):
     measured: str
     value: float
     goal: float
-    #: Of figure and goal: 'x' for ratios.
+    #: The unit of `value` and `goal`: 'x' for ratios.
     unit: str
     at_least: bool = False
 
