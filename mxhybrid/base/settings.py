@@ -26,6 +26,10 @@ DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_STALL_S = 600.0
 #: The shortest silence, in seconds, that shows a failure: three heartbeats.
 SHORTEST_SILENCE_S = 3.0
+#: The value in place of a directory for rows in memory.
+MEMORY = 'memory'
+#: The smallest budget of resident memory for rows in files.
+LEAST_STORAGE_BYTES = 1000 ** 2
 #: The value in place of a partition count for a search of the best one during training.
 AUTO = 'auto'
 
@@ -112,6 +116,35 @@ def _route(setting: str, value: Any) -> str:
 
 def _routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
     return _by_pattern(setting, value, _route, 'route', 'embed*=allreduce,*=auto')
+
+
+def _directory(setting: str, value: Any) -> str:
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = b''
+    if not isinstance(path, str) or not path.strip() or '\0' in path:
+        raise SettingError("%s=%r is not a directory: give a path, or 'memory', for all tables or by name, for example "
+                           "'*users*=/scratch,*=memory'" % (setting, value))
+    return MEMORY if path.strip().lower() == MEMORY else os.path.abspath(path.strip())
+
+
+def _directories(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
+    return _by_pattern(setting, value, _directory, 'directory', '*users*=/scratch,*=memory')
+
+
+def _size(setting: str, value: Any) -> int:
+    match = re.fullmatch('([0-9]+(?:[.][0-9]+)?) ?([kMGT]?)B?', str(value).strip())
+    size_bytes = 0 if match is None or isinstance(value, bool) else int(
+        float(match.group(1)) * 1000 ** ' kMGT'.index(match.group(2) or ' '))
+    if size_bytes < LEAST_STORAGE_BYTES:
+        raise SettingError('%s=%r is not a size of at least 1 MB: give bytes, also with a unit, for example %s=8G, or '
+                           'leave it out for as much as the system leaves' % (setting, value, setting))
+    return size_bytes
+
+
+def _sizes(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
+    return _by_pattern(setting, value, _size, 'size', '*users*=8G,*=500M')
 
 
 def _switch(setting: str, value: Any) -> bool:
@@ -255,6 +288,15 @@ class Settings:
     batch_rows: int = _declared(
         1 << 20, _count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
         'space is reserved for this number, and memory is taken for the rows of the largest batch', ALL)
+    storage: Tuple[Tuple[str, str], ...] = _declared(
+        (), _directories, "where servers keep the rows and optimizer state of dynamic tables: `memory`, or a directory "
+        "on each server's host for files, so that a table may exceed the memory; for all tables, or by pattern of the "
+        "parameter's name, of which the first match applies: `{'*users*': '/scratch', '*': 'memory'}` or "
+        "`'*users*=/scratch,*=memory'`", ALL)
+    storage_memory: Tuple[Tuple[str, int], ...] = _declared(
+        (), _sizes, "resident memory of a server for the rows and optimizer state of a dynamic table in files: bytes, "
+        "or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, as "
+        "much as the system leaves, which is faster", ALL)
     wire: str = _declared(
         'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
@@ -301,6 +343,14 @@ class Settings:
     def route_for(self, name: str) -> str:
         """Return the route of the table `name`: 'auto', 'servers' or 'allreduce'."""
         return next((route for pattern, route in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
+
+    def storage_for(self, name: str) -> Tuple[str, int]:
+        """Return the directory of the dynamic table `name`, '' for memory, and the resident bytes, 0 for no limit."""
+        directory = next((path for pattern, path in self.storage if fnmatch.fnmatchcase(name, pattern)), MEMORY)
+        if directory == MEMORY:
+            return '', 0
+        return directory, next((size_bytes for pattern, size_bytes in self.storage_memory
+                                if fnmatch.fnmatchcase(name, pattern)), 0)
 
     def partitions_for(self, name: str) -> Optional[int]:
         """Return the partition count for the table `name`, or None for the default."""

@@ -1,6 +1,7 @@
 """The backend for a job of several processes: chooses the route of each key, lets workers agree, has the optimizer."""
 import hashlib
 import itertools
+import os
 from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 import mxnet as mx
@@ -24,6 +25,7 @@ from ..servers.dynamic_shard import StoreOptions
 from ..servers.dynamic_table import DynamicTable, create_dynamic_table
 from ..servers.lifecycle import retire_named
 from ..servers.row_wise_check import check_row_wise
+from ..servers.storage import folder_name, refuse_problems
 from . import states_file
 from .counted_names import without_counters
 
@@ -275,11 +277,26 @@ class Distributed:
         All workers give the same arguments.
         """
         self.note_call('creation of %s' % name)
+        directory, resident_bytes = self._storage_for(name)
         if former is not None:
             retire_named(self._servers, [former.name])
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
-                                    StoreOptions(**options), self._settings.halves, self._settings.batch_rows)
+                                    StoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
+                                    self._settings.halves, self._settings.batch_rows)
+
+    def _storage_for(self, name: str) -> Tuple[str, int]:
+        """Return the folder of a dynamic table and its resident bytes (collective).
+
+        SettingError on all workers if a server cannot keep rows there.
+        """
+        directory, resident_bytes = self._settings.storage_for(name)
+        if not directory:
+            return '', 0
+        problems = self._servers.storage_problems(directory) if self._servers.is_root else []
+        problems, folder = self.allgather_json([problems, folder_name(name)], 'storage')[0]
+        refuse_problems(name, directory, [(host, problem) for host, problem in problems])
+        return os.path.join(directory, folder), resident_bytes
 
     def note_call(self, call: str) -> None:
         """Count a collective call of a Trainer's hooks."""

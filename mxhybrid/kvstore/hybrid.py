@@ -74,7 +74,7 @@ class Hybrid(KVStore):
                 log_filter.suppress_repeated_logs()
         self._backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, request.settings) if self._job.distributed
-            else OneProcess(counts_rows=self._job.telemetry.measures))
+            else OneProcess(self._job.telemetry.measures, request.settings))
         self._meter = self._job.telemetry.new_meter(self._backend.routes, self._job.network)
         self._names: Dict[Any, str] = {}
         self._reported = False

@@ -1,5 +1,6 @@
 """A dynamic table whose rows are in this process: the table of a job of one process, and first values without a job."""
 import os
+import weakref
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
@@ -10,19 +11,28 @@ from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
 from ..servers.optimized_table import OptimizedTable
+from ..servers.storage import folder_name
 
 
 class LocalTable(OptimizedTable):
-    """A table with the calls of a dynamic table on the servers; `options` are those of its rows' store."""
+    """A table with the calls of a dynamic table on the servers; `options` are those of its rows' store.
+
+    With a `directory`, the rows are in files of a folder in it, which vanishes with the table.
+    """
 
     #: The number of partitions.
     partitions = 1
     #: Bytes of a row that travels.
     row_bytes = 0
 
-    def __init__(self, name: str, width: int, dtype: Any, first_values: FirstValues, options: Mapping[str, Any]):
+    def __init__(self, name: str, width: int, dtype: Any, first_values: FirstValues, options: Mapping[str, Any],
+                 directory: str = '', resident_bytes: int = 0):
         super().__init__(name, width, dtype)
-        self._store = RowStore(width, self.dtype, first_values, **options)
+        folder = os.path.join(directory, folder_name(name)) if directory else ''
+        self._store = RowStore(width, self.dtype, first_values, **options, directory=folder,
+                               resident_bytes=resident_bytes)
+        # Also at the end of the process, which would leave the folder behind.
+        self._free = weakref.finalize(self, self._store.close)
         self._optimizer: Optional[TableOptimizer] = None
         self._has_state = False
         #: The array that pushes overwrite: -1 for rows, or the number of one of optimizer state; None for an update.
@@ -83,7 +93,7 @@ class LocalTable(OptimizedTable):
 
     def close(self) -> None:
         """Free the rows."""
-        self._store.close()
+        self._free()
 
     def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
         assert self._made_with is not None

@@ -1,5 +1,6 @@
 """The backend for a job of one process: MXNet's own store does the work."""
 import contextlib
+import os
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import mxnet as mx
@@ -7,10 +8,12 @@ import numpy as np
 from mxnet.kvstore import KVStore
 
 from ..base import files
+from ..base.settings import Settings
 from ..native.arrays import make_row_sparse, row_reader
 from ..native.stores import set_updater, updater_of
 from ..routes.route import ParameterSpec
 from ..routes.rows import sum_devices
+from ..servers.storage import problem_with, refuse_problems
 
 
 class Local(ParameterSpec):
@@ -44,11 +47,19 @@ class OneProcess:
     #: Values do not travel, so they cannot overflow in float16.
     largest_gradient = float('inf')
 
-    def __init__(self, counts_rows: bool) -> None:
+    def __init__(self, counts_rows: bool, settings: Settings) -> None:
         #: Parameters by key.
         self.routes: Dict[Any, Local] = {}
-        self._counts_rows = counts_rows
+        self._counts_rows, self._settings = counts_rows, settings
         self.native: KVStore = mx.kv.create('device')
+
+    def storage_for(self, name: str) -> Tuple[str, int]:
+        """Return the directory of a dynamic table, '' for memory, and its resident bytes; SettingError for a bad one.
+        """
+        directory, resident_bytes = self._settings.storage_for(name)
+        problem = problem_with(directory) if directory else ''
+        refuse_problems(name, directory, [(os.uname().nodename, problem)] if problem else [])
+        return directory, resident_bytes
 
     @property
     def updater(self) -> Any:

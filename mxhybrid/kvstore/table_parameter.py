@@ -69,6 +69,8 @@ class TableParameter(Parameter):
         self.rows, self.width = rows, int(width)
         #: Options of the rows' store.
         self.options: Dict[str, Any] = dict(options)
+        # The directory of rows that are in files in this process, and their resident bytes.
+        self._storage = '', 0
         self._first_values: Optional[FirstValues] = None
         self._table: Any = None
         self._lookups = PendingLookups()
@@ -133,8 +135,14 @@ class TableParameter(Parameter):
     def table(self) -> Any:
         """The table of rows: in this process, until a store of a job has opened it on the servers."""
         if self._table is None:
-            self._table = LocalTable(self.name, self.width, self.dtype, self.first_values, self.options)
+            self._table = LocalTable(self.name, self.width, self.dtype, self.first_values, self.options,
+                                     *self._storage)
         return self._table
+
+    def keep_in(self, directory: str, resident_bytes: int) -> None:
+        """Keep rows in files of a directory of this host, '' for memory; rows that there are stay where they are."""
+        if self._storage != (directory, resident_bytes) and not self._has_rows():
+            self._storage, self._table = (directory, resident_bytes), None
 
     @property
     def is_served(self) -> bool:

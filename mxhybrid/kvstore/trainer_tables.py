@@ -123,6 +123,8 @@ class TrainerTables:
             param = table.param
             if trainer_of(param) is not self._trainer:
                 self._refuse_taken(param)
+            if not store.distributed:
+                param.keep_in(*store.backend.storage_for(param.name))
             if not store.distributed or param.is_served:
                 param.table.forget_optimizer()  # of a former Trainer
                 table.served = param.table if param.is_served else None

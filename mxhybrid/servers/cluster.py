@@ -145,6 +145,12 @@ class ParameterServers:
         self.barrier()
         self.link.open_dynamic(table, number, shape)
 
+    def storage_problems(self, directory: str) -> List[Tuple[str, str]]:
+        """Return the hosts whose servers cannot keep rows in files of a directory, with reasons (worker 0 only)."""
+        self.command('storage', directory=directory)
+        answers = [self.read_answer(server) for server in range(self.num_servers)]
+        return [(host, problem) for host, problem in answers if problem]
+
     def drop_table(self, table: Any) -> None:
         """Drop a table from the lane (collective); no operation may be under way."""
         assert isinstance(self.link, Lane)

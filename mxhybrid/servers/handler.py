@@ -41,6 +41,7 @@ from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
+from .storage import make_folder, problem_with, remove_folder
 
 
 class Handler(Optimizer):
@@ -64,6 +65,8 @@ class Handler(Optimizer):
         self._shards: Dict[Tuple[int, int], Union[Shard, DynamicShard]] = {}
         #: The keys of the partitions of dynamic tables by their numbers there.
         self._dynamic_keys: Dict[int, List[int]] = {}
+        #: The folders of dynamic tables in files by their numbers there.
+        self._folders: Dict[int, str] = {}
         self._answer_text = b''
         self._trace_sender: Optional[TraceSender] = None
         self.trace: AnyRecorder = OFF
@@ -183,8 +186,12 @@ class Handler(Optimizer):
         assert self._agent is not None
         table_shape = DynamicShape(*shape)
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
+        store_options = StoreOptions(*options)
+        if store_options.directory and own_parts:
+            make_folder(store_options.directory)
+            self._folders[number] = store_options.directory
         self._agent.add_dynamic_table(number, table, table_shape, row_store_options(
-            FirstValues(*first_values), StoreOptions(*options), len(keys), len(own_parts)))
+            FirstValues(*first_values), store_options, len(keys), len(own_parts)))
         for part, key in enumerate(keys):
             if part in own_parts:
                 shard = DynamicShard(key, table, self._agent, number, part, table_shape.width, table_shape.dtype,
@@ -193,6 +200,10 @@ class Handler(Optimizer):
             else:
                 self._partitions[key] = Partition(key, table, 0, table_shape.width, CAPTURE)
         self._dynamic_keys[number] = keys
+
+    def do_storage(self, directory: str) -> None:
+        """Leave in the mailbox this host's name, and the reason why it cannot keep rows in files of a directory."""
+        self._answer([os.uname().nodename, problem_with(directory)])
 
     def _dynamic_shards(self, keys: List[int]) -> Dict[int, DynamicShard]:
         """Return those partitions of a dynamic table that this server owns, by number."""
@@ -257,12 +268,15 @@ class Handler(Optimizer):
         for shard_id in [shard_id for shard_id in self._shards if shard_id[0] == number]:
             del self._partitions[self._shards.pop(shard_id).key]
         self._agent.drop_table(number)
+        remove_folder(self._folders.pop(number, ''))
         trim_heap()
 
     def do_part(self) -> None:
         """End the lane, after all workers have ended."""
         if self._agent is not None:
             self._agent.close()
+        for folder in self._folders.values():
+            remove_folder(folder)
 
     def _update_shard(self, number: int, part: int, local_ids: np.ndarray, rows: np.ndarray) -> None:
         """Update a partition on the lane by an optimizer without a compiled kernel."""

@@ -35,6 +35,29 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions, ca
         assert 'worker 0 has admit=1, worker 1 has 2' in messages['admit']
 
 
+def test_rows_in_files_equal_those_in_memory(expected, tmp_path):
+    cases = ['adam', 'adagrad']
+    result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', ','.join(cases), '--files'],
+                     env={'MXHYBRID_STORAGE': '*users*=%s,*=memory' % tmp_path, 'MXHYBRID_STORAGE_MEMORY': '1M',
+                          'MXHYBRID_PARTITIONS': '3'}, timeout=150).ok()
+    for rank in range(2):
+        for case in cases:
+            for name, values in expected[case].items():
+                tolerance = 1e-10 if values.dtype == np.float64 else 1e-5
+                np.testing.assert_allclose(result.results[rank][case][name], values, rtol=tolerance, atol=tolerance)
+    assert result.results[0]['file_bytes']['users'] > 0 == result.results[0]['file_bytes']['items']
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_directory_is_refused_on_every_worker(tmp_path):
+    directory = tmp_path / 'none'
+    result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--refused'], timeout=120,
+                     env={'MXHYBRID_STORAGE': str(directory)}).ok()
+    for rank in range(2):
+        assert result.results[rank]['refusal'].startswith(
+            "net_items_weight: storage='%s' is missing on host " % directory)
+
+
 def assert_reports(result, partitions):
     """Check that worker 0 reports the rows, and every worker the rows that it has moved."""
     for rank, reports in result.results.items():

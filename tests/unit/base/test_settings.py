@@ -45,7 +45,8 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
         'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
-        'MXHYBRID_BATCH_ROWS', 'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SHARD_UPDATES',
+        'MXHYBRID_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY',
+        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SHARD_UPDATES',
         'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
 
 
@@ -64,6 +65,9 @@ def test_variables_carry_the_projects_prefix():
     ('own_rows', '0', False, 'on', True),
     ('replace_local_stores', 'on', True, 0, False),
     ('shard_updates', '1', True, 'off', False),
+    ('storage', '/a', (('*', '/a'),), {'u*': pathlib.Path('/b'), '*': 'Memory'}, (('u*', '/b'), ('*', 'memory'))),
+    ('storage_memory', '8G', (('*', 8 * 1000 ** 3),), {'u*': 5 * 10 ** 6}, (('u*', 5 * 10 ** 6),)),
+    ('storage_memory', '1.5 MB', (('*', 1500000),), '2000000B', (('*', 2 * 10 ** 6),)),
     ('partition_file', '/a/found.json', '/a/found.json', pathlib.Path('/b/found.json'), '/b/found.json'),
     ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
     ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),
@@ -280,6 +284,31 @@ def test_wrong_patterns_of_routes(value):
     assert problem({'routes': value}).startswith('routes=%r' % (value,))
 
 
+# ------------------------------------------------------------------------------------------ storage
+
+
+def test_storage_by_pattern():
+    settings = resolve({}, {'MXHYBRID_STORAGE': '*users*=/scratch,*items*=memory,*=/slow',
+                            'MXHYBRID_STORAGE_MEMORY': '*users*=8G'})
+    assert [settings.storage_for(name) for name in ('net_users', 'net_items', 'other')] == [
+        ('/scratch', 8 * 1000 ** 3), ('', 0), ('/slow', 0)]
+    assert Settings().storage_for('any') == ('', 0)
+    assert resolve({'storage_memory': '8G'}, {}).storage_for('any') == ('', 0)
+
+
+@pytest.mark.parametrize('value, part', [
+    ('*users*=', "storage[*users*]=''"), (3, 'storage=3'), ({'u': None}, 'storage[u]=None'), ('a\0b', 'storage=')])
+def test_wrong_directories_name_setting_value_and_fix(value, part):
+    text = problem({'storage': value})
+    assert text.startswith(part) and "is not a directory: give a path, or 'memory'" in text
+
+
+@pytest.mark.parametrize('value', ['8X', '0', '-1', '1k', 'lots', True, None, float('nan')], ids=repr)
+def test_wrong_sizes_name_setting_value_and_fix(value):
+    text = problem({'storage_memory': {'u*': value}})
+    assert text.startswith('storage_memory[u*]=%r is not a size of at least 1 MB: give bytes' % (value,))
+
+
 # ------------------------------------------------------------------------------------------ seconds and levels
 
 
@@ -345,6 +374,7 @@ def test_float32_travels_unchanged_by_default():
 
 @pytest.mark.parametrize('name, text, written', [
     ('routes', 'Servers', "'servers'"), ('routes', 'emb*=servers, *=allreduce', "'emb*=servers,*=allreduce'"),
+    ('storage', 'a*=/a/b,*=Memory', "'a*=/a/b,*=memory'"), ('storage_memory', '8M', '8000000'),
     ('routes', 'emb*=servers', "'emb*=servers'"), ('partitions', '8', '8'), ('partitions', 'auto', "'auto'"),
     ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('own_rows', 'off', '0'),
     ('own_rows', 'on', '1'), ('wire_dtype', 'float16', "'float16'")])

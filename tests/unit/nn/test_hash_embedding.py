@@ -74,6 +74,32 @@ def test_more_keys_in_a_step_than_the_capacity_are_refused(grad_req, batches):
     assert rows_of(table) == 2
 
 
+def test_rows_in_files_equal_those_in_memory_and_vanish(tmp_path, monkeypatch):
+    keys, results = list(range(50)), []
+    for storage in ('memory', '*users*=%s' % tmp_path):
+        monkeypatch.setenv('MXHYBRID_STORAGE', storage)
+        table, trainer = new_table()
+        for _ in range(3):
+            step(table, trainer, keys)
+        results.append(table(keys).asnumpy())
+        assert (table.weight.table.statistics()['file_bytes'] > 0) == (storage != 'memory')
+    np.testing.assert_array_equal(*results)
+    assert [path.name.startswith('users_weight.') for path in tmp_path.iterdir()] == [True]
+    table.initialize(force_reinit=True)  # frees the former rows
+    assert not list(tmp_path.iterdir())
+    step(table, trainer, keys)
+    table.weight.table.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_directory_is_refused_before_a_step(tmp_path, monkeypatch):
+    monkeypatch.setenv('MXHYBRID_STORAGE', str(tmp_path / 'none'))
+    table, trainer = new_table()
+    with pytest.raises(mxhybrid.SettingError, match="users_weight: storage='.*none' is missing on host "):
+        step(table, trainer, [1])
+    assert rows_of(table) == 0
+
+
 def test_expiry():
     table, trainer = new_table(expire_after=2)
     for keys in ([1], [2], [2], [2]):

@@ -104,6 +104,12 @@ class DynamicJob:
                 raise
         return self.everywhere([lambda servers=servers: on(servers) for servers in self.workers])
 
+    def end_lane(self):
+        """End the agents, as at the end of a job; only :meth:`close` may follow."""
+        for servers in self.workers:
+            servers.link.close()
+        self.everywhere([server.do_part for server in self.servers])
+
     def close(self):
         for servers in self.workers:
             servers.link.close()

@@ -8,7 +8,7 @@ from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.servers.dynamic_shard import StoreOptions
 from mxhybrid.servers.dynamic_table import create_dynamic_table
-from mxhybrid.servers.lifecycle import retire_tables
+from mxhybrid.servers.lifecycle import retire_named, retire_tables
 from mxhybrid.telemetry.recorder import Recorder
 
 from .dynamic_job import dynamic_job
@@ -177,6 +177,46 @@ def test_bad_input_is_refused_before_anything_is_sent():
             table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.1, 0)
         table.touch()
         assert table.statistics()['updates'] == 0
+
+
+@pytest.mark.parametrize('workers, servers, partitions', JOBS[1:])
+def test_rows_in_files_equal_those_in_memory_and_folders_vanish(tmp_path, workers, servers, partitions):
+    folders = [str(tmp_path / name) for name in ('kept', 'retired')]
+
+    def train(servers):
+        assert servers.storage_problems(str(tmp_path)) == [] if servers.rank == 0 else True
+        tables = [create_dynamic_table(servers, 'table %d' % number, WIDTH, 'float32', FIRST, partitions,
+                                       StoreOptions(directory=folder, resident_bytes=1 << 20 if folder else 0))
+                  for number, folder in enumerate(['', *folders])]
+        for step in range(STEPS):
+            for table in tables:
+                table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, step)
+                table.push(*gradients(servers.rank, step, 'float32'))
+        rows = np.empty((len(tables), len(KEYS), WIDTH), 'float32')
+        for table, result in zip(tables, rows):
+            table.pull(KEYS, result)
+        np.testing.assert_array_equal(rows[1:], rows[:1].repeat(2, axis=0))
+        file_bytes = [table.statistics()['file_bytes'] for table in tables] if servers.rank == 0 else []
+        made = sorted(path.name for path in tmp_path.iterdir())
+        servers.barrier()
+        retire_named(servers, [tables[2].name])
+        return file_bytes, made
+    with dynamic_job(workers, servers) as job:
+        results = job.run(train)
+        assert results[0][0][0] == 0 and min(results[0][0][1:]) > 0
+        assert [made for _, made in results] == [['kept', 'retired']] * sum(workers)
+        assert [path.name for path in tmp_path.iterdir()] == ['kept']
+        assert sorted(path.name for path in (tmp_path / 'kept').iterdir()) == list(map(str, range(partitions)))
+        job.end_lane()
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_one_server_does_not_have(monkeypatch):
+    with dynamic_job([1], [1, 1]) as job:
+        monkeypatch.setattr(job.servers[1], 'do_storage',
+                            lambda directory: job.servers[1]._answer(['host 1', 'is missing']))
+        (problem,) = job.workers[0].storage_problems('/')
+        assert tuple(problem) == ('host 1', 'is missing')
 
 
 def test_retired_tables_are_dropped():

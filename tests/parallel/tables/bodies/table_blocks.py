@@ -111,6 +111,20 @@ def disagreements(worker):
     return messages
 
 
+def file_bytes(net):
+    """Return the bytes of each table in files, on worker 0."""
+    return {name: net.tables[name].weight.table.statistics()['file_bytes'] for name in ('items', 'users')}
+
+
+def refusal(worker):
+    """Return the message that the first step gets."""
+    net, trainer = make(worker, 'sgd')
+    try:
+        fit(worker, net, trainer, range(1), 'float64')
+    except mxhybrid.SettingError as error:
+        return str(error)
+
+
 def freeze(worker):
     """Worker 1 alone freezes a table, which ends the job."""
     net, trainer = make(worker, 'sgd')
@@ -123,13 +137,22 @@ def freeze(worker):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--cases', default='')
-    parser.add_argument('--freeze', action='store_true')
+    for flag in ('--freeze', '--files', '--refused'):
+        parser.add_argument(flag, action='store_true')
     arguments = parser.parse_args()
     store = mxhybrid.create()
     worker = {'rank': store.rank, 'size': store.num_workers, 'barrier': store._barrier}
     for case in filter(None, arguments.cases.split(',')):
         arrays, text = run(worker, case)
         report(worker['rank'], **{case: arrays, 'report': text})
+    if arguments.refused:
+        report(worker['rank'], refusal=refusal(worker))
+        return
+    if arguments.files:
+        net, trainer = make(worker, 'sgd')
+        fit(worker, net, trainer, range(2), 'float64')
+        report(worker['rank'], file_bytes={} if worker['rank'] else file_bytes(net))
+        return
     if worker['size'] > 1:
         report(worker['rank'], disagreements=disagreements(worker))
     if arguments.freeze:
