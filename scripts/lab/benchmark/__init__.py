@@ -18,6 +18,7 @@ Each module imports only modules below it.
 ``tables``         dynamic tables: start, memory, steps, checkpoints, PyTorch
 ``table_training`` one worker of those
 ``table_torch``    PyTorch's process of those
+``table_steps``    ids and timing of both
 ``transformers``   BERT and a GPT, which some benchmarks train
 ``asking``         what programs say that need MXNet, which the benchmark's own process does without
 ``interruption``   signals that end the benchmark, and with it its jobs

@@ -13,7 +13,6 @@ The word `part` of that object names one of these functions:
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -25,25 +24,15 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from lab.benchmark.measuring import cpu_seconds
+from lab.benchmark.table_steps import BATCHES, BLOCKS, FEATURES, WIDTH, draw, timed
 from lab.processes import MARKER, find_processes
 from lab.reports import report
 from lab.split_memory import Peak
 
-#: The features of a sample, and the width of a row.
-FEATURES, WIDTH = 26, 16
 #: Ids are below it, so that tables of any number of rows get the same.
 DISTINCT = 10 ** 6
-#: Batches, which training repeats: all rows exist after the first time.
-BATCHES = 4
-#: Blocks of steps that each net of `turns` trains in a round.
-BLOCKS = 5
 _SETTINGS = {'learning_rate': 0.05}
 _MIB = 1 << 20
-
-
-def draw(rank: int, batch: int, samples: int, below: int) -> np.ndarray:
-    """Return ids of shape (samples, FEATURES)."""
-    return np.random.RandomState([rank, batch]).randint(0, below, (samples, FEATURES))
 
 
 def mixed(ids: np.ndarray) -> np.ndarray:
@@ -267,22 +256,6 @@ def alone(spec: Dict[str, Any]) -> None:
     table = mxhybrid.nn.Embedding(spec['rows'], WIDTH)
     training = Training(table, lambda ids: [table(ids, None, 'sum')], batches, spec['optimizer'])
     report(0, **timed(training.step, training.flush, spec))
-
-
-def timed(step: Callable[[], None], flush: Callable[[], None], spec: Dict[str, Any]) -> Dict[str, float]:
-    """Return the medians of blocks: seconds and CPU seconds of a step of this process."""
-    for _ in range(max(spec['warmup'], BATCHES)):
-        step()
-    flush()
-    seconds, cpu = [], []
-    for _ in range(BLOCKS):
-        started, cpu_started = time.perf_counter(), time.process_time()
-        for _ in range(spec['steps']):
-            step()
-        flush()
-        seconds.append((time.perf_counter() - started) / spec['steps'])
-        cpu.append((time.process_time() - cpu_started) / spec['steps'])
-    return {'step_s': statistics.median(seconds), 'cpu_s': statistics.median(cpu)}
 
 
 if __name__ == '__main__':
