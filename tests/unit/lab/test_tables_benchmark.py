@@ -54,7 +54,7 @@ def test_one_process_trains_and_reports(tmp_path, monkeypatch):
     monkeypatch.setenv(reports.DIRECTORY, str(tmp_path))
     table_training.alone({'ids': 2, 'rows': 100, 'optimizer': 'adam', 'warmup': 1, 'steps': 2})
     reading = reports.read_reports(tmp_path)[0]
-    assert reading['step_s'] > 0 and reading['cpu_s'] > 0
+    assert reading['step_s'] > 0 and reading['cpu_s'] > 0 and reading['rows'] == 100
 
 
 def test_memory_of_this_process_is_anonymous():
