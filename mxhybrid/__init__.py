@@ -5,6 +5,7 @@
 parameter servers; gradients of dense parameters are summed by allreduce, as in Parallax (Kim et al., EuroSys 2019).
 The lane carries rows and sums where it is available (:mod:`mxhybrid.lane`), else ps-lite and Horovod.
 """
+import sys as _sys
 from importlib.util import find_spec as _find_spec
 
 from .base.launcher import is_worker as _is_worker
@@ -18,7 +19,8 @@ __version__ = '0.1.0'
 # until the job ends.  Such a process needs nothing else of this package (mxhybrid.servers.pickled, which MXNet's server
 # loads, imports what it uses) but row_wise, which is imported above for user modules that such a server imports.
 _is_tool = _is_command()
-if not _is_tool and _find_spec('mxnet') is None:
+# In a server of launch.py MXNet is being imported when this package is.
+if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
     # A host that evaluates or serves: mxhybrid.checkpoint.open needs no MXNet.
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
 

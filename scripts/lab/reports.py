@@ -12,7 +12,8 @@ from pathlib import Path
 #: Environment variable with the directory that takes the reports of a job.
 DIRECTORY = 'MXHYBRID_LAB_REPORTS'
 
-gc.freeze()
+if DIRECTORY in os.environ:  # in a body
+    gc.freeze()
 
 
 def report(rank, **values):

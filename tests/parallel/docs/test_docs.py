@@ -160,7 +160,7 @@ def check_example(env, words, folder):
     tested = [as_typed(job_command(REPOSITORY / 'examples' / name, launcher, workers, servers, args))
               for name, launcher, workers, servers, args, *_ in (
                   test_examples.ALONE + test_examples.TOGETHER + test_examples.SPLIT + test_examples.TRANSFORMERS
-                  + [test_examples.SEARCHED])]
+                  + test_examples.CLICK_JOBS + [test_examples.SEARCHED])]
     assert not env
     assert words in tested
 
@@ -317,6 +317,9 @@ def check_tools(env, words, folder):
         return
     if given.command == 'partitions':
         assert (given.file, given.picture) == ('partitions.json', 'partitions.png')  # test_partition_cache runs it
+        return
+    if given.command == 'checkpoint':
+        assert (given.action, given.directory) == ('compact', 'checkpoints')  # tests/unit/checkpoint runs it
         return
     shutil.copy(str(REPOSITORY / 'tests/unit/commands/recorded/steps.jsonl'), str(folder / 'steps.jsonl'))
     output = run(env, [sys.executable, '-m'] + words, folder)
@@ -526,12 +529,12 @@ def test_files_that_pages_name(name):
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import cli, launching, layers, pipeline, plans, training, workloads
+    from lab.benchmark import cli, launching, layers, pipeline, plans, tables, training, workloads
 
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
     assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD] + list(layers.CASES) + [
-        pipeline.NAME, plans.NAME]
+        pipeline.NAME, plans.NAME, tables.NAME]
     for name, workload in workloads.WORKLOADS.items():
         assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
         for one in workload.tables:

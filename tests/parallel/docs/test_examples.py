@@ -39,6 +39,11 @@ TOGETHER = [('recommender.py', 'horovodrun', 2, 1, []),
             ('word_lm.py', 'horovodrun', 2, 1, []),
             ('word_lm.py', 'launch.py', 2, 1, [])]
 
+# A dynamic table, alone and in jobs.
+CLICK_JOBS = [('click_prediction.py', 'none', 1, 0, []),
+              ('click_prediction.py', 'horovodrun', 2, 1, []),
+              ('click_prediction.py', 'launch.py', 2, 2, [])]
+
 # Networks that are split: the same, and the first operator of which the plan is told.
 SPLIT = [('alexnet.py', 'horovodrun', 4, 1, [], 'dense0_fwd +FullyConnected +samples 2 x channels 2'),
          ('alexnet.py', 'horovodrun', 2, 1, ['--plan', 'one_weird_trick'], 'dense0_fwd +FullyConnected +channels 2'),
@@ -135,6 +140,13 @@ def test_clicks_are_predicted_from_the_checkpoint_alone(tmp_path, data):
     assert tuple(map(float, re.search(stored, again).groups())) == expected
     resumed = run('click_prediction.py', 'none', 1, 0, arguments + ['--resume']).output
     assert 'resumed after 80 steps' in resumed and tuple(map(float, CLICKS.search(resumed).groups())) == expected
+
+
+def test_clicks_in_jobs_are_predicted_as_in_one_process():
+    alone, *jobs_of_several = [tuple(map(float, CLICKS.search(run(*command).output).groups()))
+                               for command in CLICK_JOBS]
+    for measures in jobs_of_several:
+        assert measures == pytest.approx(alone, abs=2e-3)
 
 
 def test_demo(expected, tmp_path):

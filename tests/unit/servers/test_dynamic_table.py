@@ -56,11 +56,11 @@ def in_one_process(name, arguments, wd, workers, dtype):
 
 
 @pytest.mark.parametrize('workers, servers, partitions', JOBS)
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('name, arguments', OPTIMIZERS)
+# MXNet keeps the state of adagrad, groupadagrad and ftrl in float32, so tables of float64 are refused for them.
+@pytest.mark.parametrize('name, arguments, dtype', [
+    (name, arguments, dtype) for name, arguments in OPTIMIZERS for dtype in ('float32', 'float64')
+    if dtype == 'float32' or name not in ('adagrad', 'groupadagrad', 'ftrl')])
 def test_updates_equal_mxnets_in_one_process(name, arguments, dtype, workers, servers, partitions):
-    if dtype == 'float64' and name in ('adagrad', 'groupadagrad', 'ftrl'):
-        pytest.skip('MXNet keeps the state in float32, so the table is refused')
     wd = 0.0 if 'adagrad' in name else 0.01
     expected = in_one_process(name, dict(arguments, clip_gradient=0.8), wd, sum(workers), dtype)
 
