@@ -16,7 +16,7 @@ from ...parallel.runtime.schedule import most_alive
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import Simulation
 from ..simulator.task_block import BlockInput, TaskBlock
-from .gradient_buckets import filled_buckets
+from .gradient_buckets import GradientBuckets, filled_buckets
 from .micro_batch_model import MicroBatchModel
 from .operator_shards import SplitOperator
 from .operator_tasks import Flow
@@ -31,7 +31,7 @@ _ADDED = 0.3
 _Wait = Tuple[Endpoints, Tuple[Any, ...], int]
 
 
-class PipelineTasks:
+class PipelineTasks(GradientBuckets):
     """The blocks of several steps of a pipeline that follow each other, with the attributes of :class:`.StepTasks`.
 
     Parameters
@@ -81,19 +81,6 @@ class PipelineTasks:
     def tasks(self, key: int) -> Any:
         """Return the tasks of the block of a key."""
         return self._subgraphs[list(self.keys)[key % len(self.keys)]].tasks
-
-    def is_in_bucket(self, name: str) -> bool:
-        """Return whether the gradient of a weight is summed over all ranks, with others."""
-        return name in self._buckets
-
-    def summed_with(self, name: str) -> Tuple[str, ...]:
-        """Return the weights whose gradients are summed together with that of a weight, itself included."""
-        return self._buckets.get(name, (name,))
-
-    def label_of(self, name: str) -> str:
-        """Return the name of a weight, or of all that are summed together with it, for reports."""
-        names = self.summed_with(name)
-        return names[0] if len(names) == 1 else '%s to %s' % (names[0], names[-1])
 
     def held_outputs(self, number: int) -> int:
         """Return the number of micro-batches whose outputs of an operator its ranks hold at most."""

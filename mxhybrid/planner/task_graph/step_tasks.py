@@ -8,7 +8,7 @@ from ...parallel.ops.graph import Entry
 from ...parallel.sharding.split import Split
 from ..simulator.task_block import BlockInput, TaskBlock
 from .dataflow import SCRIPT
-from .gradient_buckets import filled_buckets
+from .gradient_buckets import GradientBuckets, filled_buckets
 from .operator_shards import SplitOperator
 from .operator_tasks import Flow, OperatorTasks
 from .task_builder import Endpoints, ResourceLoad, TaskSubgraph
@@ -53,7 +53,7 @@ class BlockChange(NamedTuple):
     spec: Optional[BlockSpec]
 
 
-class StepTasks:
+class StepTasks(GradientBuckets):
     """The blocks of several steps that follow each other.
 
     The first step begins while nothing is under way, so a later one shows what a step of training takes.
@@ -131,19 +131,6 @@ class StepTasks:
     def tasks(self, key: int) -> Any:
         """Return the tasks of the block of a key."""
         return self._built[key].subgraph.tasks
-
-    def is_in_bucket(self, name: str) -> bool:
-        """Return whether the gradient of a weight is summed over all ranks, with others."""
-        return name in self._buckets
-
-    def summed_with(self, name: str) -> Tuple[str, ...]:
-        """Return the weights whose gradients are summed together with that of a weight, itself included."""
-        return self._buckets.get(name, (name,))
-
-    def label_of(self, name: str) -> str:
-        """Return the name of a weight, or of all that are summed together with it, for reports."""
-        names = self.summed_with(name)
-        return names[0] if len(names) == 1 else '%s to %s' % (names[0], names[-1])
 
     def held_outputs(self, number: int) -> int:
         """Return how often the outputs of an operator are in memory at the same time."""
