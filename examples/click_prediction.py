@@ -83,7 +83,7 @@ def movielens(data_dir):
 def drawn(count, seed=SPLIT_SEED):
     """Return `count` drawn samples, in the shape of Criteo's logs."""
     random = np.random.RandomState(seed)
-    # From a few keys to hundreds of millions, as in Criteo's; together DRAWN_KEYS.
+    # Features have a few keys to hundreds of millions, as in Criteo's logs, DRAWN_KEYS together.
     sizes = np.geomspace(3, DRAWN_KEYS, FEATURES)
     sizes = np.maximum(3, sizes * (DRAWN_KEYS / sizes.sum())).astype(np.int64)
     # Ranks of a power law with this exponent, by the inverse of its continuous distribution function.
@@ -172,9 +172,9 @@ def evaluate(model, samples, indices):
 def evaluate_checkpoint(directory, samples, indices):
     """Print AUC and log loss of the newest checkpoint."""
     with mxhybrid.checkpoint.open(directory) as tables:
-        found = evaluate(lambda keys: logits_of(tables, keys), samples, indices)
+        measures = evaluate(lambda keys: logits_of(tables, keys), samples, indices)
         print('checkpoint of step {}: {:,} rows, test AUC {:.4f}, log loss {:.4f}'.format(
-            tables.step, len(tables['features']), *found), flush=True)
+            tables.step, len(tables['features']), *measures), flush=True)
 
 
 # ---------------------------------------------------------------------------------------- training

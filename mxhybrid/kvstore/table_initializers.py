@@ -19,24 +19,24 @@ def first_values_of(initializer: Any, table: str, width: int, seed: int) -> Firs
 
     Xavier's number of inputs and outputs is the width: the number of rows says nothing about a row that is looked up.
     """
-    made = mx.initializer.create(initializer)
-    kind = type(made)
+    created = mx.initializer.create(initializer)
+    kind = type(created)
     if kind is mx.initializer.Zero:
         return FirstValues('zero', 0.0, seed)
     if kind is mx.initializer.One:
         return FirstValues('constant', 1.0, seed)
     if kind is mx.initializer.Constant:
-        return FirstValues('constant', _number(made.value, table, 'Constant'), seed)
+        return FirstValues('constant', _number(created.value, table, 'Constant'), seed)
     if kind is mx.initializer.Uniform:
-        return FirstValues('uniform', _number(made.scale, table, 'Uniform'), seed)
+        return FirstValues('uniform', _number(created.scale, table, 'Uniform'), seed)
     if kind is mx.initializer.Normal:
-        return FirstValues('normal', _number(made.sigma, table, 'Normal'), seed)
+        return FirstValues('normal', _number(created.sigma, table, 'Normal'), seed)
     if kind is mx.initializer.Xavier:
-        if made.factor_type not in ('avg', 'in', 'out') or made.rnd_type not in ('uniform', 'gaussian'):
+        if created.factor_type not in ('avg', 'in', 'out') or created.rnd_type not in ('uniform', 'gaussian'):
             raise InputError('%s: Xavier(rnd_type=%r, factor_type=%r) is not known: give rnd_type uniform or gaussian, '
-                             'and factor_type avg, in or out' % (table, made.rnd_type, made.factor_type))
-        return FirstValues('uniform' if made.rnd_type == 'uniform' else 'normal',
-                           math.sqrt(made.magnitude / width), seed)
+                             'and factor_type avg, in or out' % (table, created.rnd_type, created.factor_type))
+        return FirstValues('uniform' if created.rnd_type == 'uniform' else 'normal',
+                           math.sqrt(created.magnitude / width), seed)
     raise InputError("%s: initializer %s cannot give first values to a dynamic table, whose rows are made one by one "
                      "when they are touched. Use one of %s: weight_initializer=mx.init.Normal(0.01) for example"
                      % (table, kind.__name__, _ALLOWED))

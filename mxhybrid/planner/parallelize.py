@@ -171,9 +171,10 @@ class _Automatic:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
                              'run mxhybrid calibrate on the hosts of the job'
                              % ([host.ranks for host in loaded.hosts], workers))
-        found = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums,
-                        shard_updates=resolve().shard_updates, pipelines=self._pipelines).search(seconds)
-        return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds,
+        search_result = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums,
+                                shard_updates=resolve().shard_updates, pipelines=self._pipelines).search(seconds)
+        return {'name': search_result.name, 'plan': search_result.plan.as_json(),
+                'seconds': search_result.prediction.seconds,
                 'labels': _labels(self._network.graph)}
 
     def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:

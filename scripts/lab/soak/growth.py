@@ -59,7 +59,7 @@ def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] =
         early, late = process_samples[quarter:2 * quarter], process_samples[-quarter:]
         before = {field: _median(early, field) for field in Sample._fields}
         after = {field: _median(late, field) for field in Sample._fields}
-        # From the middle of the second quarter to the middle of the last quarter.
+        # The medians are half of the run apart: the middles of its second and its last quarter.
         requests_mb = (requests or {}).get(name, 0) * _REQUEST_BYTES / MB / 2
         allowed = dict(_SLACK, memory=max(_SLACK['memory'], 0.01 * before['memory']) + requests_mb)
         grew = [field for field in Sample._fields if after[field] > before[field] + allowed[field]]
