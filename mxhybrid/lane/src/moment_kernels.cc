@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "avx2.h"
+
 namespace lane {
 namespace {
 
@@ -100,17 +102,6 @@ __attribute__((always_inline)) inline void moments_gradient_of_channel(const Nor
   }
 }
 
-// Every kernel is compiled twice: for all processors, and for those with AVX2, which nearly all have.
-#if defined(__x86_64__)
-#define LANE_FAST __attribute__((target("avx2")))
-bool is_fast() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2");
-}
-#else
-#define LANE_FAST
-bool is_fast() { return false; }
-#endif
 const bool kFast = is_fast();
 
 LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float* data, float* moments) {

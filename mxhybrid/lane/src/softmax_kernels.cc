@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "avx2.h"
+
 namespace lane {
 namespace {
 
@@ -23,17 +25,6 @@ typedef uint32_t Bits __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 
 #define LANE_INLINE __attribute__((always_inline)) inline
 
-// Every kernel is compiled twice: for all processors, and for those with AVX2, which nearly all have.
-#if defined(__x86_64__)
-#define LANE_FAST __attribute__((target("avx2")))
-bool is_fast() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2");
-}
-#else
-#define LANE_FAST
-bool is_fast() { return false; }
-#endif
 const bool kFast = is_fast();
 
 /// Load one element, or a Vector of elements.
