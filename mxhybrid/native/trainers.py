@@ -131,6 +131,19 @@ def initialise_now(param: Any) -> None:
     param._finish_deferred_init()
 
 
+def defer_initialisation(param: Any, init: Any) -> None:
+    """Let a parameter without values wait for :func:`initial_values` or :func:`initialise_now`, as ``initialize`` of
+    gluon does with a parameter whose shape is not known; `init` is the initializer of the network.
+    """
+    if not has_values(param) and not awaits_shape(param):
+        param._deferred_init = (init if param.init is None else param.init, [cpu()], init, None)
+
+
+def has_known_shape(param: Any) -> bool:
+    """Return whether a parameter has its whole shape before any forward pass."""
+    return param.shape is not None and all(count > 0 for count in param.shape)
+
+
 def initial_values(param: Any) -> Any:
     """Return the initial values of a parameter that waited for its shape, which is known now, without setting them."""
     init, _, default_init, data = param._deferred_init

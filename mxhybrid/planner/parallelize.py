@@ -38,13 +38,15 @@ _STEPS, _WARM = 5, 2
 
 
 def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
-                batch_norm: str = 'joint', cluster: Any = None, search_seconds: float = SEARCH_SECONDS) -> Parallel:
+                batch_norm: str = 'joint', cluster: Any = None, search_seconds: float = SEARCH_SECONDS,
+                init: Any = None) -> Parallel:
     """Split a network over all workers of the job.
 
     Parameters
     ----------
     net : gluon.HybridBlock
-        Initialised, with worker 0's values.  It is not changed, except that weights that are split leave it.
+        Initialised, with worker 0's values, unless `init` is given.  It is not changed, except that weights that are
+        split leave it.
     plan : plan, dict or str
         A plan of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, the name of a JSON file, or
         ``'auto'``: then worker 0 searches for a plan, and the workers try it with copies of the network and data of
@@ -66,6 +68,9 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         For ``plan='auto'``: the file that ``mxhybrid calibrate`` has written, on worker 0's host.
     search_seconds : float, optional
         For ``plan='auto'``: the time of the search, once operators have been timed.
+    init : Initializer or str, optional
+        Gives values to parameters that have none, as ``net.initialize(init)`` does.  Worker 0 draws the same values as
+        one process, one parameter after the other, and sends each worker its shards; no worker has the whole network.
 
     Returns
     -------
@@ -83,7 +88,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         job = member()
         workers = worker_group_of(job)
         try:
-            network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds)
+            network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds, init)
         except InputError as error:
             workers.agree('parallelize', None, str(error))
             raise
@@ -95,11 +100,11 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     elif cluster is not None:
         raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
                          "plan='auto'" % (plan,))
-    return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm)
+    return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init=init)
 
 
-def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, cluster: Any, search_seconds: Any
-             ) -> TracedNetwork:
+def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, cluster: Any, search_seconds: Any,
+             init: Any) -> TracedNetwork:
     if batch_norm != 'joint':
         raise InputError("parallelize: batch_norm=%r does not work with plan='auto', which may split more than "
                          'samples: leave it out, or give a plan' % (batch_norm,))
@@ -107,7 +112,7 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
         raise InputError('parallelize: search_seconds=%r: give more than 0' % (search_seconds,))
     if not isinstance(cluster, (str, os.PathLike, Cluster, type(None))):
         raise InputError('parallelize: cluster=%r: give the name of a file, or a Cluster' % (cluster,))
-    return traced(net, data, batch_axis, dtype)
+    return traced(net, data, batch_axis, dtype, init)
 
 
 class _Automatic:

@@ -58,13 +58,13 @@ def work(plan: Dict[str, Any]) -> None:
     peak = Peak()
     mx.random.seed(1)
     model: Any = LanguageModel(WORDS, LAYERS, UNITS, HEADS, TIMES)
-    model.initialize(mx.init.Normal(0.02))
     whole = sum(int(np.prod(param.shape)) for param in model.collect_params().values())
     samples = slice(None)
     if plan:
-        model = mxhybrid.parallelize(model, from_json(plan), (BATCH, TIMES + 1))
+        model = mxhybrid.parallelize(model, from_json(plan), (BATCH, TIMES + 1), init=mx.init.Normal(0.02))
         samples = model.samples
     else:
+        model.initialize(mx.init.Normal(0.02))
         model.hybridize(static_alloc=True, static_shape=True)
     mx.nd.waitall()
     peak_while_split = peak.size_bytes

@@ -25,7 +25,7 @@ class TracedNetwork(NamedTuple):
     regroup: Callable[[List[Any]], Any]
 
 
-def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> TracedNetwork:
+def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', init: Any = None) -> TracedNetwork:
     """Trace a network for joint batches of a shape; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('parallelize: the network is a %s, not a HybridBlock: split a HybridBlock inside it, and keep '
@@ -42,10 +42,13 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
     params = net.collect_params()
     for param in params.values():
         refuse_emptied(param)
+        if init is not None:
+            trainers.defer_initialisation(param, _initializer(init))
     missing = [name for name, param in params.items()
                if not trainers.has_values(param) and not trainers.awaits_shape(param)]
     if missing:
-        raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
+        raise InputError('parallelize: %s has no values: call initialize() first, or give parallelize init='
+                         % missing[0])
     try:
         with mx.name.NameManager():  # else numbers in names would depend on what was traced before
             traced_outputs = net(*[mx.sym.var(name) for name in names])
@@ -69,6 +72,15 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
             raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape %s, not %s'
                              % (graph.data, name, shape, tuple(params[name].shape)))
     return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup)
+
+
+def _initializer(init: Any) -> Any:
+    """Return the initializer that a user gave, as an object or by its name."""
+    try:
+        return mx.initializer.create(init)
+    except Exception as error:  # MXNet raises several types
+        raise InputError("parallelize: init=%r is not an initializer: give one, such as mx.init.Xavier(), or the name of "
+                         "one, such as 'xavier'" % (init,)) from error
 
 
 def dimensions_of(graph: Graph, axes: Dict[str, Optional[int]]) -> Dimensions:

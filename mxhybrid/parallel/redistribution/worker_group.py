@@ -33,10 +33,11 @@ class WorkerGroup:
         self._carrier: Optional[SocketCarrier] = None
         self._transport: Any = None
 
-    def agree(self, call: str, outline: Optional[Outline], problem: str = '') -> int:
+    def agree(self, call: str, outline: Optional[Outline], problem: str = '', draws: bool = True) -> int:
         """Compare the outlines of a network on all workers (collective); return a number that worker 0 draws.
 
-        Every worker draws one, so that workers with the same random state as worker 0 keep it.
+        Every worker draws one, so that workers with the same random state as worker 0 keep it.  A worker without
+        `draws` draws none; if it is worker 0, the number is -1.
 
         Raises
         ------
@@ -44,7 +45,7 @@ class WorkerGroup:
             On all workers: outlines differ, and the message names the first difference; or another worker has a
             `problem` instead of an outline.
         """
-        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
+        seed = _drawn_number() if draws else -1
         if self.size == 1:
             return seed
         digest = None if outline is None else outline.digest()
@@ -57,6 +58,10 @@ class WorkerGroup:
             raise InputError('%s: workers have different networks, data or plans: %s: give the same on all workers'
                              % (call, odd))
         return int(everyone[0][2])
+
+    def draw_number(self) -> int:
+        """Return a number that worker 0 draws (collective); every worker draws one."""
+        return int(self.allgather(_drawn_number(), 'number')[0])
 
     def allgather(self, value: Any, what: str) -> List[Any]:
         """Return the JSON `value` of every worker, in rank order (collective)."""
@@ -138,6 +143,10 @@ class WorkerGroup:
             with self._collective.waiting(_NAME + name):
                 self._collective.broadcast_(array, _NAME + name)
                 array.wait_to_read()
+
+
+def _drawn_number() -> int:
+    return int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
 
 
 _worker_groups: Dict[int, WorkerGroup] = {}

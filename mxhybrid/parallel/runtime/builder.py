@@ -28,32 +28,36 @@ logger = get_logger(__name__)
 
 
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-                  tell: bool = True) -> Parallel:
+                  tell: bool = True, init: Any = None) -> Parallel:
     """Split a network by a given plan; parameters and errors are those of :func:`mxhybrid.parallelize`.
 
     Worker 0 logs the split, if `tell`.
     """
-    network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm)
+    network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init)
     parallel = _build(net, network, seed)
     if network.workers.rank == 0 and tell:
         _log(parallel, network)
     return parallel
 
 
-def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str
-                  ) -> Tuple[SplitNetwork, int]:
-    """Return the split, once all workers have the same one, and a random seed that is the same on all (collective)."""
+def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
+                  init: Any) -> Tuple[SplitNetwork, int]:
+    """Return the split, once all workers have the same one, and a random seed that is the same on all (collective).
+
+    If worker 0 has an `init`, the seed is -1: initial values are drawn first, as in one process.
+    """
     read, problem = _read(plan)
     job = member({'dense': None if read is None else read.store.dense})
     workers = worker_group_of(job)
     try:
         if read is None:
             raise InputError(problem)
-        network = apply_plan(workers, traced(net, data, batch_axis, dtype), read, input_grad, batch_norm)
+        network = apply_plan(workers, traced(net, data, batch_axis, dtype, init), read, input_grad, batch_norm)
     except InputError as error:
         workers.agree('parallelize', None, str(error))
         raise
-    return network, workers.agree('parallelize', outline_of_split('parallelize', network, net.collect_params()))
+    return network, workers.agree('parallelize', outline_of_split('parallelize', network, net.collect_params()),
+                                  draws=init is None)
 
 
 def _read(plan: Any) -> Tuple[Optional[Plan], str]:
@@ -70,6 +74,8 @@ def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
     first = workers.reserve_numbers(NUMBERS)
     draws_weights = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     params = shard_parameters(net, network, first + NUMBERS // 2)
+    if seed < 0:
+        seed = workers.draw_number()
     for name, table in network.tables.items():
         set_table_hint(params.by_name[name], table)
     if any(operator.draws for operator in network.graph.computing):

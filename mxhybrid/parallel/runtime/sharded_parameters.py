@@ -201,7 +201,8 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
     """Split the weights of a network, with the values of worker 0 (collective).
 
     A weight that every worker holds whole stays as it is.  Weights are split one after the other, so that a weight
-    whose initialization was deferred is whole only for a moment, on worker 0.
+    whose initialization was deferred is whole only for a moment, on worker 0.  Weights whose shapes worker 0 knows come
+    first, as ``initialize`` of gluon draws their values before those of the others.
     """
     workers, weights = network.workers, network.shards.weights
     shapes, graph = weights.shapes, network.graph
@@ -210,7 +211,9 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
     params: Dict[str, Any] = {}
     sharded: Dict[str, ShardedWeight] = {}
     random_state = np.random.get_state()
-    for number, (name, param) in enumerate(net.collect_params().items()):
+    whole = list(net.collect_params().items())
+    lack_shapes = workers.allgather([not trainers.has_known_shape(param) for _, param in whole], 'shapes')[0]
+    for number, (name, param) in sorted(enumerate(whole), key=lambda item: bool(lack_shapes[item[0]])):
         if name in shapes and trainers.awaits_shape(param):
             param.shape = array_shapes[name]
         if name not in shapes or not weights.boxes(name) or weights.is_whole_everywhere(name, workers.size):
@@ -231,8 +234,8 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
         params[name] = _shard_parameter(name, param, shard, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(random_state)
-    clip_by_whole_norms(workers, [params[name] for name in sharded])
-    return ShardedParameters(params, sharded)
+    clip_by_whole_norms(workers, [params[name] for name, _ in whole if name in sharded])
+    return ShardedParameters({name: params[name] for name, _ in whole}, sharded)
 
 
 def _shard_parameter(name: str, param: Any, shard: ShardedWeight, has_values: bool) -> Any:

@@ -222,6 +222,9 @@ def test_what_cannot_be_is_refused_on_every_worker(two):
         errors = result.results[rank]['errors']
         assert all(errors.values()), [name for name, text in errors.items() if not text]
         assert 'is for 15 workers, but the job has 2: choose factors whose product is 2' in errors['another product']
+        assert 'call initialize() first, or give parallelize init=' in errors['no values']
+        assert 'init=3 is not an initializer: give one' in errors['no initializer']
+        assert "init='xaviar' is not an initializer: give one" in errors['no name of an initializer']
         assert 'is for 3 workers, but the job has 2' in errors['other model groups']
         assert 'a pipeline of 3 stages on 2 workers: give at most 2 stages' in errors['too many stages']
         assert ('3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2, 4, 8'

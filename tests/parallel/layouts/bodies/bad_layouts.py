@@ -76,6 +76,8 @@ GRID = parallel.grid(model=store.num_workers)
 CALLS = {
     'no HybridBlock': lambda: mxhybrid.parallelize(gluon.Block(), GRID, SHAPE),
     'no values': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE),
+    'no initializer': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE, init=3),
+    'no name of an initializer': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE, init='xaviar'),
     'another product': lambda: mxhybrid.parallelize(net_of(), parallel.grid(model=3, batch=5), SHAPE),
     'other model groups': lambda: mxhybrid.parallelize(net_of(), parallel.megatron(model=3), SHAPE),
     'no attention': lambda: mxhybrid.parallelize(net_of(), parallel.megatron(model=store.num_workers), SHAPE),

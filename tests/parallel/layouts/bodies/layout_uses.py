@@ -135,6 +135,25 @@ def counted():
     return net
 
 
+def uninitialised():
+    """A network with layers whose input widths are known, and layers whose widths are not, without values."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(8, 3, padding=1), nn.BatchNorm(in_channels=8), nn.Activation('relu'), nn.Flatten(),
+                nn.Dense(16, activation='tanh', in_units=512), nn.Dense(16), nn.Dense(10, in_units=16))
+    net.cast('float64')
+    return net
+
+
+def values_that_parallelize_draws(plan):
+    whole, net = uninitialised(), uninitialised()
+    mx.random.seed(1)
+    whole.initialize(mx.init.Xavier())
+    whole(batch(0, slice(None))[0])
+    mx.random.seed(1 + store.rank)
+    return apart_from((whole, split(net, plan, init=mx.init.Xavier())), rates_and_multipliers)
+
+
 def other_names_on_each_worker():
     for _ in range(store.rank):
         nn.Dense(1)
@@ -217,6 +236,7 @@ def exchanges_told():
 found = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
          for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
                        rates_and_multipliers)}
+found['values that parallelize draws'] = max(values_that_parallelize_draws(plan) for plan in (GRID, STRIPS))
 found['other names on each worker'] = other_names_on_each_worker()
 net = split(build())
 with tempfile.NamedTemporaryFile() as file:

@@ -66,6 +66,15 @@ losses.append(step())
 grown.during('load_parameters', lambda: net.load_parameters(os.path.join(path, 'wide.params')))
 losses.append(float((net(data[net.samples]) ** 2).sum().asscalar()))
 
+# A network whose shapes are known, and which is initialised by parallelize.
+known = gluon.nn.HybridSequential(prefix='known_')
+with known.name_scope():
+    for _ in range(4):
+        known.add(gluon.nn.Dense(WIDTH // 4, use_bias=False, in_units=WIDTH // 4))
+created = Grown()
+created.during('init', lambda: mxhybrid.parallelize(known, parallel.grid(model=4), (BATCH, WIDTH // 4),
+                                                  init=mx.init.Uniform(0.01)))
+
 # Activations: of one picture, which every worker would compute alone without a plan, as worker 0 does here.
 SIZE = 1024
 picture = mx.nd.array(np.random.RandomState(2).uniform(-1, 1, (1, 3, SIZE, SIZE)))
@@ -95,4 +104,5 @@ net = mxhybrid.parallelize(pictures(), parallel.grid(domain=(4,)), (1, 3, SIZE, 
 activations = Grown()
 activations.during('step', lambda: look(net))
 report(store.rank, peak=grown.peak, stays=grown.stays, losses=losses, layer=WIDTH * WIDTH * 4 / 1e6,
-       whole=alone.peak.get('step'), activations=activations.peak['step'])
+       whole=alone.peak.get('step'), activations=activations.peak['step'],
+       created=created.peak['init'], known=4 * (WIDTH // 4) ** 2 * 4 / 1e6)
