@@ -79,8 +79,8 @@ def _initializer(init: Any) -> Any:
     try:
         return mx.initializer.create(init)
     except Exception as error:  # MXNet raises several types
-        raise InputError("parallelize: init=%r is not an initializer: give one, such as mx.init.Xavier(), or the name of "
-                         "one, such as 'xavier'" % (init,)) from error
+        raise InputError("parallelize: init=%r is not an initializer: give one, as mx.init.Xavier(), or the name of "
+                         "one, as 'xavier'" % (init,)) from error
 
 
 def dimensions_of(graph: Graph, axes: Dict[str, Optional[int]]) -> Dimensions:
