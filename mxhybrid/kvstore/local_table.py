@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import FirstValues, RowStore
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
@@ -47,9 +48,17 @@ class LocalTable(OptimizedTable):
         """Write the rows of `keys` to `result`."""
         result[:] = self._store.read(keys)
 
-    def deliver(self, keys: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
-        """Write the rows of `keys` to `rows`, the memory of `array`."""
-        self.pull(keys, rows)
+    @staticmethod
+    def deliver(tables: Sequence['LocalTable'], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
+        """Write rows of several tables to the memory of `array`."""
+        for table, part in zip(tables, rows):
+            part.write(table._store.read(part.keys))
+
+    @staticmethod
+    def push_all(tables: Sequence['LocalTable'], rows: Sequence[KeyedRows], priority: int = 0) -> None:
+        """Update the rows of several tables by the sum of the rows for each key."""
+        for table, part in zip(tables, rows):
+            table.push(part.keys, part.sums())
 
     def prefetch(self, keys: np.ndarray) -> None:
         """Do nothing: the rows are here."""

@@ -1,7 +1,7 @@
 """The lookups of a dynamic table whose gradients the next step of its Trainer needs.
 
-A recorded forward pass looks up an array of distinct rows, whose gradient a backward pass writes.  MXNet overwrites the
-gradient of a parameter in each backward pass, or adds to it (`grad_req`).  Lookups follow that rule for each device:
+A recorded forward pass looks up an array of rows, whose gradient a backward pass writes.  MXNet overwrites the gradient
+of a parameter in each backward pass, or adds to it (`grad_req`).  Lookups follow that rule for each device:
 
 * lookups between two backward passes belong together, and their gradients are summed;
 * with 'write', the last backward pass before the step counts;
@@ -11,27 +11,29 @@ A lookup whose backward pass is made only after the next two steps has no effect
 """
 from typing import Any, Dict, List, Optional, Tuple
 
-import mxnet as mx
 import numpy as np
 
-from ..native.arrays import host_view, sum_row_sparse
+from ..lane.keyed_rows import KeyedRows
+from ..native.arrays import host_view, share_memory, sum_row_sparse
 from ..native.trainers import is_fresh
-
-#: Keys, sorted and unique, and the rows of a gradient.
-RowGradient = Tuple[np.ndarray, np.ndarray]
 
 
 class _Lookup:
-    """An array of rows that was looked up, their keys, and the number of the group of lookups on its device."""
+    """An array of rows that was looked up, with its gradient, and the number of the group of lookups on its device."""
 
-    def __init__(self, keys: np.ndarray, rows: Any, group: int):
-        self.keys, self.rows, self.group = keys, rows, group
+    def __init__(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, group: int):
+        self.keys, self.positions, self.rows, self.gradient, self.group = keys, positions, rows, gradient, group
         #: Whether a step has passed without a backward pass.
         self.waited = False
 
-    def gradient(self) -> RowGradient:
+    @property
+    def is_attached(self) -> bool:
+        """True unless the script has given the rows another gradient, which takes them out of the graph before them."""
+        return share_memory(self.rows.grad, self.gradient)
+
+    def computed(self) -> KeyedRows:
         """Return the gradient that backward has computed."""
-        return self.keys, host_view(self.rows.grad)
+        return KeyedRows(self.keys, self.positions, host_view(self.gradient))
 
 
 class PendingLookups:
@@ -41,23 +43,24 @@ class PendingLookups:
         self._lookups: List[_Lookup] = []
         self._groups: Dict[Any, int] = {}
         #: The gradient that `grad_req` 'add' keeps from earlier steps.
-        self._kept: Optional[RowGradient] = None
+        self._kept: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
-    def record(self, keys: np.ndarray, rows: Any, grad_req: str) -> None:
-        """Note rows, an array on some device, that a recorded forward pass looks up."""
+    def record(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any) -> None:
+        """Note rows, an array on some device with a gradient, that a recorded forward pass looks up.
+
+        `keys` and `positions` are those of :class:`mxhybrid.lane.keyed_rows.KeyedRows`.
+        """
         device = rows.context
         group = self._groups.get(device, 0)
         if any(lookup.group == group and lookup.rows.context == device and is_fresh(lookup.rows)
                for lookup in self._lookups):
             group += 1  # there was a backward pass since the last lookup
         self._groups[device] = group
-        with mx.autograd.pause():
-            rows.attach_grad(grad_req)
-        self._lookups.append(_Lookup(keys, rows, group))
+        self._lookups.append(_Lookup(keys, positions, rows, gradient, group))
 
     def _counted(self, grad_req: str) -> List[_Lookup]:
         """Return the lookups whose gradients count."""
-        fresh = [lookup for lookup in self._lookups if is_fresh(lookup.rows)]
+        fresh = [lookup for lookup in self._lookups if is_fresh(lookup.rows) and lookup.is_attached]
         if grad_req == 'add':
             return fresh
         newest: Dict[Any, int] = {}
@@ -68,7 +71,11 @@ class PendingLookups:
 
     def gradients(self, grad_req: str) -> List[Any]:
         """Return the arrays with the gradients that the next step will take."""
-        return [lookup.rows.grad for lookup in self._counted(grad_req)]
+        return [lookup.gradient for lookup in self._counted(grad_req)]
+
+    def overflow(self, grad_req: str) -> bool:
+        """Return whether a sum of gradients that the next step will take is not finite."""
+        return any(not np.isfinite(lookup.computed().sums()).all() for lookup in self._counted(grad_req))
 
     def keys(self, grad_req: str) -> np.ndarray:
         """Return the distinct keys of the gradients that the next step will take."""
@@ -77,20 +84,28 @@ class PendingLookups:
             keys.append(self._kept[0])
         return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
 
-    def take(self, grad_req: str) -> Optional[RowGradient]:
-        """Return the sum of the gradients that count, None if there was no backward pass, and forget them."""
-        parts = [lookup.gradient() for lookup in self._counted(grad_req)]
+    def take(self, grad_req: str) -> Optional[KeyedRows]:
+        """Return the gradients that count, None if there was no backward pass, and forget them.
+
+        The rows of each key are to be added up.
+        """
+        parts = [lookup.computed() for lookup in self._counted(grad_req)]
         self._lookups = [lookup for lookup in self._lookups if not is_fresh(lookup.rows) and not lookup.waited]
         for lookup in self._lookups:
             lookup.waited = True
         if not parts:
             return None
+        if grad_req != 'add':
+            self._kept = None
+            if len(parts) == 1:
+                return parts[0]
+        sums = [(part.keys, part.sums()) for part in parts]
         if grad_req == 'add' and self._kept is not None:
-            parts.insert(0, self._kept)
-        keys, rows = sum_row_sparse(parts)
+            sums.insert(0, self._kept)
+        keys, rows = sum_row_sparse(sums)
         # Another backward pass may write to the array.
         self._kept = (keys, np.array(rows)) if grad_req == 'add' else None
-        return keys, rows
+        return KeyedRows(keys, None, rows)
 
     def clear(self) -> None:
         """Forget all gradients and lookups."""

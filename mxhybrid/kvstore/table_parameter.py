@@ -4,17 +4,18 @@ Its rows are on the servers, or in this process if there is no job, and the Bloc
 key.  The parameter has an entry in ``collect_params()``, multipliers, a `grad_req`, an initializer and devices as any
 other one.  Calls of ``gluon.Parameter`` that need an array of its shape are refused, with another way to do it.
 """
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional
+from typing import Any, Dict, List, Mapping, NoReturn, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import DTYPES, FirstValues, check_capacity
 from ..telemetry.traffic import Traffic
 from .local_table import LocalTable
-from .lookups import PendingLookups, RowGradient
+from .lookups import PendingLookups
 from .table_initializers import first_values_of
 
 #: Most columns of a row: the limit of the compiled part.
@@ -23,18 +24,6 @@ _MAX_WIDTH = 1 << 24
 _UNIFORM = mx.initializer.Uniform()
 #: Rows are numbered by int64.
 _MAX_ROWS = (1 << 63) - 1
-
-
-class RowRequest(NamedTuple):
-    """A request of distinct rows of a table, `keys`, which the engine writes to `rows`, an array on the host."""
-
-    param: 'TableParameter'
-    keys: np.ndarray
-    rows: Any
-
-    def array(self, context: Any) -> Any:
-        """Return the rows on a device, of shape (keys, width); a backward pass finds them."""
-        return self.param.looked_up(self.keys, self.rows, context)
 
 
 class TableParameter(Parameter):
@@ -157,22 +146,6 @@ class TableParameter(Parameter):
         """Use a table on the servers, which lives at least as long as `store`, from now on."""
         self._table, self._store = table, store
 
-    def request(self, keys: np.ndarray) -> RowRequest:
-        """Request the rows of keys, int64, sorted and unique."""
-        memory = np.empty((len(keys), self.width), self.dtype)
-        rows = mx.nd.from_numpy(memory.view(), zero_copy=True)
-        self.traffic.add(steps=0, pulled=len(keys) * self.table.row_bytes)
-        self.table.deliver(keys, rows, memory)
-        return RowRequest(self, keys, rows)
-
-    def looked_up(self, keys: np.ndarray, rows: Any, context: Any) -> Any:
-        """Return rows on a device, and note them for the next step if autograd records."""
-        with mx.autograd.pause():
-            array = rows.as_in_context(context)
-        if mx.autograd.is_recording() and self.grad_req != 'null':
-            self._lookups.record(keys, array, self.grad_req)
-        return array
-
     def context_for(self, ids: Any) -> Any:
         """Return the device for the rows of `ids`: that of the parameter, or that of the ids if there are several."""
         contexts = self.list_ctx()
@@ -191,8 +164,8 @@ class TableParameter(Parameter):
         """The lookups whose gradients the next step takes."""
         return self._lookups
 
-    def take_gradient(self) -> Optional[RowGradient]:
-        """Return sorted, unique keys and the sums of their gradients; None if no backward pass has computed any."""
+    def take_gradient(self) -> Optional[KeyedRows]:
+        """Return the gradients, whose sums the next step takes; None if no backward pass has computed any."""
         return self._lookups.take(self.grad_req)
 
     def check_capacity(self) -> None:

@@ -20,11 +20,12 @@ import numpy as np
 from mxnet.gluon.parameter import ParameterDict
 
 from ..base.errors import InputError
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import FirstValues
-from ..native.arrays import host_view
 from ..native.optimizer_state import count_update, rates_of, update_count
 from ..native.trainers import params_of, store_of, trainer_of
 from ..servers.kernel_rules import check_kernel
+from ..servers.optimized_table import recipe_of
 from .counted_names import without_counters
 from .table_parameter import TableParameter
 
@@ -151,8 +152,9 @@ class TrainerTables:
 
     def check(self, optimizer: Any) -> None:
         """Refuse an optimizer that cannot update the tables, and too many keys, before anything of a step is sent."""
-        for table in self._trained:
-            check_kernel(optimizer, table.name)
+        for number, table in enumerate(self._trained):
+            if not number:
+                check_kernel(optimizer, table.name)
             table.param.table.check_optimizer(optimizer, rates_of(optimizer, table.key)[1])
             if trainer_of(table.param) is not self._trainer:
                 self._refuse_taken(table.param)
@@ -163,8 +165,7 @@ class TrainerTables:
 
     def overflow(self) -> bool:
         """Return whether a gradient of this worker is not finite."""
-        return any(not np.isfinite(host_view(gradient)).all() for table in self._trained
-                   for gradient in table.param.lookups.gradients(table.param.grad_req))
+        return any(table.param.lookups.overflow(table.param.grad_req) for table in self._trained)
 
     def scale(self, factor: float) -> None:
         """Multiply the gradients by a number, as ``amp.unscale`` does with those of other parameters."""
@@ -174,18 +175,29 @@ class TrainerTables:
 
     def push(self, store: Any, optimizer: Any, devices: Iterable[int]) -> None:
         """Update the rows by the gradients of all workers (collective); the update counts for each of `devices`."""
-        for table in self._trained:
+        trained = self._trained
+        if not trained:
+            return
+        recipe = recipe_of(optimizer)
+        pushes = []
+        for table in trained:
             param, key = table.param, table.key
             count = update_count(optimizer, key)
             count_update(optimizer, key, devices)
-            gradient = param.take_gradient()
-            if gradient is None:
-                gradient = np.empty(0, np.int64), np.empty((0, param.width), param.dtype)
+            rows = param.take_gradient()
+            if rows is None:
+                rows = KeyedRows(np.empty(0, np.int64), None, np.empty((0, param.width), param.dtype))
             store.backend.note_call('push of %s' % table.name_of_all)
-            with store.meter.call('push', table):
-                param.table.set_optimizer(optimizer, *rates_of(optimizer, key), count)
-                param.table.push(*gradient, priority=-key)
-                table.traffic.add(rows=len(gradient[0]), pushed=len(gradient[0]) * param.table.row_bytes)
+            pushes.append((table, rows, rates_of(optimizer, key), count))
+        # A meter measures each table; otherwise one call pushes to all of them.
+        for part in [pushes] if not store.meter.enabled else [[push] for push in pushes]:
+            with store.meter.call('push', part[0][0]):
+                for table, _, rates, count in part:
+                    table.param.table.set_optimizer(optimizer, *rates, count, recipe)
+                tables = [table.param.table for table, *_ in part]
+                tables[0].push_all(tables, [rows for _, rows, *_ in part])
+                for table, rows, *_ in part:
+                    table.traffic.add(rows=len(rows.keys), pushed=len(rows.keys) * table.param.table.row_bytes)
 
     def drop_gradients(self) -> None:
         """Forget the gradients of a step that an overflow ends."""

@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 17
+_VERSION = 18
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -69,6 +69,12 @@ _FUNCTIONS = {
     'worker_wait': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
     'delivery_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER]),
     'worker_deliver': (None, [_POINTER, _POINTER, _POINTER]),
+    'distinct_keys': (_INT, [_U32, _POINTERS, _COUNTS, _POINTER, _POINTER]),
+    'sum_rows': (_INT, [_U32, _U64, _POINTER, _POINTER]),
+    'worker_push_tables': (_INT, [_POINTER, _POINTER, _U32, _INT]),
+    'worker_post_tables': (_INT, [_POINTER, _POINTER, _U32, _POINTER]),
+    'deliveries_new': (_POINTER, [_POINTER, _POINTER, _U32, _POINTER]),
+    'worker_deliver_tables': (None, [_POINTER, _POINTER, _POINTER]),
     'worker_pull': (_INT, [_POINTER, _POINTER, _U32, _POINTER, _U32, _POINTERS, _U32, _INT]),
     'worker_wait_for_deliveries': (_INT, [_POINTER, _U32, _INT]),
     'worker_overflows': (_INT, [_POINTER, _U32]),

@@ -16,6 +16,7 @@ from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
 from .agent import DynamicShape, Shape, dynamic_shape_for_library, shape_for_library
+from .keyed_rows import KeyedRows, packed
 from .membership import Membership
 from .row_arrays import FEW_BYTES, mxnet_functions
 
@@ -138,6 +139,19 @@ class Lane:
                 pass
         self._pushed.add(number)
 
+    def push_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows]) -> None:
+        """Push rows to several tables, the sum for each key (collective), once their rows are delivered.
+
+        Keys are those of :func:`mxhybrid.lane.keyed_rows.distinct_keys`, and rows have the table's type.
+        """
+        numbers = [self._numbers[table.index] for table in tables]
+        pushes, first = packed(numbers, rows), 0
+        with self._trace.span('hand over %d tables' % len(tables), 'servers'):
+            while first < len(tables):
+                first += self._library.checked(self._library.worker_push_tables(
+                    self._handle, pushes[first:].ctypes.data, len(tables) - first, _SLICE_MS))
+        self._pushed.update(numbers)
+
     def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         """Request rows; return the function that waits for them and writes them to an array."""
         return self._request(table, ids, 0)
@@ -176,6 +190,21 @@ class Lane:
         delivery = self._library.checked(self._library.delivery_new(
             self._handle, number, self._post(number, ids, 0, True), rows.ctypes.data))
         push_native(self._library.worker_deliver, delivery, handles_of([]), handles_of([array]), priority,
+                    b'mxhybrid_rows')
+
+    def deliver_tables(self, tables: Sequence[Any], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
+        """Request rows of several dynamic tables, which one operation of the engine writes to the memory of `array`.
+
+        Keys are those of :func:`mxhybrid.lane.keyed_rows.distinct_keys`; the rows of each part are in that memory.
+        """
+        requests = packed([self._numbers[table.index] for table in tables], rows)
+        handles = np.full(len(tables), -1, np.int32)
+        while self._library.checked(self._library.worker_post_tables(
+                self._handle, requests.ctypes.data, len(tables), handles.ctypes.data)):
+            time.sleep(0.001)  # all requests of a table are in use
+        deliveries = self._library.checked(self._library.deliveries_new(
+            self._handle, requests.ctypes.data, len(tables), handles.ctypes.data))
+        push_native(self._library.worker_deliver_tables, deliveries, handles_of([]), handles_of([array]), priority,
                     b'mxhybrid_rows')
 
     def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:

@@ -23,13 +23,18 @@ _MADV_DONTNEED = 4
 SERVER_DTYPES = (np.float16, np.float32, np.float64)
 
 
-def _pointer_view(array, shape, dtype):
+def _pointer(array):
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value
+
+
+def _pointer_view(array, shape, dtype):
+    pointer = _pointer(array)
     count = math.prod(shape)
-    if not count or not pointer.value:
+    if not count or not pointer:
         return np.empty(shape, dtype)
-    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
+    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer)
     raw.owner = array  # keeps the memory: the view holds `raw`
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
 
@@ -43,6 +48,16 @@ def host_view(array):
     if array.context.device_type not in _HOST_DEVICES:
         return array.asnumpy()
     return _pointer_view(array, array.shape, array.dtype)
+
+
+def unwritten_view(array):
+    """View a new dense array on the CPU, which no operation of the engine writes yet, as NumPy; does not wait."""
+    return _pointer_view(array, array.shape, array.dtype)
+
+
+def share_memory(array, other):
+    """Return whether two dense arrays, either of which may be None, begin at the same address; does not wait."""
+    return array is not None and other is not None and _pointer(array) == _pointer(other)
 
 
 def row_sparse_parts(array):

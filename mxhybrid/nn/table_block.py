@@ -6,10 +6,12 @@ import numpy as np
 from mxnet.gluon import Block
 
 from ..base.errors import InputError
+from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
+from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import put_param
 from .bags import Bags, bags_of
-from .ids import checked_ids, distinct
+from .ids import checked_ids
 
 
 class Lookup(NamedTuple):
@@ -20,11 +22,16 @@ class Lookup(NamedTuple):
     bags: Optional[Bags]
     context: Any
 
+    @property
+    def is_direct(self) -> bool:
+        """True if the rows of the ids themselves are the result, and can be written to it."""
+        return self.bags is None and self.context.device_type == 'cpu'
+
     def result(self, rows: Any, positions: np.ndarray) -> Any:
         """Return the result: `rows` are distinct rows on the device, `positions` those of the ids."""
         if self.bags is not None:
             return self.bags.reduce(rows, positions)
-        taken = mx.nd.take(rows, mx.nd.array(positions.reshape(-1), self.context, 'int32'))
+        taken = mx.nd.take(rows, mx.nd.array(positions, self.context, 'int32'))
         return taken.reshape(self.ids.shape + (rows.shape[1],))
 
 
@@ -135,20 +142,30 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
     groups: Dict[Tuple[int, Any], List[int]] = {}
     for index, (param, lookup) in enumerate(zip(params, lookups)):
         groups.setdefault((id(param), lookup.context), []).append(index)
-    requests = []
+    joint_ids = []
     for indices in groups.values():
         ids = [lookups[index].ids.reshape(-1) for index in indices]
-        keys, positions = distinct(ids[0] if len(ids) == 1 else np.concatenate(ids))
-        request = params[indices[0]].request(keys) if len(keys) else None
-        requests.append((indices, np.split(positions, np.cumsum([len(part) for part in ids])[:-1]), request))
+        joint_ids.append(ids[0] if len(ids) == 1 else np.concatenate(ids))
+    requests, requested = [], []
+    for indices, (keys, positions) in zip(groups.values(), distinct_keys(joint_ids)):
+        param, lookup = params[indices[0]], lookups[indices[0]]
+        if not len(keys):
+            continue
+        is_direct = len(indices) == 1 and lookup.is_direct
+        requests.append(RowRequest(param, keys, positions if is_direct else None,
+                                   lookup.ids.shape if is_direct else (len(keys),), lookup.context))
+        requested.append((indices, positions, is_direct))
     results: List[Any] = [None] * len(lookups)
-    for indices, positions_by_lookup, request in requests:
-        rows = None if request is None else request.array(lookups[indices[0]].context)
-        for index, positions in zip(indices, positions_by_lookup):
-            lookup = lookups[index]
-            results[index] = (_zeros(params[index], lookup) if rows is None or not len(positions)
-                              else lookup.result(rows, positions))
-    return results
+    for (indices, positions, is_direct), rows in zip(requested, request_rows(requests)):
+        if is_direct:
+            results[indices[0]] = rows
+            continue
+        sizes = [lookups[index].ids.size for index in indices]
+        for index, part in zip(indices, np.split(positions, np.cumsum(sizes)[:-1])):
+            if len(part):
+                results[index] = lookups[index].result(rows, part)
+    return [_zeros(param, lookup) if result is None else result
+            for param, lookup, result in zip(params, lookups, results)]
 
 
 def _zeros(param: TableParameter, lookup: Lookup) -> Any:

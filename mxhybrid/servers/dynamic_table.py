@@ -12,11 +12,13 @@ from ..base.errors import InputError, JobError
 from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
+from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
+from ..lane.worker import Lane
 from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .kernel_rules import check_kernel
-from .optimized_table import OptimizedTable
+from .optimized_table import OptimizedTable, Recipe
 from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
 
@@ -55,6 +57,11 @@ class DynamicTable(OptimizedTable):
         """Bytes of a row on the wire."""
         return self.width * (2 if self.halves else self.dtype.itemsize)
 
+    @property
+    def _lane(self) -> Lane:
+        assert isinstance(self.servers.link, Lane)
+        return self.servers.link
+
     def _request(self, keys: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         return self.servers.link.request(self, keys, priority)
 
@@ -66,14 +73,18 @@ class DynamicTable(OptimizedTable):
             raise InputError('%s: keys of shape %s and type %s: give a vector of int64'
                              % (self.name, array.shape, array.dtype))
         array = np.ascontiguousarray(array, np.int64)
-        if len(array) > self.batch_rows:
-            raise InputError('%s: %s %d distinct rows at a time, but batch_rows allows %d: raise batch_rows (%s), or '
-                             'use smaller batches' % (self.name, doing, len(array), self.batch_rows,
-                                                      variable('batch_rows')))
+        self._check_count(array, doing)
         if (array[1:] <= array[:-1]).any():
             raise InputError('%s: keys are not sorted or not unique: sum the rows of equal keys, and sort the keys '
                              'first' % self.name)
         return array
+
+    def _check_count(self, keys: np.ndarray, doing: str) -> None:
+        """Refuse more keys than a push or pull may have (InputError)."""
+        if len(keys) > self.batch_rows:
+            raise InputError('%s: %s %d distinct rows at a time, but batch_rows allows %d: raise batch_rows (%s), or '
+                             'use smaller batches' % (self.name, doing, len(keys), self.batch_rows,
+                                                      variable('batch_rows')))
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -95,6 +106,23 @@ class DynamicTable(OptimizedTable):
         self._prefetcher.after_push()
         self._warn()
 
+    @staticmethod
+    def push_all(tables: Sequence['DynamicTable'], rows: Sequence[KeyedRows], priority: int = 0) -> None:
+        """Push rows to several tables of one job, the sum for each key (collective), as :meth:`push` does.
+
+        Keys are those of :func:`mxhybrid.lane.keyed_rows.distinct_keys`.
+        """
+        for table, part in zip(tables, rows):
+            table._check_count(part.keys, 'pushing')
+            check_capacity(table.name, part.keys, table.options.capacity, table.partitions)
+        for table in tables:
+            table._prefetcher.before_push()
+        # After a push the host drops the rows that it caches; so the push waits for deliveries.
+        tables[0]._lane.push_tables(tables, rows)
+        for table in tables:
+            table._prefetcher.after_push()
+            table._warn()
+
     def pull(self, keys: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows of `keys`, int64, sorted and unique, to `result`, (n, width) (blocks; not collective).
 
@@ -110,16 +138,37 @@ class DynamicTable(OptimizedTable):
         """Pull rows like :meth:`pull`, but unrounded, and past prefetched rows and the cache of the host."""
         self.servers.link.request_uncached(self, self._checked_keys(keys, 'pulling'))(result)
 
-    def deliver(self, keys: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
-        """Request rows that the engine writes to `rows`, the memory of `array`; readers of the array wait for them."""
-        self._warn()  # about rows before these: the check does not wait
-        keys = self._checked_keys(keys, 'pulling')
-        link = self.servers.link
-        if not self._prefetcher.has_rows() and link.delivers(self):
-            self._prefetcher.mark_pulled()
-            link.deliver(self, keys, array, rows, priority)
-        else:
-            self.servers.deliveries.put([array], self._prefetcher.pull_later(keys, rows, priority), priority)
+    @staticmethod
+    def deliver(tables: Sequence['DynamicTable'], rows: Sequence[KeyedRows], array: Any, priority: int = 0) -> None:
+        """Request rows of several tables of one job that the engine writes to the memory of `array`.
+
+        The rows of each part are in that memory; readers of the array wait for them.  Keys are those of
+        :func:`mxhybrid.lane.keyed_rows.distinct_keys`.
+        """
+        for table, part in zip(tables, rows):
+            table._check_count(part.keys, 'pulling')
+        for table in tables:
+            table._warn()  # about rows before these: the check does not wait
+        lane = tables[0]._lane
+        if lane.delivers(tables[0]) and not any(table._prefetcher.has_rows() for table in tables):
+            for table in tables:
+                table._prefetcher.mark_pulled()
+            lane.deliver_tables(tables, rows, array, priority)
+            return
+        for table, part in zip(tables, rows):
+            table.servers.deliveries.put([array], table._pull_later(part, priority), priority)
+
+    def _pull_later(self, part: KeyedRows, priority: int) -> Callable[[], None]:
+        """Request rows; the function returned waits for them and writes them."""
+        if part.positions is None:
+            return self._prefetcher.pull_later(part.keys, part.rows.reshape(-1, self.width), priority)
+        rows = np.empty((len(part.keys), self.width), self.dtype)
+        wait = self._prefetcher.pull_later(part.keys, rows, priority)
+
+        def write() -> None:
+            wait()
+            part.write(rows)
+        return write
 
     def prefetch(self, keys: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
@@ -145,9 +194,9 @@ class DynamicTable(OptimizedTable):
         check_kernel(optimizer, self.name)
         super().check_optimizer(optimizer, wd)
 
-    def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
+    def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:
         self.check_optimizer(optimizer, wd)
-        super().set_optimizer(optimizer, lr, wd, count)
+        super().set_optimizer(optimizer, lr, wd, count, recipe)
 
     def set_mode(self, mode: str) -> None:
         """Set the meaning of later pushes to this table on the servers."""

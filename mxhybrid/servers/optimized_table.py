@@ -15,6 +15,11 @@ from ..native.optimizers import attributes_of, build, check_change, check_for_ta
 Recipe = Tuple[str, Dict[str, Any]]
 
 
+def recipe_of(optimizer: Any) -> Recipe:
+    """Return the class of an optimizer and its attributes."""
+    return reference_of(optimizer), attributes_of(optimizer)
+
+
 class OptimizedTable:
     """A table of `width` elements a row, with its optimizer; derived classes own the rows or know their owner."""
 
@@ -64,13 +69,15 @@ class OptimizedTable:
             check_change(self._made_with, optimizer, self.name)
             self._checked = settings
 
-    def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
+    def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:
         """Set the optimizer of the next update, with `lr` and `wd` after its multipliers and schedule.
 
-        `count` is the number of earlier updates of this table; a push that updates it must follow.
+        `count` is the number of earlier updates of this table; a push that updates it must follow.  `recipe` is the
+        result of :func:`recipe_of` for the optimizer, for calls for several tables.
         """
-        attributes = dict(attributes_of(optimizer), lr=float(lr), wd=float(wd))
-        current = (reference_of(optimizer), attributes)
+        reference, attributes = recipe or recipe_of(optimizer)
+        attributes = dict(attributes, lr=float(lr), wd=float(wd))
+        current = (reference, attributes)
         if self._made_with is None or self._made_with[0] != current[0]:
             self._made_with = current
         if current != self._sent or count != self.updates:

@@ -19,6 +19,8 @@ namespace {
 constexpr uint32_t kPrefetchedRows = 6;
 /// Memory of a push is given back if it had this many times the rows of the push before, such as a whole table.
 constexpr uint32_t kUnusualGrowth = 4;
+/// A call for several tables notifies agents of its pushes after this many bytes, so that they work meanwhile.
+constexpr size_t kNotifiedBytes = 1 << 20;
 
 }  // namespace
 
@@ -57,8 +59,26 @@ struct Worker::Table {
   uint32_t pushes = kFirst;
   uint32_t pushed_before = 0, pushed_last = 0;
   PostedRequest requests[kMaxRowRequests];
-  std::vector<uint32_t> order;
+  std::vector<uint32_t> order, places;
   std::atomic<uint32_t> overflows{0};
+};
+
+/// The agents that a call has to notify.  Each of them is notified once for several tables.
+class Worker::Doorbells {
+ public:
+  explicit Doorbells(Worker& worker) : worker_(worker), due_(worker.agents_.size(), 0) {}
+  ~Doorbells() { ring(); }
+  void add(uint32_t agent) { due_[agent] = 1; }
+  void ring() {
+    for (uint32_t agent = 0; agent < due_.size(); ++agent) {
+      if (due_[agent]) worker_.notify_agent(agent);
+      due_[agent] = 0;
+    }
+  }
+
+ private:
+  Worker& worker_;
+  std::vector<uint8_t> due_;
 };
 
 Worker::Worker(Membership membership, uint32_t host)
@@ -171,53 +191,129 @@ bool Worker::wait_until(Done done, int milliseconds) {
   }
 }
 
+/// Return whether the agents have consumed the last push to a table, and, if asked, all rows are delivered.
+bool Worker::may_push(const Table& table, bool after_deliveries) {
+  const bool is_consumed = std::all_of(table.push_agents.begin(), table.push_agents.end(), [&table](uint32_t agent) {
+    return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
+  });
+  if (!is_consumed || !after_deliveries) return is_consumed;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::none_of(table.requests, table.requests + kMaxRowRequests,
+                      [](const PostedRequest& request) { return request.delivered; });
+}
+
 bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds) {
-  const std::shared_ptr<Table> table_pointer = this->table(number);
-  Table& table = *table_pointer;
-  check_ids(table.shape, ids, count);
-  const bool is_free = wait_until([&table] {
-    return std::all_of(table.push_agents.begin(), table.push_agents.end(), [&table](uint32_t agent) {
-      return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
-    });
-  }, milliseconds);
-  if (!is_free) return false;
+  const std::shared_ptr<Table> table = this->table(number);
+  check_ids(table->shape, ids, count);
+  if (!wait_until([&] { return may_push(*table, false); }, milliseconds)) return false;
+  Doorbells doorbells(*this);
+  write_push(*table, {number, count, ids, count, nullptr, const_cast<char*>(rows)});
+  announce_push(*table, doorbells);
+  return true;
+}
+
+uint32_t Worker::push(const TableRows* pushes, uint32_t tables, int milliseconds) {
+  std::vector<std::shared_ptr<Table>> targets;
+  for (uint32_t i = 0; i < tables; ++i) {
+    targets.push_back(table(static_cast<uint32_t>(pushes[i].table)));
+    check_ids(targets[i]->shape, pushes[i].ids, static_cast<uint32_t>(pushes[i].count));
+    pushes[i].check_positions();
+  }
+  Doorbells doorbells(*this);
+  size_t unannounced_bytes = 0;
+  for (uint32_t i = 0; i < tables; ++i) {
+    Table& table = *targets[i];
+    if (!may_push(table, true)) {
+      doorbells.ring();
+      if (!wait_until([&] { return may_push(table, true); }, milliseconds)) return i;
+    }
+    write_push(table, pushes[i]);
+    announce_push(table, doorbells);
+    unannounced_bytes += pushes[i].count * table.shape.row_bytes();
+    if (unannounced_bytes < kNotifiedBytes) continue;
+    doorbells.ring();
+    unannounced_bytes = 0;
+  }
+  return tables;
+}
+
+void Worker::write_push(Table& table, const TableRows& push) {
   const TableShape& shape = table.shape;
   const WorkerTableLayout& layout = table.layout;
   const size_t row_bytes = shape.row_bytes();
+  const uint32_t count = static_cast<uint32_t>(push.count);
   if (table.pushed_last > kUnusualGrowth * std::max<uint32_t>(table.pushed_before, 1024)) {
     table.memory.discard(layout.push_rows, table.pushed_last * row_bytes);
-  }
-  if (shape.halves && !fits(reinterpret_cast<const float*>(rows), static_cast<size_t>(count) * shape.width)) {
-    table.overflows |= kPushedOverflow;
   }
   if (table.pushed_last) table.pushed_before = table.pushed_last;
   table.pushed_last = count;
   uint32_t* bounds = table.memory.at<uint32_t>(layout.push_bounds);
   void* const to_ids = table.memory.at<void>(layout.push_ids);
   char* to = table.memory.at<char>(layout.push_rows);
+  const uint32_t* order = nullptr;
   if (shape.partitions() == 1) {
-    split(shape, ids, count, bounds, to_ids, nullptr);
-    if (count) std::memcpy(to, rows, count * row_bytes);
+    split(shape, push.ids, count, bounds, to_ids, nullptr);
   } else {
     table.order.resize(count);
-    split(shape, ids, count, bounds, to_ids, table.order.data());
-    for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i * row_bytes, rows + table.order[i] * row_bytes, row_bytes);
+    split(shape, push.ids, count, bounds, to_ids, table.order.data());
+    order = table.order.data();
   }
+  if (push.positions != nullptr) {
+    if (order != nullptr) {
+      table.places.resize(count);
+      for (uint32_t i = 0; i < count; ++i) table.places[order[i]] = i;
+    }
+    sum_rows(shape.dtype, shape.width, push, order == nullptr ? nullptr : table.places.data(), to);
+  } else if (order == nullptr) {
+    if (count) std::memcpy(to, push.rows, count * row_bytes);
+  } else {
+    for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i * row_bytes, push.rows + order[i] * row_bytes, row_bytes);
+  }
+  if (shape.halves && !fits(reinterpret_cast<const float*>(to), static_cast<size_t>(count) * shape.width)) {
+    table.overflows |= kPushedOverflow;
+  }
+}
+
+void Worker::announce_push(Table& table, Doorbells& doorbells) {
   ++table.pushes;
   table.shared->pushed.store(table.pushes, std::memory_order_release);
   table.shared->activity.add();
   const uint32_t workers = membership_.worker_counts[host_];
   for (uint32_t agent : table.push_agents) {
     // The worker that completes a round notifies the agent.
-    if (completes_round(table.views[agent].shared->arrived, workers)) notify_agent(agent);
+    if (completes_round(table.views[agent].shared->arrived, workers)) doorbells.add(agent);
   }
-  return true;
 }
 
 int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
-  const std::shared_ptr<Table> table_pointer = this->table(number);
-  Table& table = *table_pointer;
-  check_ids(table.shape, ids, count);
+  const std::shared_ptr<Table> table = this->table(number);
+  check_ids(table->shape, ids, count);
+  Doorbells doorbells(*this);
+  return post(*table, ids, count, flags, delivered, doorbells);
+}
+
+bool Worker::post(const TableRows* requests, uint32_t tables, int* handles) {
+  std::vector<std::shared_ptr<Table>> targets;
+  for (uint32_t i = 0; i < tables; ++i) {
+    targets.push_back(table(static_cast<uint32_t>(requests[i].table)));
+    check_ids(targets[i]->shape, requests[i].ids, static_cast<uint32_t>(requests[i].count));
+    requests[i].check_positions();
+    if (requests[i].positions != nullptr && !targets[i]->shape.dynamic) {
+      throw std::runtime_error("only rows of dynamic tables can be requested by position");
+    }
+  }
+  Doorbells doorbells(*this);
+  bool are_posted = true;
+  for (uint32_t i = 0; i < tables; ++i) {
+    if (handles[i] >= 0) continue;
+    handles[i] = post(*targets[i], requests[i].ids, static_cast<uint32_t>(requests[i].count), 0, true, doorbells);
+    are_posted = are_posted && handles[i] >= 0;
+  }
+  return are_posted;
+}
+
+int Worker::post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered,
+                 Doorbells& doorbells) {
   int handle = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -239,7 +335,7 @@ int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t f
     request.posted = shared.posted.load() + 1;
     shared.posted.store(request.posted, std::memory_order_release);
     table.shared->activity.add();
-    for (uint32_t agent : table.pull_agents) notify_agent(agent);
+    for (uint32_t agent : table.pull_agents) doorbells.add(agent);
   }
   return handle;
 }
@@ -261,6 +357,7 @@ bool Worker::wait(uint32_t number, int handle, char* out, int milliseconds) {
   Table& table = *table_pointer;
   if (!wait_until([&] { return is_completed(table, handle); }, milliseconds)) return false;
   write(table, handle, out);
+  release(table, handle);
   return true;
 }
 
@@ -269,6 +366,44 @@ void Worker::deliver(uint32_t number, int handle, char* out, const OnComplete& c
   completions_.add([this, table_pointer, handle] { return is_completed(*table_pointer, handle); },
                    [this, table_pointer, handle, out, complete] {
                      write(*table_pointer, handle, out);
+                     release(*table_pointer, handle);
+                     notify(*block_.at<WorkerBlock>(0));  // a thread may wait in `wait_for_deliveries` or `push`
+                     complete();
+                   });
+}
+
+Worker::Deliveries::Deliveries(Worker& worker, const TableRows* rows, uint32_t tables, const int* handles)
+    : worker(worker), rows(rows, rows + tables), handles(handles, handles + tables) {
+  size_t num_positions = 0;
+  for (const TableRows& part : this->rows) num_positions += part.positions == nullptr ? 0 : part.num_rows;
+  positions.reserve(num_positions);
+  for (TableRows& part : this->rows) {
+    tables_.push_back(worker.table(static_cast<uint32_t>(part.table)));
+    left_.push_back(static_cast<uint32_t>(left_.size()));
+    if (part.positions == nullptr) continue;
+    positions.insert(positions.end(), part.positions, part.positions + part.num_rows);
+    part.positions = positions.data() + positions.size() - part.num_rows;
+  }
+}
+
+/// Write the rows of requests that are completed; return whether all requests are written.
+bool Worker::Deliveries::write_completed() {
+  left_.erase(std::remove_if(left_.begin(), left_.end(),
+                             [this](uint32_t i) {
+                               if (!worker.is_completed(*tables_[i], handles[i])) return false;
+                               worker.write(*tables_[i], handles[i], rows[i]);
+                               worker.release(*tables_[i], handles[i]);
+                               return true;
+                             }),
+              left_.end());
+  return left_.empty();
+}
+
+void Worker::deliver(std::unique_ptr<Deliveries> deliveries, const OnComplete& complete) {
+  const std::shared_ptr<Deliveries> shared = std::move(deliveries);
+  completions_.add([shared] { return shared->write_completed(); },
+                   [this, shared, complete] {
+                     notify(*block_.at<WorkerBlock>(0));  // a thread may wait in `wait_for_deliveries` or `push`
                      complete();
                    });
 }
@@ -297,14 +432,14 @@ bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
       milliseconds);
 }
 
-void Worker::write(Table& table, int handle, char* out) {
+/// Call `write(position of the id, row, bytes of the row)` for each row of a completed request.
+template <typename Write>
+void Worker::each_row(Table& table, int handle, Write write) {
   PostedRequest& request = table.requests[handle];
   const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.request_bounds[handle]);
   const int32_t* local_ids = table.memory.at<int32_t>(table.layout.request_ids[handle]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.request_slots[handle]);
   const size_t row_bytes = table.shape.row_bytes();
-  const bool rounded = table.shape.halves && !(request.flags & kUncached);
-  bool overflow = false;
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
     const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
     const AgentView& view = table.views[agent];
@@ -319,32 +454,56 @@ void Worker::write(Table& table, int handle, char* out) {
         __builtin_prefetch(from + ahead * row_bytes);
       }
       const size_t row = is_readable ? static_cast<uint32_t>(local_ids[i]) : slots[i];
-      char* to = out + request.order[i] * row_bytes;
-      if (is_readable && rounded) {
-        // Other hosts get rounded rows, and all workers have to see the same values.
-        round_to_half(reinterpret_cast<const float*>(from + row * row_bytes), reinterpret_cast<float*>(to),
-                      table.shape.width);
-      } else {
-        std::memcpy(to, from + row * row_bytes, row_bytes);
-      }
-      overflow = overflow || (rounded && !finite(reinterpret_cast<const float*>(to), table.shape.width));
+      write(request.order[i], from + row * row_bytes, is_readable);
     }
   }
+}
+
+void Worker::write(Table& table, int handle, char* out) {
+  const size_t row_bytes = table.shape.row_bytes();
+  const bool rounded = table.shape.halves && !(table.requests[handle].flags & kUncached);
+  bool overflow = false;
+  each_row(table, handle, [&](uint32_t position, const char* row, bool is_readable) {
+    char* to = out + position * row_bytes;
+    if (is_readable && rounded) {
+      // Other hosts get rounded rows, and all workers have to see the same values.
+      round_to_half(reinterpret_cast<const float*>(row), reinterpret_cast<float*>(to), table.shape.width);
+    } else {
+      std::memcpy(to, row, row_bytes);
+    }
+    overflow = overflow || (rounded && !finite(reinterpret_cast<const float*>(to), table.shape.width));
+  });
   if (overflow) table.overflows |= kPulledOverflow;
+}
+
+void Worker::write(Table& table, int handle, const TableRows& rows) {
+  if (rows.positions == nullptr) return write(table, handle, rows.rows);
+  const size_t row_bytes = table.shape.row_bytes();
+  bool overflow = false;
+  std::vector<const char*> row_of(rows.count);
+  each_row(table, handle, [&](uint32_t position, const char* row, bool) {
+    row_of[position] = row;
+    overflow = overflow || (table.shape.halves && !finite(reinterpret_cast<const float*>(row), table.shape.width));
+  });
+  for (uint64_t i = 0; i < rows.num_rows; ++i) {
+    std::memcpy(rows.rows + i * row_bytes, row_of[rows.positions[i]], row_bytes);
+  }
+  if (overflow) table.overflows |= kPulledOverflow;
+}
+
+/// Release a request whose rows are written; return whether the completion thread has written them.
+bool Worker::release(Table& table, int handle) {
+  PostedRequest& request = table.requests[handle];
   table.shared->requests[handle].released.store(request.posted);
   for (uint32_t agent : table.pull_agents) {
     if (!(request.flags & kUncached) || !table.views[agent].shared->pull_waiting.load()) continue;
     table.shared->activity.add();
     notify_agent(agent);
   }
-  bool was_delivered;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    was_delivered = request.delivered;
-    request.used = request.delivered = false;
-  }
-  if (!was_delivered) return;
-  notify(*block_.at<WorkerBlock>(0));  // a thread may wait in `wait_for_deliveries`
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool was_delivered = request.delivered;
+  request.used = request.delivered = false;
+  return was_delivered;
 }
 
 }  // namespace lane

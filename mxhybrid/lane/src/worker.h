@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "keyed_rows.h"
 #include "membership.h"
 #include "rows.h"
 #include "worker_allreduce.h"
@@ -26,6 +27,8 @@ enum Overflow : uint32_t {
 
 class Worker {
  public:
+  struct Deliveries;
+
   Worker(Membership membership, uint32_t host);
   ~Worker();
 
@@ -42,16 +45,24 @@ class Worker {
   /// Drop a table, of which no operation is under way.
   void drop_table(uint32_t number);
 
-  /// Push rows, of shape (count, width), of sorted unique ids.  All workers push, each from one thread at a time.  The
-  /// push is done once the rows are copied.
+  /// Push rows to tables, one after another, once the rows of all their requests are delivered; return the number of
+  /// tables that were pushed to.  Rows with the same id are summed.  All workers push, each from one thread at a time.
+  /// A push is done once the rows are copied.
+  uint32_t push(const TableRows* pushes, uint32_t tables, int milliseconds);
+  /// Push rows, of shape (count, width), of sorted unique ids to one table, and wait for no delivery.
   bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds);
   /// Post a request for rows of sorted unique ids, which are to include all pushes so far.  Returns the handle of the
   /// request, or -1 while all requests of the table are in use.  Call `wait` next, or `deliver` if `delivered` is true.
   int post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
+  /// Post a request of each table whose entry of `handles` is negative, for `deliver`, and write its handle there.
+  /// Return whether all requests are posted; otherwise all requests of a table are in use.
+  bool post(const TableRows* requests, uint32_t tables, int* handles);
   /// Wait for a request, write its rows, of shape (count, width), to `out`, and release the request.
   bool wait(uint32_t number, int handle, char* out, int milliseconds);
   /// Do the same in the completion thread, which then calls `complete`.
   void deliver(uint32_t number, int handle, char* out, const OnComplete& complete);
+  /// Do the same for requests of several tables: write the row of its id to each row.  `complete` is called once.
+  void deliver(std::unique_ptr<Deliveries> deliveries, const OnComplete& complete);
   /// Return the flags of Overflow that were found since the last call, for a table whose rows travel as float16.
   uint32_t overflows(uint32_t number);
   /// Wait until the rows of all requests are delivered.
@@ -74,14 +85,23 @@ class Worker {
   struct PostedRequest;
   struct AgentView;
   struct Table;
+  class Doorbells;
 
   std::shared_ptr<Table> table(uint32_t number);
   void notify_agent(uint32_t agent);
   /// Return whether `done` becomes true within `milliseconds`.
   template <typename Done>
   bool wait_until(Done done, int milliseconds);
+  bool may_push(const Table& table, bool after_deliveries);
+  void write_push(Table& table, const TableRows& push);
+  void announce_push(Table& table, Doorbells& doorbells);
+  int post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered, Doorbells& doorbells);
   bool is_completed(const Table& table, int handle);
+  template <typename Write>
+  void each_row(Table& table, int handle, Write write);
   void write(Table& table, int handle, char* out);
+  void write(Table& table, int handle, const TableRows& rows);
+  bool release(Table& table, int handle);
 
   const Membership membership_;
   const uint32_t host_;
@@ -94,6 +114,24 @@ class Worker {
   CompletionThread completions_;
   WorkerAllreduce allreduce_;
   const std::shared_ptr<WorkerChannels> channels_;  // shared with transfers
+};
+
+/// Requests of several tables that the completion thread delivers together.
+struct Worker::Deliveries {
+  /// Copies the positions of `rows`; `handles` are those of posted requests.
+  Deliveries(Worker& worker, const TableRows* rows, uint32_t tables, const int* handles);
+
+  Worker& worker;
+  std::vector<TableRows> rows;
+  std::vector<int> handles;
+  std::vector<int32_t> positions;
+
+ private:
+  friend class Worker;
+  bool write_completed();
+
+  std::vector<std::shared_ptr<Table>> tables_;
+  std::vector<uint32_t> left_;  // requests that are not written yet
 };
 
 }  // namespace lane

@@ -5,7 +5,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.kvstore.table_parameter import TableParameter
+from mxhybrid.kvstore.local_table import LocalTable
 
 
 def new_collection(**keywords):
@@ -48,22 +48,65 @@ def test_trains_like_single_calls():
         np.testing.assert_allclose(*(collection[feature](keys).asnumpy() for collection in collections), rtol=1e-12)
 
 
-def test_all_rows_are_requested_before_the_first_are_used(monkeypatch):
+def test_all_rows_are_requested_in_one_call(monkeypatch):
     collection, calls = new_collection(), []
+    deliver = LocalTable.deliver
 
-    def noted(name):
-        original = getattr(TableParameter, name)
-
-        def call(param, keys, *arguments):
-            calls.append((name, param.width, len(keys)))
-            return original(param, keys, *arguments)
-        monkeypatch.setattr(TableParameter, name, call)
-
-    noted('request')
-    noted('looked_up')
-    collection(FEATURES)
+    def noted(tables, rows, array):
+        calls.append([(table.width, len(part.keys), part.rows.shape) for table, part in zip(tables, rows)])
+        deliver(tables, rows, array)
+    monkeypatch.setattr(LocalTable, 'deliver', staticmethod(noted))
+    collection({'user': [[7, -5], [7, 7]], **{name: FEATURES[name] for name in ('item', 'last item')}})
     # Both features of the items request each row once.
-    assert calls == [('request', 3, 2), ('request', 2, 2), ('looked_up', 3, 2), ('looked_up', 2, 2)]
+    assert calls == [[(3, 2, (2, 2, 3)), (2, 2, (2, 2))]]
+
+
+def train(together, optimizer, steps, dtypes=('float64', 'float64', 'float32', 'float64')):
+    """Train tables of several widths and types in a collection or one by one; return their rows, and their sizes.
+
+    In each step, the loss has one feature less than the batch.
+    """
+    mx.random.seed(3)
+    widths, names = (3, 3, 2, 5), ['a', 'b', 'c', 'd']
+    net = mxhybrid.nn.EmbeddingCollection({
+        name: mxhybrid.nn.HashEmbedding(width, dtype) for name, width, dtype in zip(names, widths, dtypes)})
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {'learning_rate': 0.1}, kvstore='hybrid')
+    for step in range(steps):
+        random = np.random.RandomState(step)
+        ids = {name: random.randint(-9, 9, (4, 3)) for name in names}
+        with autograd.record():
+            rows = net(ids) if together else {name: net[name](ids[name]) for name in names}
+            losses = [(rows[name].astype('float64') ** 3).sum() for name in names if name != names[step % 4]]
+        autograd.backward(losses)
+        trainer.step(2)
+    return ([net[name](np.arange(-9, 9)).asnumpy() for name in names],
+            [net[name].weight.table.statistics()['rows'] for name in names])
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
+def test_a_collection_trains_to_the_bits_of_single_tables(optimizer):
+    results = [train(together, optimizer, 6) for together in (True, False)]
+    for together, alone in zip(*(rows for rows, _ in results)):
+        np.testing.assert_array_equal(together, alone)
+    # A feature that the loss does not have gets no rows.
+    assert results[0][1] == results[1][1] and min(results[0][1]) > 10
+    assert train(True, optimizer, 1)[1][0] == 0
+
+
+def test_attach_grad_takes_rows_out_of_the_graph():
+    collection = new_collection()
+    trainer = gluon.Trainer(collection.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
+    first = [collection[name]([1, 2]).asnumpy() for name in ('user', 'item')]
+    with autograd.record():
+        rows = collection({'user': [1, 2], 'item': [1, 2]})
+        rows['user'].attach_grad()
+        loss = (2 * rows['user']).sum() + rows['item'].sum()
+    loss.backward()
+    assert (rows['user'].grad == 2).asnumpy().all()
+    trainer.step(1)
+    np.testing.assert_array_equal(collection['user']([1, 2]).asnumpy(), first[0])
+    np.testing.assert_array_equal(collection['item']([1, 2]).asnumpy(), first[1] - 1)
 
 
 def test_parameters_and_default_combination():

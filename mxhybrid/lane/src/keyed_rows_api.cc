@@ -1,0 +1,61 @@
+// The C interface for rows of several tables at a time; see api.cc for its conventions.
+#include <memory>
+
+#include "api_errors.h"
+#include "keyed_rows.h"
+#include "worker.h"
+
+using lane::guarded;
+using lane::TableRows;
+using lane::Worker;
+
+extern "C" {
+
+/// Call lane::distinct_keys for several lists of ids; their keys and positions follow each other.  `counts` has the
+/// number of ids of each list, and gets that of its keys.
+int lane_distinct_keys(uint32_t lists, const int64_t* const* ids, uint64_t* counts, int64_t* keys, int32_t* positions) {
+  return guarded([&] {
+    for (uint32_t i = 0; i < lists; ++i) {
+      const uint64_t num_ids = counts[i];
+      counts[i] = lane::distinct_keys(ids[i], num_ids, keys, positions);
+      keys += counts[i];
+      positions += num_ids;
+    }
+    return 0;
+  }, -1);
+}
+
+/// See lane::sum_rows.
+int lane_sum_rows(uint32_t dtype, uint64_t width, const TableRows* rows, void* sums) {
+  return guarded([&] {
+    rows->check_positions();
+    lane::sum_rows(static_cast<lane::Dtype>(dtype), width, *rows, nullptr, static_cast<char*>(sums));
+    return 0;
+  }, -1);
+}
+
+/// Return the number of tables that were pushed to; it is less than `tables` if the time is over.
+int lane_worker_push_tables(void* worker, const TableRows* pushes, uint32_t tables, int milliseconds) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->push(pushes, tables, milliseconds)); }, -1);
+}
+
+/// Return 0 when all requests are posted, 1 while all requests of a table are in use.
+int lane_worker_post_tables(void* worker, const TableRows* requests, uint32_t tables, int* handles) {
+  return guarded([&] { return static_cast<Worker*>(worker)->post(requests, tables, handles) ? 0 : 1; }, -1);
+}
+
+/// Return deliveries for lane_worker_deliver_tables.
+void* lane_deliveries_new(void* worker, const TableRows* requests, uint32_t tables, const int* handles) {
+  return guarded([&]() -> void* {
+    return new Worker::Deliveries(*static_cast<Worker*>(worker), requests, tables, handles);
+  }, nullptr);
+}
+
+/// EngineAsyncFunc; deletes the deliveries.
+void lane_worker_deliver_tables(void*, void* on_complete, void* deliveries) {
+  std::unique_ptr<Worker::Deliveries> rows(static_cast<Worker::Deliveries*>(deliveries));
+  Worker& worker = rows->worker;
+  worker.deliver(std::move(rows), *static_cast<lane::OnComplete*>(on_complete));
+}
+
+}  // extern "C"

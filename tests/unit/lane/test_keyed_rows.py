@@ -1,0 +1,149 @@
+"""Rows by key in the order of their use: distinct keys, sums, and calls for several tables."""
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mxhybrid.base.errors import JobError
+from mxhybrid.lane.keyed_rows import KeyedRows, distinct_keys, packed
+
+from .hosts import LIMIT_MS, SGD, Completion, hosts, lib, pointer
+from .test_dynamic_tables import KEYS
+from .test_rows import JOBS
+
+pytestmark = pytest.mark.both_pythons
+
+LIMITS = [-2 ** 63, -2 ** 63 + 1, -2 ** 32, -257, -1, 0, 1, 255, 256, 2 ** 31, 2 ** 53 + 1, 2 ** 63 - 1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.one_of(st.sampled_from(LIMITS), st.integers(-2 ** 63, 2 ** 63 - 1), st.integers(0, 300)),
+                         max_size=60), max_size=4))
+def test_distinct_keys_equal_those_of_numpy(lists):
+    arrays = [np.array(ids, np.int64) for ids in lists]
+    for ids, (keys, positions) in zip(arrays, distinct_keys(arrays)):
+        expected_keys, expected_positions = np.unique(ids, return_inverse=True)
+        np.testing.assert_array_equal(keys, expected_keys)
+        np.testing.assert_array_equal(positions, expected_positions)
+
+
+def test_distinct_keys_of_many_ids_of_any_shape():
+    ids = np.random.RandomState(0).randint(-2 ** 40, 2 ** 40, (100, 30, 7)) // 5 * 5
+    (keys, positions), = distinct_keys([ids[:, ::2]])
+    assert keys.dtype == np.int64 and positions.dtype == np.int32
+    np.testing.assert_array_equal(keys, np.unique(ids[:, ::2]))
+    np.testing.assert_array_equal(keys[positions], ids[:, ::2].reshape(-1))
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_sums_are_added_in_order(dtype):
+    keys, positions = np.arange(4), np.array([2, 0, 2, 2, 0], np.int32)
+    rows = np.array([[1e8, 1], [3, 4], [1, 1], [-1e8, 1], [5, -4]], dtype)
+    sums = KeyedRows(keys, positions, rows).sums()
+    one, large = np.asarray(1, dtype), np.asarray(1e8, dtype)
+    np.testing.assert_array_equal(sums, np.array([[8, 0], [0, 0], [large + one - large, 3], [0, 0]], dtype))
+    np.testing.assert_array_equal(KeyedRows(np.arange(5), None, rows).sums(), rows)
+
+
+def test_written_rows():
+    rows = np.zeros((2, 2, 1))
+    KeyedRows(np.arange(3), np.array([2, 0, 0, 1], np.int32), rows).write(np.array([[1.0], [2.0], [3.0]]))
+    np.testing.assert_array_equal(rows[..., 0], [[3, 1], [1, 2]])
+
+
+def test_positions_that_are_none_of_a_key_are_refused():
+    with pytest.raises(JobError, match='a row belongs to none of 2 ids'):
+        KeyedRows(np.arange(2), np.array([0, 2], np.int32), np.zeros((2, 1))).sums()
+
+
+def push_tables(job, worker, numbers, rows, limit=LIMIT_MS):
+    return lib.checked(lib.worker_push_tables(job.workers[worker][2], pointer(packed(numbers, rows)), len(numbers),
+                                              limit))
+
+
+def deliver_tables(job, worker, numbers, rows):
+    """Request rows of several tables as MXNet's engine does; return the completion."""
+    handle, requests, handles = job.workers[worker][2], packed(numbers, rows), np.full(len(numbers), -1, np.int32)
+    assert lib.checked(lib.worker_post_tables(handle, pointer(requests), len(numbers), pointer(handles))) == 0
+    completion = Completion()
+    lib.worker_deliver_tables(None, ctypes.addressof(completion.complete), lib.checked(
+        lib.deliveries_new(handle, pointer(requests), len(numbers), pointer(handles))))
+    return completion
+
+
+@pytest.mark.parametrize('halves', [False, True])
+@pytest.mark.parametrize('workers, agents', JOBS)
+def test_calls_for_several_tables_equal_calls_for_each(workers, agents, halves):
+    """Tables 0 to 2 get calls for all of them, and tables 3 to 5 a call each, with the same ids."""
+    widths, steps = (1, 3, 4), 5
+    with hosts(workers, agents) as job:
+        for number in range(6):
+            job.dynamic_table(number, widths[number % 3], [part % len(job.agents) for part in range(number % 3 + 1)],
+                              'float32' if halves else 'float64', halves=halves, first=('uniform', 0.5),
+                              seed=number % 3)
+            job.rule(number, SGD, lr=0.5)
+
+        def train(worker):
+            random = np.random.RandomState(worker)
+            dtype = np.float32 if halves else np.float64
+            for _ in range(steps):
+                ids = [random.choice(KEYS, random.randint(0, 40)) for _ in widths]
+                keyed = [KeyedRows(keys, positions, np.full((len(positions), width), np.nan, dtype))
+                         for (keys, positions), width in zip(distinct_keys(ids), widths)]
+                completion = deliver_tables(job, worker, range(3), keyed)
+                assert completion.done.wait(LIMIT_MS / 1000)
+                for number, part in enumerate(keyed):
+                    rows = job.pull(worker, 3 + number, part.keys)
+                    np.testing.assert_array_equal(part.rows, rows[part.positions])
+                gradients = [part._replace(rows=random.standard_normal(part.rows.shape).astype(dtype))
+                             for part in keyed]
+                assert push_tables(job, worker, range(3), gradients) == 3
+                for number, part in enumerate(gradients):
+                    assert job.push(worker, 3 + number, part.keys, part.sums())
+            return [job.pull(worker, number, KEYS) for number in range(6)]
+        for tables in job.everywhere(train):
+            for together, apart in zip(tables[:3], tables[3:]):
+                np.testing.assert_array_equal(together, apart)
+
+
+def test_a_push_waits_for_deliveries_and_earlier_pushes():
+    with hosts([2], [1]) as job:
+        for number in range(2):
+            job.dynamic_table(number, 1, [0])
+            job.rule(number, SGD, lr=-1.0)
+        keys, positions = np.array([5, 9]), np.array([1, 0, 1], np.int32)
+        gradients = [KeyedRows(keys, positions, np.array([[1], [2], [4]], np.float32))] * 2
+        assert push_tables(job, 0, [0, 1], gradients) == 2
+        # Worker 1 has not pushed, so neither the next push nor the rows can come.
+        assert push_tables(job, 0, [0, 1], gradients, 100) == 0
+        assert job.push(1, 0, [5], [[10]])
+        assert job.pull(0, 0, [5, 9]).tolist() == [[12], [5]]
+        rows = [KeyedRows(keys, positions, np.zeros((3, 1), np.float32)) for _ in range(2)]
+        completion = deliver_tables(job, 0, [0, 1], rows)
+        assert push_tables(job, 0, [0, 1], gradients, 100) <= 1 and not completion.done.is_set()
+        assert job.push(1, 1, [], np.empty((0, 1)))
+        assert completion.done.wait(LIMIT_MS / 1000)
+        assert rows[1].rows.tolist() == [[5], [2], [5]]
+
+
+def test_calls_with_malformed_rows_do_nothing():
+    with hosts([1], [1]) as job:
+        for number in range(2):
+            job.dynamic_table(number, 1, [0], batch_rows=3)
+            job.rule(number, SGD, lr=-1.0)
+        ones = np.ones((3, 1), np.float32)
+        good = KeyedRows(np.arange(3), None, ones)
+        for bad, message in [(KeyedRows(np.array([1, 1, 2]), None, ones), 'not sorted or not unique'),
+                             (KeyedRows(np.arange(4), None, np.ones((4, 1), np.float32)), 'keys are too many'),
+                             (KeyedRows(np.arange(2), None, ones), '3 rows for 2 ids'),
+                             (KeyedRows(np.arange(2), np.array([0, 1, -1], np.int32), ones), 'none of 2 ids')]:
+            with pytest.raises(JobError, match=message):
+                push_tables(job, 0, [0, 1], [good, bad])
+            with pytest.raises(JobError, match=message):
+                deliver_tables(job, 0, [0, 1], [good, bad])
+        with pytest.raises(JobError, match='no table has number 7'):
+            push_tables(job, 0, [0, 7], [good, good])
+        assert not job.pull(0, 0, [0, 1, 2]).any()
+        assert push_tables(job, 0, [0, 1], [good, good]) == 2
+        assert job.pull(0, 0, [0, 1, 2]).tolist() == [[1], [1], [1]]
