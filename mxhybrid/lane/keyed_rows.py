@@ -26,10 +26,9 @@ class KeyedRows(NamedTuple):
         width = self.rows.shape[-1]
         if self.positions is None:
             return self.rows.reshape(-1, width)
-        loaded = library.load()
+        loaded, table_rows = library.load(), packed([0], [self])
         sums = np.empty((len(self.keys), width), self.rows.dtype)
-        loaded.checked(loaded.sum_rows(loaded.dtypes[sums.dtype.name], width, _address(packed([0], [self])),
-                                       sums.ctypes.data))
+        loaded.checked(loaded.sum_rows(loaded.dtypes[sums.dtype.name], width, _address(table_rows), _address(sums)))
         return sums
 
 

@@ -58,8 +58,8 @@ def test_positions_that_are_none_of_a_key_are_refused():
 
 
 def push_tables(job, worker, numbers, rows, limit=LIMIT_MS):
-    return lib.checked(lib.worker_push_tables(job.workers[worker][2], pointer(packed(numbers, rows)), len(numbers),
-                                              limit))
+    pushes = packed(numbers, rows)
+    return lib.checked(lib.worker_push_tables(job.workers[worker][2], pointer(pushes), len(numbers), limit))
 
 
 def deliver_tables(job, worker, numbers, rows):
