@@ -1,5 +1,5 @@
 """Ids of rows, as Blocks get them: arrays of integers of any shape, or of floats that hold exact integers."""
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 import mxnet as mx
 import numpy as np
@@ -72,9 +72,3 @@ def _check_floats(array: np.ndarray, table: str) -> None:
     if large.any():
         raise InputError('%s: id %d came as %s, in which integers from 2^%d on are rounded to other integers: %s'
                          % (table, int(array[large].flat[0]), array.dtype, exact_below.bit_length() - 1, advice))
-
-
-def distinct(ids: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct ids, and the position among them of each id, of the shape of `ids`."""
-    keys, positions = np.unique(ids, return_inverse=True)
-    return keys, positions.reshape(ids.shape)
