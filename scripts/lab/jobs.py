@@ -35,7 +35,7 @@ import time
 from pathlib import Path
 
 from . import processes, reports
-from .launchers import REPOSITORY, SCRIPTS, job_command
+from .launchers import PYTHON_PATH, job_command
 from .processes import GRACE_S, MARKER, PATIENCE, POLL_S, JobFailed
 
 TAIL_LINES = 100  # of the output, in a message; horovodrun adds a stack of 25 lines of its own
@@ -120,7 +120,7 @@ class Job:
             {name: value for name, value in os.environ.items() if not re.match(not_inherited, name)},
             {MARKER: self.marker,
              'OMP_NUM_THREADS': '1',
-             'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]),
+             'PYTHONPATH': PYTHON_PATH,
              'PYTHONUNBUFFERED': '1',
              # Lines break in the same places whatever terminal there is: with readline, a terminal's width is in here.
              'COLUMNS': '100',

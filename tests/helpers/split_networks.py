@@ -12,6 +12,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 from hypothesis import strategies as st
+from lab.launchers import PYTHON_PATH
 
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.sharding.box import full, slices_in
@@ -44,7 +45,7 @@ class Ranks:
                 [sys.executable, str(BODY), str(rank)] + ['%d:%d' % (other, sock.fileno())
                                                           for other, sock in mine.items()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[sock.fileno() for sock in mine.values()],
-                env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}))
+                env={**os.environ, 'PYTHONPATH': PYTHON_PATH, 'OMP_NUM_THREADS': '1'}))
         for pair in pairs.values():
             for sock in pair:
                 sock.close()

@@ -5,14 +5,14 @@ import os
 import numpy as np
 import pytest
 from lab.jobs import run_job
-from lab.launchers import REPOSITORY, SCRIPTS
+from lab.launchers import PYTHON_PATH
 
 from ...helpers import comparing
 from ...helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'row_wise.py'
-PATH = {'PYTHONPATH': os.pathsep.join(map(str, (REPOSITORY, SCRIPTS, BODIES)))}
+PATH = {'PYTHONPATH': os.pathsep.join([PYTHON_PATH, str(BODIES)])}
 
 
 #: Cases of two classes, one with MXNet's lazy kernel, one that changes all rows; and of settings that change.

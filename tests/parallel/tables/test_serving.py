@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 from lab.jobs import run_job
-from lab.launchers import REPOSITORY, SCRIPTS
+from lab.launchers import PYTHON_PATH
 
 from ...helpers import comparing
 from . import BODIES
@@ -108,7 +108,7 @@ def test_an_update_on_one_worker_names_the_setting_that_allows_it(tmp_path, othe
     body.write_text(ALONE % 'update_alone(case, 1) if worker.rank else %s' % {
         'step': 'fit(worker, case.net, case.trainer, steps=1)', 'wait': 'worker.barrier()'}[others])
     result = run_job(body, 'horovodrun', workers=2, timeout=60, env={
-        'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(BODIES)])})
+        'PYTHONPATH': os.pathsep.join([PYTHON_PATH, str(BODIES)])})
     result.failed('update() without allreduce_grads()')
     assert {found['kind'] for found in result.results.values()} == {'own rows'}
     if others == 'step':

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from lab.launchers import REPOSITORY, SCRIPTS
+from lab.launchers import PYTHON_PATH
 from lab.processes import PATIENCE
 
 from .network import Program, Rejected
@@ -56,8 +56,7 @@ class Drawer:
             self._process = subprocess.Popen(
                 [sys.executable, '-m', 'lab.fuzz.networks.drawer'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=None if os.environ.get('MXHYBRID_FUZZ_TRACEBACK') else subprocess.DEVNULL, env={
-                    **os.environ, 'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]),
-                    'OMP_NUM_THREADS': '1'})
+                    **os.environ, 'PYTHONPATH': PYTHON_PATH, 'OMP_NUM_THREADS': '1'})
         self._process.stdin.write(json.dumps(request).encode() + b'\n')
         self._process.stdin.flush()
         deadline, answer = time.monotonic() + _ANSWER_S * PATIENCE, b''
