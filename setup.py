@@ -1,8 +1,17 @@
 """Packaging of mxhybrid."""
+import contextlib
+import copy
+import hashlib
 import os
+import shlex
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 # MXNet exports what it has of the C++ library's templates, made by another compiler, and a process with Horovod sees
 # it: what is compiled here is to call its own.
@@ -25,6 +34,57 @@ SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybr
                      # Not contracted: the same bits as the Python of tests/oracles.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 
+#: A folder that keeps object files from build to build, and the most files in it.
+OBJECT_CACHE = os.environ.get('MXHYBRID_OBJECT_CACHE', '')
+MAX_OBJECTS = 300
+
+
+class BuildObjects(build_ext):
+    """Compile the sources of an extension at the same time, and with the same options for every CPython.
+
+    No source includes a header of Python, so that all CPythons share the object files in the cache.
+    """
+
+    def build_extension(self, ext):
+        """Compile the sources that are not in the cache, and link all object files."""
+        command_line = [*shlex.split(os.environ.get('CXX') or 'g++'), '-fPIC', '-DNDEBUG', '-g', '-fwrapv',
+                        *shlex.split(os.environ.get('CFLAGS', '')), *ext.extra_compile_args]
+        folder = OBJECT_CACHE or os.path.join(self.build_temp, ext.name)
+        os.makedirs(folder, exist_ok=True)
+        linked = copy.copy(ext)
+        linked.sources = []
+        try:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                linked.extra_objects = list(pool.map(
+                    lambda source: compiled(source, ext.depends, command_line, folder), ext.sources))
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CompileError(str(error)) from error
+        super().build_extension(linked)
+        for path in sorted(glob(os.path.join(folder, '*.o')), key=os.path.getmtime)[:-MAX_OBJECTS]:
+            with contextlib.suppress(OSError):  # another build may have removed it
+                os.remove(path)
+
+
+def compiled(source, headers, command_line, folder):
+    """Return the path of an object file, whose name depends on the compiler, its options, the source and the headers;
+    compile the source if there is no such file.
+    """
+    digest = hashlib.sha256(subprocess.run([command_line[0], '--version'], check=True, stdout=subprocess.PIPE).stdout)
+    digest.update(repr(command_line).encode())
+    for name in [source, *sorted(headers)]:
+        with open(name, 'rb') as file:
+            digest.update(os.path.basename(name).encode() + file.read())
+    path = os.path.join(folder, '%s-%s.o' % (os.path.basename(source), digest.hexdigest()[:24]))
+    if os.path.exists(path):
+        os.utime(path)
+        return path
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        scratch_path = os.path.join(scratch, 'object.o')
+        subprocess.run([*command_line, '-c', source, '-o', scratch_path], check=True)
+        os.replace(scratch_path, path)
+    return path
+
+
 setup(
     name='mxhybrid',
     version='0.1.0',
@@ -33,6 +93,7 @@ setup(
     packages=find_packages(include=['mxhybrid*']),
     package_data={'mxhybrid.lane': ['src/*'], 'mxhybrid.planner.simulator': ['src/*']},
     ext_modules=[LANE, SIMULATE],
+    cmdclass={'build_ext': BuildObjects},
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
