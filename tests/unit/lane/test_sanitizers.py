@@ -1,23 +1,18 @@
 """The compiled library under the address, undefined-behaviour and thread sanitizers, and without compiler warnings.
 
 In one test a model checker takes the place of the thread sanitizer.
-
-Object files are kept in ~/.cache/mxhybrid/objects (XDG_CACHE_HOME), by compiler, flags, source and headers.
 """
 import functools
-import hashlib
-import os
 import pathlib
 import re
-import shutil
 import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import mxhybrid
 
+from ...helpers import object_files
 from ...helpers.turns import slow
 
 SOURCES = pathlib.Path(mxhybrid.__file__).parent / 'lane' / 'src'
@@ -35,44 +30,18 @@ FLAGS = {
 }
 #: Compiler flags of the model checker, which must not call the functions that it defines.
 EXPLORER_FLAGS = ['-fno-builtin', '-fno-tree-loop-distribute-patterns']
-#: The folder of object files.
-OBJECT_CACHE = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache') / 'mxhybrid' / 'objects'
-#: The most object files in the cache.
-MAX_OBJECTS = 200
-
-
-@functools.lru_cache(maxsize=None)
-def compiler_and_headers():
-    """Return a digest of the compiler's version and of all headers, on which an object file depends."""
-    digest = hashlib.sha256(subprocess.run(['g++', '--version'], check=True, stdout=subprocess.PIPE).stdout)
-    for header in sorted([*SOURCES.glob('*.h'), *HERE.glob('*.h')]):
-        digest.update(header.name.encode() + header.read_bytes())
-    return digest.digest()
 
 
 def compiled(source, flags, folder):
-    """Compile a C++ file without warnings, unless its object file is in the cache; return the path of a copy."""
-    command_line = ['g++', '-std=c++17', '-O1', '-g1', '-fno-omit-frame-pointer', '-ffp-contract=off', '-pthread',
-                    '-Wall', '-Wextra', '-Werror', *flags]
-    key = hashlib.sha256(compiler_and_headers() + repr(command_line).encode() + source.read_bytes()).hexdigest()[:24]
-    cached, copy = OBJECT_CACHE / ('%s-%s.o' % (source.stem, key)), folder / (source.stem + '.o')
-    if not cached.exists():
-        OBJECT_CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=str(OBJECT_CACHE)) as scratch:
-            object_file = pathlib.Path(scratch) / 'made.o'
-            subprocess.run([*command_line, '-I', SOURCES, '-c', source, '-o', object_file], check=True, timeout=240)
-            object_file.replace(cached)
-    cached.touch()
-    shutil.copy(str(cached), str(copy))
-    return copy
+    """Compile a C++ file, unless its object file is in the cache; return the path of a copy."""
+    return object_files.compiled(source, ['-O1', '-g1', '-pthread', *flags], SOURCES, folder)
 
 
 @pytest.fixture(scope='module', autouse=True)
 def limited_cache():
     """Delete the least recently used object files."""
     yield
-    for path in sorted(OBJECT_CACHE.glob('*.o'), key=lambda path: -path.stat().st_mtime)[MAX_OBJECTS:]:
-        path.unlink()
+    object_files.remove_oldest()
 
 
 @pytest.fixture(scope='module')

@@ -17,6 +17,7 @@ from mxhybrid.planner.simulator.native_library import planner_library
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph.transfer_tasks import load_transfer_tasks
+from tests.helpers.object_files import compiled
 from tests.helpers.planned_networks import cluster, network
 from tests.oracles.event_loop import PYTHON_BACKEND
 
@@ -62,10 +63,9 @@ print('all is well')
 
 @pytest.mark.timeout(240)
 def test_changes_are_clean(tmp_path):
-    library = str(tmp_path / 'simulate.so')
-    subprocess.run(['g++', '-std=c++17', '-O1', '-g', '-fno-omit-frame-pointer', '-ffp-contract=off', '-Wall',
-                    '-Wextra', '-Werror', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', '-fPIC',
-                    '-shared', *map(str, SOURCES), '-o', library], check=True, timeout=120)
+    library, flags = str(tmp_path / 'simulate.so'), ['-fsanitize=address,undefined', '-fno-sanitize-recover=all']
+    objects = [compiled(source, ['-O1', '-g', '-fPIC', *flags], SOURCES[0].parent, tmp_path) for source in SOURCES]
+    subprocess.run(['g++', *flags, '-shared', *objects, '-o', library], check=True, timeout=120)
     # The interpreter is not compiled with the sanitizers.
     runtime = subprocess.run(['g++', '-print-file-name=libasan.so'], stdout=subprocess.PIPE, text=True, check=True,
                              timeout=60).stdout.strip()

@@ -1,0 +1,61 @@
+"""Object files of C++ sources, which are kept from run to run.
+
+They are in ~/.cache/mxhybrid/objects (XDG_CACHE_HOME), by compiler, flags, source and headers.
+"""
+import functools
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+#: Compiler flags of all tests.
+FLAGS = ['-std=c++17', '-fno-omit-frame-pointer', '-ffp-contract=off', '-Wall', '-Wextra', '-Werror']
+#: The folder of object files.
+CACHE = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache') / 'mxhybrid' / 'objects'
+#: The most object files in the cache.
+MAX_OBJECTS = 200
+
+
+@functools.lru_cache(maxsize=None)
+def _compiler_and_headers(folders):
+    """Return a digest of the compiler's version and of all headers, on which an object file depends."""
+    digest = hashlib.sha256(subprocess.run(['g++', '--version'], check=True, stdout=subprocess.PIPE).stdout)
+    for header in sorted(header for folder in folders for header in folder.glob('*.h')):
+        digest.update(header.name.encode() + header.read_bytes())
+    return digest.digest()
+
+
+def compiled(source, flags, include, folder):
+    """Compile a C++ file without warnings, unless its object file is in the cache; return the path of a copy.
+
+    Parameters
+    ----------
+    source : Path
+    flags : list of str
+        Compiler flags, beside `FLAGS`.
+    include : Path
+        A folder of headers, beside that of the source.
+    folder : Path
+        The folder of the copy.
+    """
+    command_line = ['g++', *FLAGS, *flags]
+    key = hashlib.sha256(_compiler_and_headers((include, source.parent)) + repr(command_line).encode()
+                         + source.read_bytes()).hexdigest()[:24]
+    cached, copy = CACHE / ('%s-%s.o' % (source.stem, key)), folder / (source.stem + '.o')
+    if not cached.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=str(CACHE)) as scratch:
+            object_file = pathlib.Path(scratch) / 'made.o'
+            subprocess.run([*command_line, '-I', include, '-c', source, '-o', object_file], check=True, timeout=240)
+            object_file.replace(cached)
+    cached.touch()
+    shutil.copy(str(cached), str(copy))
+    return copy
+
+
+def remove_oldest():
+    """Delete the least recently used object files."""
+    for path in sorted(CACHE.glob('*.o'), key=lambda path: -path.stat().st_mtime)[MAX_OBJECTS:]:
+        path.unlink()
