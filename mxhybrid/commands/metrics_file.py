@@ -70,10 +70,10 @@ class TableSteps:
         return sum(known) / max(1, len(known))
 
     @property
-    def alpha(self) -> float:
-        """The mean share of the rows that were pushed."""
+    def alpha(self) -> Optional[float]:
+        """The mean share of the rows that were pushed; None for a table of any number of rows."""
         known = [alpha for alpha in self.alphas if alpha is not None]
-        return sum(known) / max(1, len(known))
+        return sum(known) / len(known) if known else None
 
     def routes(self) -> List[Tuple[int, str]]:
         """Return the routes of the table, each with its first step."""

@@ -88,7 +88,8 @@ def _tables(run: Run, plain: bool) -> List[str]:
         known = any(table.counts)
         share = sum(table.moved) / total if total else 0.0
         moved = [size_text(table.mean(direction)) if known else '-' for direction in ('pushed', 'pulled')]
-        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', '%.3g%%' % (100 * table.alpha), *moved,
+        alpha = '-' if table.alpha is None else '%.3g%%' % (100 * table.alpha)
+        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', alpha, *moved,
                      '%.0f%%' % (100 * share) if total else '-',
                      console.bar(share, _BAR_COLUMNS // 2, plain).ljust(_BAR_COLUMNS // 2), _route_words(table)])
     head = ['table', 'rows/step', 'alpha', 'pushed/step', 'pulled/step', 'of all bytes', '', 'route']

@@ -369,9 +369,16 @@ class Hybrid(KVStore):
         """Show, in the report, the line of text that the method `line` returns about optimizer state."""
         self._state_line = weakref.WeakMethod(line)
 
-    def show_tables(self, tables: Callable[[], List[Any]]) -> None:
-        """Show, in the report, the dynamic tables that the method `tables` returns with their statistics."""
-        self._dynamic_tables = weakref.WeakMethod(tables)
+    def show_tables(self, tables: Callable[[], List[Any]], statistics: Callable[[], List[Any]]) -> None:
+        """Show the dynamic tables that the method `tables` returns in records of steps, and in the report those that
+        the method `statistics` returns with their statistics.
+        """
+        self._dynamic_tables, tables_of = weakref.WeakMethod(statistics), weakref.WeakMethod(tables)
+
+        def recorded() -> List[Any]:
+            method = tables_of()
+            return [] if method is None else method()
+        self._meter.show_tables(recorded)
 
     def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised anew.

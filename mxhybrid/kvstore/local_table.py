@@ -79,6 +79,10 @@ class LocalTable(OptimizedTable):
         """Return the numbers of rows and bytes."""
         return self._store.statistics()
 
+    def cache_counts(self) -> Dict[str, int]:
+        """Return no counts: the rows are here, and no cache is needed."""
+        return {}
+
     @contextmanager
     def assigning(self, slot: int = -1) -> Iterator[None]:
         """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them."""

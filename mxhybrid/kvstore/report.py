@@ -62,11 +62,13 @@ def dynamic_tables_table(tables: List[Tuple[Any, Mapping[str, int]]]) -> str:
         steps = max(1, traffic.steps)
         size = size_text(statistics['memory_bytes'] + statistics['file_bytes']) if statistics else '-'
         counts = [str(statistics[name]) if statistics else '-' for name in ('rows', 'admitted', 'waiting', 'expired')]
+        requests = param.table.cache_counts()
+        hits = '%.0f%%' % (100 * requests['cached'] / requests['requested']) if requests.get('requested') else '-'
         rows.append([table.name, 'any' if param.rows is None else str(param.rows), str(param.width), counts[0], size,
-                     *counts[1:], str(param.table.partitions), '%.0f' % (traffic.rows / steps),
+                     *counts[1:], str(param.table.partitions), hits, '%.0f' % (traffic.rows / steps),
                      size_text(traffic.pushed / steps), size_text(traffic.pulled / steps)])
     head = ['dynamic table', 'keys', 'width', 'rows so far', 'bytes', 'admitted', 'waiting', 'expired', 'partitions',
-            'rows/step', 'pushed/step', 'pulled/step']
+            'cache hits', 'rows/step', 'pushed/step', 'pulled/step']
     return aligned(head, rows) if rows else ''
 
 

@@ -14,7 +14,7 @@ when the store is made          :meth:`TrainerTables.open`: the rows move to the
 ==============================  ====================================================================================
 """
 import zlib
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 from mxnet.gluon.parameter import ParameterDict
@@ -36,7 +36,7 @@ _ATTRIBUTE = '_mxhybrid_tables'
 class TableTraffic:
     """The traffic of a dynamic table, for the report and for records."""
 
-    kind = 'dynamic table'
+    kind, has_table, all_rows = 'dynamic table', True, False
 
     def __init__(self, key: int, param: TableParameter):
         self.key, self.name, self.param = key, param.name, param
@@ -45,6 +45,16 @@ class TableTraffic:
         self.name_of_all = param.name
         #: The table on the servers, until the parameter is initialised anew and a step has made another one.
         self.served: Any = None
+
+    @property
+    def rows(self) -> Optional[int]:
+        """The number of rows that the table may have; None for any number."""
+        return self.param.rows
+
+    def cache_counts(self) -> Dict[str, int]:
+        """Return the numbers of rows that the workers of this host have requested, and that its cache had, so far."""
+        counts: Dict[str, int] = self.param.table.cache_counts()
+        return counts
 
 
 class TrainerTables:
@@ -131,7 +141,7 @@ class TrainerTables:
                 table.served = param.table if param.is_served else None
             else:
                 self._serve(table, store)
-        store.show_tables(self.report)
+        store.show_tables(self.traffic, self.report)
 
     def reopen(self, store: Any) -> None:
         """Begin anew with tables that all workers have initialised since the store was made (collective)."""
@@ -211,6 +221,10 @@ class TrainerTables:
                              'mxhybrid.checkpoint.save and load' % (call, self.params[0].name))
 
     # -- for the report ------------------------------------------------------------------------------------------
+
+    def traffic(self) -> List[TableTraffic]:
+        """Return the traffic of the tables."""
+        return self._tables
 
     def report(self) -> List[Tuple[TableTraffic, Dict[str, int]]]:
         """Return the tables and their statistics, which worker 0 alone can ask for; {} on other workers."""

@@ -79,6 +79,7 @@ _FUNCTIONS = {
     'worker_wait_for_deliveries': (_INT, [_POINTER, _U32, _INT]),
     'worker_overflows': (_INT, [_POINTER, _U32]),
     'worker_traffic': (_INT, [_POINTER, ctypes.POINTER(_U64), _U32]),
+    'worker_cache_counts': (_INT, [_POINTER, _U32, _COUNTS]),
     'worker_allreduce_agent': (_INT, [_POINTER, _U64]),
     'worker_open_allreduce': (_INT, [_POINTER, _U64, _U32, _U64]),
     'worker_attach_allreduce': (_POINTER, [_POINTER, _U64, _INT]),

@@ -3,7 +3,7 @@ import ctypes
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 from mxnet.base import check_call
@@ -263,6 +263,17 @@ class Lane:
         self._library.checked(self._library.worker_traffic(self._handle, counts, _KINDS))
         return {name: {'sent': sum(counts[kind] for kind in kinds),
                        'received': sum(counts[_KINDS + kind] for kind in kinds)} for name, kinds in _MESSAGES.items()}
+
+    def cache_counts(self, table: Any) -> Tuple[int, int]:
+        """Return the rows of a dynamic table that the workers of this host have requested so far, and those of them
+        that were in the caches of the host.
+        """
+        number = self._numbers.get(table.index)
+        if number is None:
+            return 0, 0
+        counts = library.counts([0, 0])
+        self._library.checked(self._library.worker_cache_counts(self._handle, number, counts))
+        return counts[0], counts[1]
 
     def number(self, table: Any) -> Optional[int]:
         """Return the number of a table on the lane; None if it is not there."""

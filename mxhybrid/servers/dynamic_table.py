@@ -233,6 +233,13 @@ class DynamicTable(OptimizedTable):
                 totals[name] = totals.get(name, 0) + value
         return totals
 
+    def cache_counts(self) -> Dict[str, int]:
+        """Return 'requested', the rows that the workers of this host have requested so far, and 'cached', those of
+        them that another request had brought to this host since the last push.
+        """
+        requested, cached = self.servers.link.cache_counts(self)
+        return {'requested': requested, 'cached': cached}
+
     def save(self, directory: str, since: Optional[int] = None) -> Dict[str, Any]:
         """Save each partition p in ``directory/p`` on its server's host, when all pushes are applied (collective).
 

@@ -10,7 +10,7 @@ MXNet computes asynchronously: *forward/backward* is the time until the Trainer 
 may go on during the first call that needs a gradient.
 """
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .recorder import OFF, AnyRecorder, now
 from .step_outputs import StepOutputs
@@ -34,6 +34,9 @@ class NoMeter:
         """Return a context manager for ``Trainer.update``."""
         return OFF
 
+    def show_tables(self, tables: Callable[[], List[Any]]) -> None:
+        """Do not record the dynamic tables that `tables` returns."""
+
     def over(self, routes: Dict[Any, Any]) -> 'NoMeter':
         """Return the meter for a store that replaces this one."""
         return self
@@ -42,16 +45,19 @@ class NoMeter:
 #: The meter of a job without records.
 NO_METER = NoMeter()
 
-Counts = Tuple[int, int, int]
+#: Rows and bytes so far by name.
+Counts = Dict[str, int]
 
 
 def _counts(route: Any) -> Counts:
     traffic = route.traffic
-    return traffic.rows, traffic.pushed, traffic.pulled
+    return {'rows': traffic.rows, 'pushed': traffic.pushed, 'pulled': traffic.pulled}
 
 
-def _difference(after: Counts, before: Counts) -> Dict[str, int]:
-    return {name: new - old for name, new, old in zip(('rows', 'pushed', 'pulled'), after, before)}
+def _difference(after: Counts, before: Counts) -> Counts:
+    """Return the difference of counts; a smaller count than before has begun at 0 again."""
+    return {name: count - before.get(name, 0) if count >= before.get(name, 0) else count
+            for name, count in after.items()}
 
 
 class _Call:
@@ -63,7 +69,7 @@ class _Call:
         self._meter, self._name, self._route, self._parameter = meter, name, route, parameter
 
     def __enter__(self) -> None:
-        self._before = _counts(self._route) if self._route is not None else (0, 0, 0)
+        self._before = _counts(self._route) if self._route is not None else {}
         self._begin = now()
 
     def __exit__(self, *_: Any) -> None:
@@ -123,6 +129,7 @@ class StepMeter:
         self._last_end = now()
         self._begin: Optional[int] = None
         self._before: Dict[Any, Tuple[Any, Counts]] = {}
+        self._tables: Callable[[], List[Any]] = list
 
     def call(self, name: str, route: Any = None, parameter: str = '') -> _Call:
         """Return a context manager for a call of the store for one key."""
@@ -135,6 +142,10 @@ class StepMeter:
     def update(self) -> _Phase:
         """Return a context manager for ``Trainer.update``, with which a step ends."""
         return _Phase(self, 'update')
+
+    def show_tables(self, tables: Callable[[], List[Any]]) -> None:
+        """Record the dynamic tables that `tables` returns, too, which have the attributes of routes."""
+        self._tables = tables
 
     def over(self, routes: Dict[Any, Any]) -> 'StepMeter':
         """Return the meter for a store that replaces this one, and continues its steps."""
@@ -165,16 +176,18 @@ class StepMeter:
         routes: Dict[str, Dict[str, int]] = {}
         alpha, tables = {}, {}
         before, self._before = self._before, {}
-        for route in list(self.routes.values()):
-            former_traffic, former_counts = before.get(route.key, (None, (0, 0, 0)))
-            after = _counts(route)
-            moved = _difference(after, former_counts if former_traffic is route.traffic else (0, 0, 0))
+        counted = [(route, _counts(route)) for route in list(self.routes.values())]
+        counted += [(table, {**_counts(table), **table.cache_counts()}) for table in self._tables()]
+        for route, after in counted:
+            former_traffic, former_counts = before.get(route.key, (None, {}))
+            moved = _difference(after, former_counts if former_traffic is route.traffic else {})
             self._before[route.key] = route.traffic, after
             total = routes.setdefault(route.kind, dict.fromkeys(moved, 0))
             for name, count in moved.items():
-                total[name] += count
+                total[name] = total.get(name, 0) + count
             if not route.all_rows and (route.has_table or moved['rows']):
-                alpha[route.name] = moved['rows'] / route.rows
+                if route.rows:  # a dynamic table may have any number
+                    alpha[route.name] = moved['rows'] / route.rows
                 tables[route.name] = dict(moved, route=route.kind)
         record = {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
                   'seconds': (end - self._last_end) / 1e9, 'store_seconds': self._in_store / 1e9, 'routes': routes,

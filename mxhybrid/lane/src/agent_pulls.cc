@@ -146,7 +146,7 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
   char* const cached_rows = table.memory.at<char>(table.layout.cache);
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
   std::vector<int64_t> missing;
-  uint64_t num_rows = 0;
+  uint64_t num_rows = 0, num_missing = 0;
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     const Part& partition = table.parts[part];
     if (!partition.handled) continue;
@@ -186,9 +186,11 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
       missing.push_back(keys[first + i]);
     }
     if (missing.empty()) continue;
+    num_missing += missing.size();
     send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
               cached_rows + first_slot * shape.row_bytes());
   }
+  if (!(flags & kUncached)) table.shared->cache_counts.add(num_rows, num_rows - num_missing);
   local.last_pull = pulls_sent_;
   table.started_requests.push_back(local);
 }

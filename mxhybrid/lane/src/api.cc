@@ -374,6 +374,16 @@ int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
       },
       -1);
 }
+/// Write the rows of a dynamic table that the worker's host has requested so far, and those found in its cache.
+int lane_worker_cache_counts(void* worker, uint32_t number, uint64_t counts[2]) {
+  return guarded(
+      [&] {
+        counts[0] = counts[1] = 0;
+        static_cast<Worker*>(worker)->add_cache_counts(number, counts[0], counts[1]);
+        return 0;
+      },
+      -1);
+}
 /// Return the agent of the worker's host that handles an allreduce.
 int lane_worker_allreduce_agent(void* worker, uint64_t number) {
   return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->allreduce_agent(number)); }, -1);

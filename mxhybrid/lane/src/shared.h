@@ -140,6 +140,17 @@ struct AgentBlock {
   alignas(64) Traffic traffic;
 };
 
+/// Rows of a dynamic table that requests of a host's workers have asked an agent for so far, and those of them that were
+/// in the agent's cache, or under way there for an earlier request.  Only the agent writes them.
+struct CacheCounts {
+  std::atomic<uint64_t> requested, cached;
+
+  void add(uint64_t more_requested, uint64_t more_cached) {
+    requested.store(requested.load(std::memory_order_relaxed) + more_requested, std::memory_order_relaxed);
+    cached.store(cached.load(std::memory_order_relaxed) + more_cached, std::memory_order_relaxed);
+  }
+};
+
 /// The head of the memory of an agent for a table.
 struct AgentTable {
   /// The number of pushes that were applied to all partitions that this agent owns.  Rows in `shards` change only
@@ -154,6 +165,7 @@ struct AgentTable {
   /// Set to 1 by the agent while an uncached pull waits for room; a worker that releases a row request then notifies
   /// the agent.
   alignas(64) Flag pull_waiting;
+  alignas(64) CacheCounts cache_counts;
 };
 
 /// Offsets in the memory of an agent for a table.

@@ -419,6 +419,14 @@ void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
   }
 }
 
+void Worker::add_cache_counts(uint32_t number, uint64_t& requested, uint64_t& cached) {
+  for (const AgentView& view : table(number)->views) {
+    if (view.shared == nullptr) continue;
+    requested += view.shared->cache_counts.requested.load(std::memory_order_relaxed);
+    cached += view.shared->cache_counts.cached.load(std::memory_order_relaxed);
+  }
+}
+
 uint32_t Worker::overflows(uint32_t number) { return table(number)->overflows.exchange(0); }
 
 bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {

@@ -71,6 +71,9 @@ class Worker {
   /// Add the bytes between this host and others so far, by kind of message, to `sent` and `received`.
   void add_traffic(uint64_t* sent, uint64_t* received) const;
 
+  /// Add the counts of the caches of this host for a dynamic table, see CacheCounts, to `requested` and `cached`.
+  void add_cache_counts(uint32_t number, uint64_t& requested, uint64_t& cached);
+
   /// Allreduces of dense arrays.
   WorkerAllreduce& allreduce() { return allreduce_; }
   /// Return the agent of this host that handles an allreduce, and the position of an agent among those of this host.
