@@ -18,7 +18,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from .ids import as_array, checked_ids
+from ..kvstore.ids import as_array, checked_ids
 
 #: How the rows of a bag are combined.
 COMBINE = ('sum', 'mean', 'sqrtn')

@@ -6,12 +6,12 @@ import numpy as np
 from mxnet.gluon import Block
 
 from ..base.errors import InputError
+from ..kvstore.ids import checked_ids
 from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import put_param
 from .bags import Bags, bags_of
-from .ids import checked_ids
 
 
 class Lookup(NamedTuple):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mxhybrid
-from mxhybrid.nn.ids import checked_ids
+from mxhybrid.kvstore.ids import checked_ids
 
 ROWS = 1 << 40
 
