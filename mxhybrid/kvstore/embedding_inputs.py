@@ -1,9 +1,11 @@
 """Learns from the first batches which array of a batch is the input of which embedding.
 
-While the script computes with a batch, forward pre-hooks note the row ids that each embedding is called with.  Then the
-batch is searched for the same array, or for an array with the same set of values, since training loops transpose, cast
-and split batches.  An array that matches in all of the first batches is taken for the input of the embedding.
+While the script computes with a batch, forward pre-hooks note the row ids that each embedding is called with, and the
+parameters of dynamic tables note the keys of their requests.  Then the batch is searched for the same array, or for an
+array with the same set of values, since training loops transpose, cast and split batches.  An array that matches in all
+of the first batches is taken for the input of the embedding.
 """
+from functools import partial
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import mxnet as mx
@@ -15,6 +17,7 @@ from ..base.errors import InputError
 from ..base.log import get_logger, speaks_for_all
 from ..native.arrays import host_view
 from ..native.trainers import has_sparse_gradient
+from .table_parameter import TableParameter
 
 logger = get_logger(__name__)
 
@@ -57,22 +60,30 @@ class EmbeddingInputs:
 
     def __init__(self, net: Any):
         blocks = _embeddings(net)
-        if not blocks:
-            raise InputError('prefetching: %s has no SparseEmbedding and no nn.Embedding with sparse_grad=True, whose '
-                             'rows could be requested: leave prefetching out' % type(net).__name__)
-        self._params = list({id(block.weight): block.weight for block in blocks}.values())
+        self._tables = [param for param in net.collect_params().values() if isinstance(param, TableParameter)]
+        if not blocks and not self._tables:
+            raise InputError('prefetching: %s has no SparseEmbedding, no nn.Embedding with sparse_grad=True and no '
+                             'dynamic table, whose rows could be requested: leave prefetching out'
+                             % type(net).__name__)
+        self._params = list({id(block.weight): block.weight for block in blocks}.values()) + self._tables
         self._paths: Dict[str, Set[Path]] = {}
         self._calls: Dict[str, List[Any]] = {}
         self._lessons = 0
         self._hooks = [block.register_forward_pre_hook(self._note) for block in blocks]
+        for table in self._tables:
+            table.observe(partial(self._note_keys, table.name))
+        self._learns = True
 
     def _note(self, block: Any, inputs: Any) -> None:
         if isinstance(inputs[0], mx.nd.NDArray):  # else the block is traced, for a hybridized block around it
             self._calls.setdefault(block.weight.name, []).append(inputs[0])
 
+    def _note_keys(self, name: str, keys: np.ndarray) -> None:
+        self._calls.setdefault(name, []).append(keys)
+
     def learn(self, batch: Any) -> None:
         """Search `batch`, which the script has computed with, for the inputs of the embeddings."""
-        if not self._hooks:
+        if not self._learns:
             return
         calls, self._calls = self._calls, {}
         for name, inputs in calls.items():
@@ -92,7 +103,10 @@ class EmbeddingInputs:
         """Remove the hooks from the net."""
         for hook in self._hooks:
             hook.detach()
-        self._hooks = []
+        if self._learns:  # later a table may have another observer
+            for table in self._tables:
+                table.observe(None)
+        self._hooks, self._learns = [], False
 
     def row_ids_in(self, batch: Any) -> Dict[Any, np.ndarray]:
         """Return the row ids in a batch by parameter, for the parameters whose input is known."""
@@ -101,7 +115,8 @@ class EmbeddingInputs:
             path = min(self._paths.get(param.name, ()), key=repr, default=None)
             if path in arrays:
                 ids = np.unique(_values(arrays[path])).astype(np.int64)
-                ids = ids[(ids >= 0) & (ids < param.shape[0])]
+                if not (isinstance(param, TableParameter) and param.rows is None):  # else any integer is a key
+                    ids = ids[(ids >= 0) & (ids < param.shape[0])]
                 if len(ids):
                     row_ids[param] = ids
         return row_ids
@@ -112,5 +127,5 @@ def _is_input(array: Any, calls: List[Any]) -> bool:
     if any(array is ids for ids in calls):
         return True
     values = np.unique(_values(array))
-    ids_of_calls = [np.unique(host_view(ids)) for ids in calls]
+    ids_of_calls = [np.unique(_values(ids)) for ids in calls]
     return any(np.array_equal(values, ids) for ids in ids_of_calls + [np.unique(np.concatenate(ids_of_calls))])

@@ -60,7 +60,7 @@ class LocalTable(OptimizedTable):
         for table, part in zip(tables, rows):
             table.push(part.keys, part.sums())
 
-    def prefetch(self, keys: np.ndarray) -> None:
+    def prefetch(self, keys: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Do nothing: the rows are here."""
 
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:

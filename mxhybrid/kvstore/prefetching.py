@@ -8,10 +8,12 @@ from ..base.errors import InputError
 from ..native.trainers import has_sparse_gradient, has_started, key_of, store_of, trainer_of
 from .embedding_inputs import EmbeddingInputs
 from .hybrid import Hybrid
+from .table_parameter import TableParameter
 
 
 def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
-    """Request the rows of a parameter with row_sparse gradients that the next forward pass will use.
+    """Request the rows of a parameter that the next forward pass will use: of one with row_sparse gradients, or of a
+    dynamic table.
 
     Call it when the next batch is known, before or after this batch's ``Trainer.step``: rows that the step changes are
     requested once it has pushed its gradients.  They travel while the script does other work.  A wrong guess costs
@@ -20,20 +22,24 @@ def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
     Parameters
     ----------
     param : mxnet.gluon.Parameter
-        A parameter of a Trainer with ``kvstore='hybrid'``.
+        A parameter of a Trainer with ``kvstore='hybrid'``; for a dynamic table the `weight` of its Block.
     row_ids : NDArray or numpy.ndarray
-        Row numbers, in any order, shape and number.
+        Row numbers or keys, in any order, shape and number.
     after_step : bool, optional
         Wait for the next step in any case: the rows are for the forward pass after that step.
 
     Raises
     ------
     InputError
-        `param` is not a row_sparse parameter and has no row_sparse gradient, or a row does not exist.
+        `param` is neither a row_sparse parameter nor a dynamic table and has no row_sparse gradient, or a row does not
+        exist.
     """
+    if isinstance(param, TableParameter):
+        param.prefetch(row_ids, after_step)
+        return
     if not isinstance(param, Parameter) or not has_sparse_gradient(param):
-        raise InputError('prefetch: %r is not a row_sparse parameter and has no row_sparse gradient: give a parameter '
-                         'with one of them' % (param,))
+        raise InputError('prefetch: %r is not a row_sparse parameter, has no row_sparse gradient and is no dynamic '
+                         'table: give one of these' % (param,))
     trainer = trainer_of(param)
     if trainer is not None and has_started(trainer) and isinstance(store_of(trainer), Hybrid):
         key = key_of(trainer, param)

@@ -47,7 +47,7 @@ def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
                 tables.append(request.param.table)
                 rows.append(KeyedRows(request.keys, request.positions,
                                       view[first:first + size].reshape(request.array_shape)))
-                request.param.traffic.add(steps=0, pulled=len(request.keys) * tables[-1].row_bytes)
+                request.param.note_request(request.keys)
                 first += size
                 arrays[index] = part
             tables[0].deliver(tables, rows, buffer)

@@ -4,16 +4,17 @@ Its rows are on the servers, or in this process if there is no job, and the Bloc
 key.  The parameter has an entry in ``collect_params()``, multipliers, a `grad_req`, an initializer and devices as any
 other one.  Calls of ``gluon.Parameter`` that need an array of its shape are refused, with another way to do it.
 """
-from typing import Any, Dict, List, Mapping, NoReturn, Optional
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
-from ..lane.keyed_rows import KeyedRows
+from ..lane.keyed_rows import KeyedRows, distinct_keys
 from ..lane.row_store import DTYPES, FirstValues, check_capacity
 from ..telemetry.traffic import Traffic
+from .ids import checked_ids
 from .local_table import LocalTable
 from .lookups import PendingLookups
 from .table_initializers import first_values_of
@@ -63,6 +64,7 @@ class TableParameter(Parameter):
         self._first_values: Optional[FirstValues] = None
         self._table: Any = None
         self._lookups = PendingLookups()
+        self._observer: Optional[Callable[[np.ndarray], None]] = None
         #: Rows that this worker has pushed, and bytes that it has moved.
         self.traffic = Traffic()
         #: Number of calls of ``initialize`` that gave new values.
@@ -78,7 +80,8 @@ class TableParameter(Parameter):
         if self._has_rows():
             self._refuse('a copy', 'has rows that were trained, which a copy would not share',
                          'Save them with mxhybrid.checkpoint.save, or copy and pickle the net before it is trained')
-        return dict(self.__dict__, _trainer=None, _table=None, _store=None, _lookups=PendingLookups())
+        return dict(self.__dict__, _trainer=None, _table=None, _store=None, _observer=None,
+                    _lookups=PendingLookups())
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +148,21 @@ class TableParameter(Parameter):
     def serve(self, table: Any, store: Any) -> None:
         """Use a table on the servers, which lives at least as long as `store`, from now on."""
         self._table, self._store = table, store
+
+    def prefetch(self, ids: Any, after_step: bool) -> None:
+        """Request rows before they are looked up, see :func:`mxhybrid.prefetch`; InputError for an id without a row."""
+        (keys, _), = distinct_keys([checked_ids(ids, self.name, self.rows)])
+        self.table.prefetch(keys, after_push=after_step)
+
+    def observe(self, observer: Optional[Callable[[np.ndarray], None]]) -> None:
+        """Call `observer` with the keys of every request from now on, no observer if it is None."""
+        self._observer = observer
+
+    def note_request(self, keys: np.ndarray) -> None:
+        """Count the traffic of a request of sorted, unique keys, and tell the observer of it."""
+        self.traffic.add(steps=0, pulled=len(keys) * self.table.row_bytes)
+        if self._observer is not None:
+            self._observer(keys)
 
     def context_for(self, ids: Any) -> Any:
         """Return the device for the rows of `ids`: that of the parameter, or that of the ids if there are several."""

@@ -108,6 +108,26 @@ def test_a_net_without_sparse_embeddings_is_refused():
         next(mxhybrid.prefetching([1, 2], nn.Dense(2)))
 
 
+def test_inputs_of_dynamic_tables_are_learned():
+    items, users = mxhybrid.nn.Embedding(1 << 40, 2), mxhybrid.nn.HashEmbedding(2)
+    net = mxhybrid.nn.EmbeddingCollection({'items': items, 'users': users})
+    net.initialize()
+
+    def make_batch(seed):
+        random = np.random.RandomState(seed)
+        return {'label': random.rand(4), 'items': mx.nd.array(random.randint(0, 1 << 35, (4, 2)), dtype='int64'),
+                'users': random.randint(-2 ** 62, 2 ** 62, 8)}
+    inputs = lessons(net, [make_batch(seed) for seed in range(LESSON_BATCHES)], lambda arrays: net(
+        {'items': arrays['items'], 'users': (arrays['users'], np.array([0, 3]), 'mean')}))
+    following = make_batch(9)
+    following['items'][0, 0] = -1  # an id without a row, which is not requested
+    row_ids = inputs.row_ids_in(following)
+    assert as_ids(row_ids) == {items.weight.name: unique(following['items'])[1:],
+                               users.weight.name: unique(following['users'])}
+    for param in (items.weight, users.weight):
+        assert param._observer is None
+
+
 @pytest.mark.parametrize('count', [0, 1, 2, 5])
 def test_batches_come_unchanged_and_the_net_keeps_no_hooks(count):
     net, given = SparseEmbedding(20, 2), []

@@ -27,6 +27,28 @@ def test_rows_that_do_not_exist_are_refused_once_there_is_a_store():
         mxhybrid.prefetch(net.weight, [99])
 
 
+def test_keys_of_dynamic_tables_are_checked():
+    items, users = mxhybrid.nn.Embedding(1 << 40, 2), mxhybrid.nn.HashEmbedding(2)
+    for table in (items, users):
+        table.initialize()
+    mxhybrid.prefetch(users.weight, [2 ** 62, -2 ** 62, 2 ** 62])
+    mxhybrid.prefetch(items.weight, mx.nd.array([[1, 5]], dtype='int64'), after_step=True)
+    for ids, message in (([1 << 40], 'is out of range'), ([0.5], 'not a whole number'), ([-1], 'is negative')):
+        with pytest.raises(mxhybrid.InputError, match=message):
+            mxhybrid.prefetch(items.weight, ids)
+
+
+def test_rows_of_dynamic_tables_are_requested_sorted_and_once():
+    class Table:
+        def prefetch(self, keys, priority=0, after_push=False):
+            requests.append((keys.tolist(), after_push))
+    requests, table = [], mxhybrid.nn.HashEmbedding(2)
+    table.weight._table = Table()
+    mxhybrid.prefetch(table.weight, np.array([[7, -3], [7, 2 ** 60]]), after_step=True)
+    mxhybrid.prefetch(table.weight, [])
+    assert requests == [([-3, 7, 2 ** 60], True), ([], False)]
+
+
 @pytest.mark.parametrize('count', [0, 1, 5])
 def test_batches_come_unchanged_and_each_is_announced_before_its_turn(count):
     seen = []

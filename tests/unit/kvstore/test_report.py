@@ -71,6 +71,23 @@ def test_one_process_has_no_traffic_to_report():
     assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']
 
 
+def test_dynamic_tables_have_their_rows_and_the_hits_of_the_cache():
+    def table(name, rows, counts):
+        served = types.SimpleNamespace(partitions=3, cache_counts=lambda: counts)
+        return types.SimpleNamespace(name=name, traffic=Traffic(2, 40, 800, 1600), param=types.SimpleNamespace(
+            rows=rows, width=4, table=served))
+    statistics = {'rows': 12, 'memory_bytes': 900, 'file_bytes': 100, 'admitted': 15, 'waiting': 2, 'expired': 3}
+    head, _, users, items, local = report.dynamic_tables_table([
+        (table('users', None, {'requested': 200, 'cached': 150}), statistics),
+        (table('items', 1 << 40, {'requested': 0, 'cached': 0}), {}), (table('local', 7, {}), statistics)]).split('\n')
+    assert head.split('  ')[-4:] == ['cache hits', 'rows/step', 'pushed/step', 'pulled/step']
+    assert users.split() == ['users', 'any', '4', '12', '1.0', 'kB', '15', '2', '3', '3', '75%', '20', '400', 'B',
+                             '800', 'B']
+    assert items.split()[1:10] == [str(1 << 40), '4', '-', '-', '-', '-', '-', '3', '-']
+    assert local.split()[10] == '-'
+    assert report.dynamic_tables_table([]) == ''
+
+
 def test_what_went_over_the_network_is_shown_below_the_table_per_step():
     network = {'allreduce': {'sent': 4000, 'received': 8000}, 'push': {'sent': 0, 'received': 400}}
     dense = route('w', (3, 2), 'allreduce', Traffic(5))

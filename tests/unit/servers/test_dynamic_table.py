@@ -120,6 +120,34 @@ def test_rows_and_state_are_assigned_and_an_optimizer_starts_afresh(workers, ser
         assert all(job.run(train))
 
 
+@pytest.mark.parametrize('workers, servers', [([2], [1]), ([2, 1], [1, 2])])
+def test_hits_of_the_cache_are_counted_on_each_host(workers, servers):
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3)
+        rows = np.empty((len(KEYS), WIDTH), 'float32')
+        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        assert table.cache_counts() == {'requested': 0, 'cached': 0}
+        servers.barrier()
+        for _ in range(2):
+            table.pull(KEYS, rows)
+        table.pull_exactly(KEYS, rows)  # past the cache
+        servers.barrier()
+        counts = table.cache_counts()
+        servers.barrier()
+        table.touch()  # the cache is empty after a push
+        table.pull(KEYS[:4], rows[:4])
+        servers.barrier()
+        return counts, table.cache_counts()
+    with dynamic_job(workers, servers) as job:
+        results = job.run(train)
+    hosts = np.repeat(np.arange(len(workers)), workers)
+    for host, (counts, later) in zip(hosts, results):
+        requests = 2 * workers[host]
+        assert counts == {'requested': requests * len(KEYS), 'cached': (requests - 1) * len(KEYS)}
+        assert later == {'requested': counts['requested'] + 4 * workers[host],
+                         'cached': counts['cached'] + 4 * (workers[host] - 1)}
+
+
 def test_rows_travel_as_float16_and_all_workers_see_the_same_rows():
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, halves=True)

@@ -79,6 +79,30 @@ def test_records_of_steps():
     assert second['wall'] >= first['wall'] > 1e9
 
 
+def test_dynamic_tables_are_recorded_with_the_hits_of_the_cache():
+    words, users, items = Way('words', 'server weights', 10, 'a table'), *[
+        Way(name, 'dynamic table', rows, 'a table') for name, rows in (('users', None), ('items', 20))]
+    counts = {'users': {'requested': 0, 'cached': 0}, 'items': {}}
+    for table in (users, items):
+        table.cache_counts = lambda name=table.name: dict(counts[name])
+    meter, kept = make(routes=[words])
+    meter.show_tables(lambda: [users, items])
+    for requested, cached in ((8, 3), (10, 4), (2, 1)):  # the last ones are of a table that was made anew
+        counts['users'] = {'requested': requested, 'cached': cached}
+        with meter.allreduce_grads(), meter.call('push', users):
+            users.traffic.add(rows=5, pushed=50, pulled=7)
+        with meter.update():
+            pass
+    tables = [record['tables'] for record in kept.records]
+    moved = {'route': 'dynamic table', 'rows': 5, 'pushed': 50, 'pulled': 7}
+    assert [table['users'] for table in tables] == [
+        dict(moved, requested=requested, cached=cached) for requested, cached in ((8, 3), (2, 1), (2, 1))]
+    assert tables[0]['items'] == {'route': 'dynamic table', 'rows': 0, 'pushed': 0, 'pulled': 0}
+    assert kept.records[0]['alpha'] == {'words': 0, 'items': 0}
+    assert kept.records[0]['routes']['dynamic table'] == {'rows': 5, 'pushed': 50, 'pulled': 7, 'requested': 8,
+                                                          'cached': 3}
+
+
 def test_spans_of_a_step_nest():
     recorder = Recorder('me')
     words = Way('words', 'server weights', table='a table')

@@ -64,8 +64,19 @@ def share(worker, step, dtype):
         target[list(mine)].reshape(-1, 1), dtype=dtype) if len(mine) else None
 
 
+def prefetch(worker, net, step, dtype):
+    """Request the rows of a batch, in some steps with others and only some of them."""
+    items, users, _, _ = share(worker, step, dtype)
+    wrong = step % 3 == 0
+    mxhybrid.prefetch(net.tables['items'].weight, np.append(items[::2], ITEMS[:3]) if wrong else items, after_step=True)
+    mxhybrid.prefetch(net.tables['users'].weight, mx.nd.array(users.reshape(1, -1), dtype='int64') if len(users)
+                      else users, after_step=not wrong)
+
+
 def fit(worker, net, trainer, steps, dtype):
     for step in steps:
+        if worker['rank'] == 1:  # the other workers prefetch nothing
+            prefetch(worker, net, step + 1, dtype)
         items, users, offsets, target = share(worker, step, dtype)
         with autograd.record():
             if target is None:
