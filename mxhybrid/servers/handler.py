@@ -26,6 +26,7 @@ from ..base.addresses import address_towards
 from ..base.errors import HybridError
 from ..base.files import digest_of
 from ..base.machine import remedy
+from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape
 from ..lane.membership import Membership
 from ..lane.row_store import FirstValues, RowStore
@@ -41,7 +42,7 @@ from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
-from .storage import make_folder, problem_with, remove_folder
+from .storage import make_folder, remove_folder
 
 
 class Handler(Optimizer):

@@ -3,18 +3,14 @@
 The folders of a directory have names of their own, so that tables and jobs may share it.  Their files are scratch.
 """
 import contextlib
-import errno
 import os
 import re
 import secrets
-import tempfile
 from typing import Sequence, Tuple
 
 from ..base.errors import SettingError
 from ..base.settings import variable
 
-#: Room that a directory must have when a table is made.
-_LEAST_ROOM_BYTES = 1 << 20
 #: Most characters of a table's name in the name of its folder.
 _MOST_CHARACTERS = 100
 
@@ -22,23 +18,6 @@ _MOST_CHARACTERS = 100
 def folder_name(table: str) -> str:
     """Return a name, which no other table or job has, for the folder of a table."""
     return '%s.%s' % (re.sub('[^A-Za-z0-9_.-]', '_', table)[:_MOST_CHARACTERS].lstrip('.'), secrets.token_hex(8))
-
-
-def problem_with(directory: str) -> str:
-    """Return the reason why this host cannot keep rows in files of a directory, '' if it can."""
-    if not os.path.exists(directory):
-        return 'is missing'
-    if not os.path.isdir(directory):
-        return 'is no directory'
-    try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            os.posix_fallocate(file.fileno(), 0, _LEAST_ROOM_BYTES)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return 'is full'
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # of file systems that cannot reserve blocks
-            return 'cannot be written (%s)' % os.strerror(error.errno or 0)
-    return ''
 
 
 def refuse_problems(table: str, directory: str, problems: Sequence[Tuple[str, str]]) -> None:
