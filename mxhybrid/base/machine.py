@@ -3,6 +3,7 @@ import os
 import re
 import resource
 import signal
+from typing import Optional
 
 #: Files with a container's memory limit and use, of cgroup versions 2 and 1.
 _CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
@@ -15,16 +16,23 @@ def _memory(root: str, entry: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(entry + ':'))
 
 
-def total_bytes(root: str = '/') -> int:
-    """Return the memory of the machine in bytes, or a container's limit if less; `root` has /proc and /sys."""
-    total = _memory(root, 'MemTotal')
+def cgroup_limit(root: str = '/') -> Optional[int]:
+    """Return the bytes that a cgroup allows the processes of a container; None without a limit.  `root` has /sys."""
+    limits = []
     for path, _ in _CGROUPS:
         try:
             with open(os.path.join(root, path)) as limit:
-                total = min(total, int(limit.read()))
+                limits.append(int(limit.read()))
         except (OSError, ValueError):  # no such limit, or 'max'
             continue
-    return total
+    # Version 1 has a limit of almost 2^63 where there is none.
+    return min((limit for limit in limits if limit < 1 << 60), default=None)
+
+
+def total_bytes(root: str = '/') -> int:
+    """Return the memory of the machine in bytes, or a container's limit if less; `root` has /proc and /sys."""
+    total, limit = _memory(root, 'MemTotal'), cgroup_limit(root)
+    return total if limit is None else min(total, limit)
 
 
 def available_bytes(root: str = '/') -> int:

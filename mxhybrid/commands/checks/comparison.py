@@ -2,7 +2,7 @@
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import hosts as host_checks, settings as setting_checks, software
+from . import hosts as host_checks, settings as setting_checks, software, storage as storage_checks
 from .findings import ADVICE, FAILED, FINE, Finding
 
 #: Seconds by which the clocks of hosts may differ without advice.
@@ -112,6 +112,28 @@ def _clocks(offsets: List[float], reports: List[Report]) -> Finding:
                    'synchronise the clocks (NTP): times in logs and metrics of the hosts do not agree', data)
 
 
+def _storage(reports: List[Report]) -> List[Finding]:
+    """Tell, for a job on several hosts, whether directories for rows are on the same file system."""
+    hosts: Dict[str, Dict[str, List[str]]] = {}
+    for report in reports:
+        for finding in report.findings:
+            if finding.name.startswith(storage_checks.NAME) and 'identity' in finding.data:
+                sharing = hosts.setdefault(finding.name, {}).setdefault(finding.data['identity'], [])
+                if report.host not in sharing:
+                    sharing.append(report.host)
+    findings = []
+    for name, by_identity in hosts.items():
+        directory = name[len(storage_checks.NAME):]
+        shared = [', '.join(names) for names in by_identity.values() if len(names) > 1]
+        if shared:
+            text = '%s is the same file system on %s: their tables share its room' % (directory, '; on '.join(shared))
+        else:
+            text = '%s is another file system on each host' % directory
+        if shared or len(by_identity) > 1:
+            findings.append(Finding(GROUP, name, FINE, text))
+    return findings
+
+
 def compare(reports: List[Report], workers: int, meeting: Optional[Dict[str, Any]]) -> List[Finding]:
     """Return the findings that only a comparison of workers shows.
 
@@ -132,7 +154,7 @@ def compare(reports: List[Report], workers: int, meeting: Optional[Dict[str, Any
                                 'look at their output above, and check that their hosts can be reached'))
     findings += _versions(reports)
     if len({report.host for report in reports}) > 1:
-        findings += _names(reports)
+        findings += _names(reports) + _storage(reports)
     if meeting is not None:
         findings.append(_clocks(meeting['offsets'], reports))
         text = '%d workers and %d server%s joined the job' % (meeting['workers'], meeting['servers'],

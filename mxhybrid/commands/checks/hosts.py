@@ -1,15 +1,16 @@
-"""Checks of the host: its name, network, shared memory, limits and cores."""
+"""Checks of the host: its name, network, shared memory, limits, cores, and storage for tables."""
 import fcntl
 import os
 import resource
 import socket
 import struct
 import time
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
 from ...base.launcher import Launch
-from ...base.machine import available_bytes
 from ...base.text import size_text
+from . import storage
 from .findings import ADVICE, FAILED, FINE, Finding
 from .processes import OutOfTime, call_process, interpreter, package_environment, within
 
@@ -168,17 +169,13 @@ def _cores(launch: Launch) -> Finding:
     return Finding(GROUP, 'cores', FINE, text, data=data)
 
 
-def _memory() -> Finding:
-    free = available_bytes()
-    return Finding(GROUP, 'memory', FINE, '%s of memory free' % size_text(free), data={'free': free})
-
-
 def check(launch: Launch, seconds: float) -> List[Finding]:
     """Check this host for the job of `launch`; anything that may block gets `seconds`."""
     checks: List[Callable[[], Finding]] = [
         lambda: _name(launch, seconds), lambda: _interfaces(launch), lambda: _ports(launch, seconds),
-        lambda: _shared_memory(seconds), lambda: _files(launch), lambda: _cores(launch), _memory]
-    return [_guarded(host_check) for host_check in checks]
+        lambda: _shared_memory(seconds), lambda: _files(launch), lambda: _cores(launch), storage.memory]
+    checks += [partial(storage.check_directory, directory) for directory in storage.directories(os.environ)]
+    return [_guarded(host_check) for host_check in checks] + storage.check_budget(os.environ)
 
 
 def _guarded(host_check: Callable[[], Finding]) -> Finding:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.machine import available_bytes, describe_status, remedy, total_bytes
+from mxhybrid.base.machine import available_bytes, cgroup_limit, describe_status, remedy, total_bytes
 
 pytestmark = pytest.mark.both_pythons
 
@@ -21,6 +21,13 @@ def files(root, **contents):
 
 
 MEMINFO = 'MemTotal:       2000 kB\nMemAvailable:   1000 kB\n'
+
+
+@pytest.mark.parametrize('contents, expected', [
+    ({}, None), ({'sys__fs__cgroup__memory.max': 'max\n'}, None), ({'sys__fs__cgroup__memory.max': '5000\n'}, 5000),
+    ({'sys__fs__cgroup__memory__memory.limit_in_bytes': '9223372036854771712\n'}, None)])
+def test_the_limit_of_a_cgroup(tmp_path, contents, expected):
+    assert cgroup_limit(files(tmp_path, **contents)) == expected
 
 
 def test_this_machine_has_some():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mxhybrid.base.storage_probe import problem_with
+from mxhybrid.base.storage_probe import problem_with, reserves_blocks, volume_of
 
 pytestmark = pytest.mark.both_pythons
 
@@ -38,3 +38,32 @@ def test_room_is_reserved(monkeypatch, tmp_path, number, problem):
 def test_a_directory_that_cannot_be_written(monkeypatch, tmp_path, number):
     monkeypatch.setattr('tempfile.TemporaryFile', lambda dir: failing(number)())
     assert problem_with(str(tmp_path)) == 'cannot be written (%s)' % os.strerror(number)
+
+
+def test_blocks_can_be_reserved_here(tmp_path):
+    assert reserves_blocks(str(tmp_path)) and not list(tmp_path.iterdir())
+
+
+def test_the_file_system_of_a_directory(tmp_path):
+    root, local, shared = tmp_path / 'root', tmp_path / 'local', tmp_path / 'a b' / 'shared'
+    for directory in (local, shared, root / 'proc/self', root / 'proc/sys/kernel/random'):
+        directory.mkdir(parents=True)
+    (root / 'proc/sys/kernel/random/boot_id').write_text('1f2e\n')
+    (root / 'proc/self/mountinfo').write_text(
+        '20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n'
+        '21 20 0:40 / %s rw - tmpfs tmpfs rw\n'
+        '22 20 0:41 /exports/rows %s rw - nfs4 server:/exports rw\n'
+        '23 20 0:42 / %s-of-another rw - xfs /dev/sdb1 rw\n'
+        % (tmp_path / 'elsewhere', str(tmp_path / 'a b').replace(' ', '\\040'), local))
+    volume = volume_of(str(local), str(root))
+    assert volume[:2] == ('ext4', '/dev/sda1') and not volume.is_remote and volume.identity.startswith('1f2e ')
+    assert 0 < volume.free_bytes <= volume.size_bytes
+    (tmp_path / 'link').symlink_to(shared)
+    for path in (shared, tmp_path / 'link'):
+        volume = volume_of(str(path), str(root))
+        assert volume.is_remote and volume.identity == 'nfs4 server:/exports /exports/rows'
+
+
+def test_the_file_system_of_a_directory_of_this_machine(tmp_path):
+    assert volume_of(str(tmp_path)).identity == volume_of(str(tmp_path)).identity
+    assert volume_of('/proc').kind == 'proc' != volume_of(str(tmp_path)).kind

@@ -11,7 +11,9 @@ import pytest
 from lab.launchers import REPOSITORY
 
 from mxhybrid.base.launcher import OF_OTHERS, Launch, read as read_launch
-from mxhybrid.commands.checks import hosts as host_checks, settings as setting_checks, tasks as task_checks
+from mxhybrid.base.storage_probe import Volume
+from mxhybrid.commands.checks import (
+    hosts as host_checks, settings as setting_checks, storage as storage_checks, tasks as task_checks)
 from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
 from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
 from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
@@ -174,6 +176,46 @@ def test_settings_that_cannot_work(tmp_path):
     assert findings['MXHYBRID_PARTITION']['remedy'] == 'did you mean MXHYBRID_PARTITIONS?'
     assert findings['MXHYBRID_PLAN_FILE']['remedy'] == 'set MXHYBRID_PARTITION_FILE instead'
     assert findings['metrics']['level'] == FAILED and 'does not exist' in findings['metrics']['text']
+
+
+def test_storage_of_tables(tmp_path):
+    status, findings, content = doctor(options=['-S'], env={
+        'MXHYBRID_STORAGE': '*users*=%s,*words*=%s,*=memory' % (tmp_path, tmp_path / 'none'),
+        'MXHYBRID_STORAGE_MEMORY': '1000000G', 'MXHYBRID_SERVERS_PER_HOST': '2', 'OMP_NUM_THREADS': '1'})
+    there, missing = findings['storage of %s' % tmp_path], findings['storage of %s' % (tmp_path / 'none')]
+    assert there['level'] in (FINE, ADVICE) and 0 < there['data']['free'] <= there['data']['size']
+    assert 'free for rows of dynamic tables (%s, ' % there['data']['kind'] in there['text']
+    assert status == 1 and missing['level'] == FAILED and missing['text'].endswith('none is missing')
+    assert findings['budget of tables']['level'] == ADVICE
+    assert 'to a table on each of 2 servers of a host' in findings['budget of tables']['text']
+    assert findings['memory']['data']['free'] > 0 and 'the rows of tables' in findings['memory']['text']
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('kind, is_remote, can_reserve, level, words', [
+    ('ext4', False, True, FINE, '(ext4, /dev/sdb)'), ('tmpfs', False, True, ADVICE, 'its files are in memory'),
+    ('nfs4', True, True, ADVICE, 'rows cross the network'), ('zfs', False, False, ADVICE, 'cannot reserve blocks')])
+def test_file_systems_of_storage(monkeypatch, tmp_path, kind, is_remote, can_reserve, level, words):
+    monkeypatch.setattr(storage_checks, 'volume_of', lambda directory: Volume(
+        kind, '/dev/sdb', 10 ** 12, 4 * 10 ** 11, is_remote, 'x'))
+    monkeypatch.setattr(storage_checks, 'reserves_blocks', lambda directory: can_reserve)
+    finding = storage_checks.check_directory(str(tmp_path))
+    assert finding.level == level and words in finding.text and bool(finding.remedy) == (level == ADVICE)
+    assert finding.text.startswith('%s has 400.0 GB of 1000.0 GB free' % tmp_path)
+
+
+def test_directories_that_hosts_share():
+    def reports(*identities):
+        return [Report(rank, host, findings_of(mxnet='1.9.1') + ([] if identity is None else [
+            Finding('Host', 'storage of /rows', FINE, 'room', data={'identity': identity})]))
+            for rank, (host, identity) in enumerate(zip(('a', 'a', 'b', 'c'), identities))]
+
+    def texts(*identities):
+        return [finding.text for finding in compare(reports(*identities), 4, None)
+                if finding.name == 'storage of /rows']
+    assert texts('x', None, 'y', 'z') == ['/rows is another file system on each host']
+    assert texts('x', 'x', 'x', 'z') == ['/rows is the same file system on a, b: their tables share its room']
+    assert texts('x', 'x', None, None) == [] == texts(None, None, None, None)
 
 
 def test_an_interface_that_is_not_there():
