@@ -13,6 +13,7 @@ from .dataflow import Dataflow, WeightReader
 from .memo import Memo
 from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
 from .redistribution import RankBoxes, interned_boxes
+from .row_transfers import between_hosts, server_shares
 from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
 
@@ -250,37 +251,21 @@ class WeightTasks:
             send = {rank: tasks.spend('push', rank, push.seconds(partitions, float(pushed_bytes[rank])), push.latency_s)
                     for rank in self._all_ranks}
             host_bytes = np.bincount(machine.host, pushed_bytes, machine.hosts)
-            pushed = self._between_hosts(tasks, 'push', list(send.values()), host_bytes * (1 - shares),
-                                         (host_bytes.sum() - host_bytes) * shares)
+            pushed = between_hosts(machine, tasks, 'push', list(send.values()), host_bytes * (1 - shares),
+                                   (host_bytes.sum() - host_bytes) * shares)
             # Each server sends its share of the rows once to each other host.
-            pulled = self._between_hosts(tasks, 'pull', pushed, touched_bytes * shares * (machine.hosts - 1),
-                                         touched_bytes * (1 - shares))
+            pulled = between_hosts(machine, tasks, 'pull', pushed, touched_bytes * shares * (machine.hosts - 1),
+                                   touched_bytes * (1 - shares))
             receive = {rank: tasks.spend('pull', rank, pull.seconds(partitions, touched_bytes), pull.latency_s, pulled)
                        for rank in self._all_ranks}
         update_s = costs['update'].seconds(1, touched_bytes)
         updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
         return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
 
-    def _between_hosts(self, tasks: TaskBuilder, kind: str, before: List[int], sent_bytes: np.ndarray,
-                       received_bytes: np.ndarray) -> List[int]:
-        """Add transfers on the links of all hosts, after some tasks; return the tasks that end them."""
-        machine = self._machine
-        if machine.hosts > 1:
-            joined = tasks.add(kind, -1, -1, 0.0, after=before)
-            before = [joined] + [
-                tasks.add(kind, -1, int(link[host]), float(link_bytes[host]), -1, machine.cluster.link_latency_s,
-                          after=[joined])
-                for link, link_bytes in ((machine.up, sent_bytes), (machine.down, received_bytes))
-                for host in range(machine.hosts) if link_bytes[host]]
-        return [tasks.add(kind, -1, -1, 0.0, after=before)]
-
     def _server_shares(self, name: str, partitions: int) -> np.ndarray:
-        """Return the share of a table's rows on each host: partitions go to hosts in turn, from the host of the table's
-        number on.
-        """
-        hosts = self._machine.hosts
+        """Return the share of a table's rows on each host."""
         number = [table for table in self._dataflow.trained if table in self._dataflow.tables].index(name)
-        return np.bincount((number + np.arange(partitions)) % hosts, None, hosts) / partitions
+        return server_shares(self._machine.hosts, number, partitions)
 
     def _buffer_bytes(self, name: str) -> int:
         """Return the bytes of a table's rows and their marks, as :mod:`mxhybrid.routes.row_sums` sums them."""
