@@ -4,20 +4,22 @@ import inspect
 import os
 import runpy
 import sys
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
 from ..base.errors import InputError
 
 
-def load_model(argument: str) -> Any:
-    """Return the network that the function named on the command line makes, initialised.
+def load_model(argument: str) -> Tuple[Any, Dict[Any, float]]:
+    """Return the network that the function named on the command line makes, initialised, and the dynamic tables beside
+    it with their ids of a sample, none if the function returns a network alone.
 
     Raises
     ------
     InputError
-        There is no such file, module or function, or the function returns something else than a HybridBlock.
+        There is no such file, module or function, or the function returns something else than a HybridBlock, or a
+        HybridBlock and a dict.
     """
     from mxnet import gluon
 
@@ -41,12 +43,15 @@ def load_model(argument: str) -> Any:
     except TypeError as error:
         raise InputError('model: %s takes arguments (%s): give a function without arguments' % (argument, error)
                          ) from error
-    net = namespace[name]()
+    net, tables = namespace[name](), {}
+    if isinstance(net, tuple) and len(net) == 2 and isinstance(net[1], dict):
+        net, tables = net
     if not isinstance(net, gluon.HybridBlock):
-        raise InputError('model: %s returns a %s: return a HybridBlock' % (argument, type(net).__name__))
+        raise InputError('model: %s returns a %s: return a HybridBlock, or with dynamic tables a '
+                         'HybridBlock and a dict of the ids of a sample by table' % (argument, type(net).__name__))
     if not all(_is_initialised(param) for param in net.collect_params().values()):
         net.initialize()
-    return net
+    return net, tables
 
 
 def _is_initialised(param: Any) -> bool:

@@ -1,6 +1,8 @@
 """Search for the fastest way to split a network over a cluster, by simulated training steps.
 
 MODEL is a function without arguments that returns the network, a HybridBlock: train.py:make_net, or module:make_net.
+If the network computes with rows of dynamic tables, the function also returns these tables with the numbers of ids that
+a sample looks up: return net.dense, {net.users: 26, net.items: 1}
 The cluster file is written by mxhybrid calibrate, or by hand:
 
   mxhybrid plan train.py:make_net --inputs data=64,3,224,224 --cluster cluster.json --export plan.json
@@ -20,6 +22,7 @@ from typing import Any, Dict, List
 from ..base.errors import HybridError, InputError
 from ..base.figures import check_figure
 from ..base.files import cannot_write
+from ..base.settings import resolve
 from ..base.text import aligned, seconds_text, size_text
 from . import console
 
@@ -144,12 +147,12 @@ def _run(options: argparse.Namespace) -> int:
     _check_files(options)
     parse_inputs(options.inputs)
     cluster = None if options.cluster is None else load_cluster(options.cluster)
-    net = load_model(options.model)
+    net, tables = load_model(options.model)
     shapes, types = parse_inputs(options.inputs, net)
     if options.formula:
         return _formula(options, net, shapes, types, cluster)
     skip_final_gc()
-    return _Planning(options, net, shapes, types, cluster).run()
+    return _Planning(options, net, shapes, types, cluster, tables).run()
 
 
 def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
@@ -195,13 +198,15 @@ class _Interruption:
 class _Planning:
     """A prediction, comparison or search for a network on a cluster."""
 
-    def __init__(self, options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any):
+    def __init__(self, options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any,
+                 tables: Dict[Any, float]):
         from ..planner import OperatorProfiler, Planner
 
         self._options = options
         profiler = OperatorProfiler(options.profiles, keep_busy=options.keep_busy_times)
         self._planner = Planner(net, shapes, cluster, profiler, options.batch_axis, types, options.states,
-                                shard_updates=options.shard_updates, pipelines=not options.no_pipelines)
+                                shard_updates=options.shard_updates, pipelines=not options.no_pipelines,
+                                tables=tables)
 
     def run(self) -> int:
         """Predict, compare or search."""
@@ -288,11 +293,15 @@ class _Planning:
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
     def _print_report(self, plan: Any, prediction: Any) -> None:
-        from ..planner import plan_report
+        from ..planner import dynamic_tables_report, plan_report
 
-        planner = self._planner
+        planner, settings = self._planner, resolve()
         console.write(plan_report(planner.network_of(plan), planner.cluster, plan, planner.splits(plan), prediction,
                                   planner.stages(plan)))
+        tables = dynamic_tables_report(planner.dynamic_tables, planner.cluster, self._options.states,
+                                       settings.batch_rows, lambda name: settings.storage_for(name)[0])
+        if tables:
+            console.write('\n' + tables)
 
     def _write_files(self, plan: Any, prediction: Any) -> None:
         from ..parallel.plans.plan_json import save

@@ -8,8 +8,8 @@ Users and commands import from here; the folders below may change.
 - Clusters: :class:`Calibration` measures a :class:`Cluster`; :func:`load_cluster`, :func:`save_cluster`.
 - Formulas: :func:`cost_report` and :func:`draw_costs` show the α-β model of Gholami et al., for the layers that
   :func:`sizes_of` finds in a network.
-- Reports: :func:`plan_report`, :func:`prediction_summary`, :func:`draw_plan`, :func:`draw_gantt` and
-  :func:`write_timeline`.
+- Reports: :func:`plan_report`, :func:`dynamic_tables_report`, :func:`prediction_summary`, :func:`draw_plan`,
+  :func:`draw_gantt` and :func:`write_timeline`.
 """
 from .analytic.communication_cost import PAPER_NETWORK, alpha_beta_of
 from .analytic.cost_table import cost_report, cost_rows, draw_costs
@@ -18,6 +18,7 @@ from .calibration.calibration import Calibration
 from .cluster.cluster_spec import Cluster, load as load_cluster, save as save_cluster
 from .planner import SEARCH_SECONDS, FoundPlan, Planner, frozen_parameters, search
 from .profiling.operator_profiler import OperatorProfiler
+from .reports.dynamic_tables_report import dynamic_tables_report
 from .reports.plan_diagram import check_diagram_path, draw_plan
 from .reports.prediction_table import plan_report, prediction_summary
 from .reports.timeline_export import draw_gantt, write_timeline
@@ -26,5 +27,5 @@ from .task_graph.prediction import Prediction
 
 __all__ = ['Calibration', 'Cluster', 'FoundPlan', 'OperatorProfiler', 'PAPER_NETWORK', 'Planner', 'Prediction',
            'SEARCH_SECONDS', 'alpha_beta_of', 'check_diagram_path', 'cost_report', 'cost_rows', 'draw_costs',
-           'draw_gantt', 'draw_plan', 'frozen_parameters', 'load_cluster', 'skip_final_gc', 'plan_report',
-           'prediction_summary', 'save_cluster', 'search', 'sizes_of', 'write_timeline']
+           'draw_gantt', 'draw_plan', 'dynamic_tables_report', 'frozen_parameters', 'load_cluster', 'skip_final_gc',
+           'plan_report', 'prediction_summary', 'save_cluster', 'search', 'sizes_of', 'write_timeline']

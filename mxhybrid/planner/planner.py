@@ -45,6 +45,7 @@ from .search.pipeline_starts import can_be_pipelined, pipeline_starts
 from .search.plan_evaluator import PlanEvaluator, random_decisions
 from .search.search_space import SearchSpace
 from .task_graph.dataflow import Dataflow
+from .task_graph.dynamic_tables import dynamic_tables
 from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
 from .task_graph.operator_tasks import OperatorTasks, ShardTime
 from .task_graph.pipeline_tasks import single_step
@@ -128,23 +129,28 @@ class Planner:
     shard_updates : bool, optional
         Whether training divides updates and states of optimizers among the workers, the setting of that name.
     pipelines : bool, optional
-        Whether a search may find pipelines.
+        Whether a search may find pipelines.  With dynamic tables it finds none.
+    tables : dict, optional
+        The dynamic tables of the script, from whose rows the inputs of the network are computed: by Block, the number
+        of ids that a sample looks up, on average.
 
     Raises
     ------
     InputError
-        The network cannot be traced.
+        The network cannot be traced, or `tables` is of another kind.
     """
 
     def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: OperatorProfiler, batch_axis: Any = 0,
                  dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None,
-                 shard_updates: bool = False, pipelines: bool = True):
+                 shard_updates: bool = False, pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None):
         _check('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         self._shares = InputShards(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
         self._arrays, frozen = WeightArrays(int(states), shards_updates=shard_updates), frozen_parameters(net)
         dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
+        #: The dynamic tables of the script.
+        self.dynamic_tables = dynamic_tables(tables or {}, self._shares.ranges)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
         self._core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
@@ -153,11 +159,11 @@ class Planner:
         self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
         keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), self._arrays,
-                                                    alike=keys.operator_key)
+                                                    alike=keys.operator_key, tables=self.dynamic_tables)
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
-        self._sums, self._pipelines = sums, pipelines
+        self._sums, self._pipelines = sums, pipelines and not self.dynamic_tables
         self._space = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
                                 (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
@@ -187,7 +193,8 @@ class Planner:
             return self._profiles.shard_seconds(graph, operator, output_shard, frozen=self._frozen, measure=measure,
                                                 operator_shard=operator_shard)
         machine = Machine(self.cluster, self._core_speed)
-        model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key)
+        model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key,
+                              tables=self.dynamic_tables)
         prediction = Prediction(model, splits, {}, self._sums)
         self._profiles.save()
         return prediction
@@ -233,6 +240,8 @@ class Planner:
                              'the cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
         network = self.network_of(plan)
         resolved = plan.resolve(network.graph, network.dimensions, self.cluster.ranks)
+        if resolved.stages is not None and self.dynamic_tables:
+            raise InputError('plan: a pipeline beside dynamic tables is not predicted: leave the tables out')
         if resolved.stages is not None:  # raises an error for outputs that cannot be joined
             output_boxes(network.graph, self._dimensions, NetworkShards(network.graph, resolved.splits))
         return resolved
@@ -462,7 +471,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
            batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Any = None,
            progress: Optional[Watcher] = None, stale: Optional[int] = None, shard_updates: bool = False,
-           pipelines: bool = True) -> FoundPlan:
+           pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None) -> FoundPlan:
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
@@ -488,6 +497,8 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         Whether training divides updates and states of optimizers among the workers, the setting of that name.
     pipelines : bool, optional
         Whether the plan may be a pipeline.
+    tables : dict, optional
+        As for :class:`Planner`.
     profiles : str or os.PathLike, optional
         The file with times of operators; by default one in ``~/.cache/mxhybrid``.
 
@@ -507,6 +518,6 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
     loaded = cluster if isinstance(cluster, Cluster) else load_cluster(os.fspath(cluster))
     with preserve_rng_state():
         planner = Planner(net, data, loaded, OperatorProfiler(profiles), batch_axis, dtype, states,
-                          shard_updates=shard_updates, pipelines=pipelines)
+                          shard_updates=shard_updates, pipelines=pipelines, tables=tables)
         return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
                               progress, stale)

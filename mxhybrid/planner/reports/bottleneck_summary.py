@@ -2,7 +2,7 @@
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...base.text import seconds_text
-from ..task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask
+from ..task_graph.simulated_tasks import TABLES_LABEL, TASK_GROUPS, TASK_KINDS, SimulatedTask
 
 #: By group: the activity, and a remedy.
 _SENTENCES = {
@@ -92,5 +92,7 @@ def _sentence(group: str, label: str, share: float, parts: Mapping[str, int], ra
         remedy = 'it runs on %d of %d ranks, split it further' % (parts[label], ranks)
     elif group in ('sum', 'update') and label in layers:
         remedy = 'split %s' % layers[label]
+    elif label == TABLES_LABEL:
+        remedy = 'request the rows of the next batch early, with mxhybrid.prefetching'
     return '%.0f %% of the step %s%s' % (100 * share, activity % label if '%' in activity else activity,
                                          ': ' + remedy if remedy else '')

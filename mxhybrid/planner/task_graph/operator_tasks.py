@@ -14,6 +14,7 @@ from ...parallel.sharding.layout import owners
 from ...parallel.sharding.split import OutputShard, Split
 from ..cluster.machine_model import Machine
 from .dataflow import SCRIPT, Dataflow
+from .dynamic_tables import DynamicTable, add_table_tasks
 from .memo import Memo
 from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
 from .redistribution import RankBoxes, Redistribution, Transfers, interned_boxes
@@ -66,6 +67,8 @@ class OperatorTasks:
     alike : callable, optional
         Returns a key of an operator: shards of operators with the same key take the same time.  By default each
         operator has a key of its own.
+    tables : sequence of DynamicTable, optional
+        The dynamic tables of the script, outside of the network.
 
     Attributes
     ----------
@@ -74,13 +77,17 @@ class OperatorTasks:
 
     def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime,
                  arrays: WeightArrays = WeightArrays(),  # noqa: B008
-                 transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None):
+                 transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None,
+                 tables: Sequence[DynamicTable] = ()):
         self.dataflow, self.machine, self._shard_time = dataflow, machine, shard_time
         self.graph = dataflow.graph
         self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
         self.memo = Memo(machine.ranks)
         self.weights = WeightTasks(dataflow, machine, self._transfer_tasks, self.memo, self._sharded, arrays)
         self._all_ranks = range(machine.ranks)
+        self._tables = tables
+        #: By rank: the bytes of the rows of dynamic tables in a batch.
+        self.table_bytes: np.ndarray = sum([table.worker_bytes() for table in tables], np.zeros(machine.ranks))
         numbers: Dict[Any, int] = {}
         #: A number for each class of operators with the same shards.
         self._geometry = {operator.number: numbers.setdefault(geometry_of(self.graph, operator), len(numbers))
@@ -248,7 +255,7 @@ class OperatorTasks:
     # -- the step --------------------------------------------------------------------------------------------------
 
     def script(self, dense: Optional[str] = None) -> TaskSubgraph:
-        """Return the tasks of the training loop at the beginning of a step.
+        """Return the tasks of the training loop at the beginning of a step, and of the rows of dynamic tables.
 
         The entries of unit 0 are its own work, those of unit 1 the start of the computation on each rank.
         """
@@ -259,10 +266,11 @@ class OperatorTasks:
         seconds = cost.seconds(len(self.dataflow.trained), 0)
         loop = [tasks.spend('step', rank, seconds, cost.latency_s) for rank in self._all_ranks]
         starts = [tasks.add('step', rank, -1, 0.0, after=[loop[rank]]) for rank in self._all_ranks]
+        ends = add_table_tasks(tasks, self.machine, self._tables, len(self.dataflow.tables), starts)
         numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)
         entries = Endpoints(numbers // self.machine.ranks, numbers % self.machine.ranks,
                             np.array(loop + starts, np.int32))
-        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(starts))))
+        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(ends))))
 
     def load(self, subgraphs: Sequence[TaskSubgraph]) -> np.ndarray:
         """Return the work of each resource, in its units, without high-priority tasks, which delay no others."""

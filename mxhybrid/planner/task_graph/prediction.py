@@ -11,7 +11,7 @@ from ..simulator.simulation import BlockTimes, Simulation
 from .micro_batch_model import MicroBatchModel
 from .operator_tasks import OperatorTasks
 from .pipeline_tasks import PipelineTasks
-from .simulated_tasks import SimulatedTask, Where
+from .simulated_tasks import TABLES_LABEL, SimulatedTask, Where
 from .step_tasks import StepTasks
 
 #: The number of steps that are simulated one behind the other, and the index of the step that is reported: it begins
@@ -119,7 +119,8 @@ class Prediction:
         else:
             where = machine.names[resource] if resource >= 0 else 'memory'
         size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0
-        return SimulatedTask(self._label(block_kind, which), where, start - self._begin, end - self._begin, kind,
+        label = TABLES_LABEL if block_kind == 'step' and kind != 'step' else self._label(block_kind, which)
+        return SimulatedTask(label, where, start - self._begin, end - self._begin, kind,
                              size_bytes)
 
     def _label(self, block_kind: str, which: Any) -> str:

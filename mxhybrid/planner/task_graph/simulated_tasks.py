@@ -5,6 +5,8 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 #: A rank, or a link by its name.
 Where = Union[int, str]
+#: The label of the rows of dynamic tables, which are outside of the network.
+TABLES_LABEL = 'dynamic tables'
 
 
 @dataclasses.dataclass(frozen=True)

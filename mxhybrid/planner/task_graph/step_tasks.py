@@ -96,7 +96,7 @@ class StepTasks(GradientBuckets):
         self._tables: Dict[str, TablePlan] = {}
         self._dense = dense
         self.blocks: Dict[int, TaskBlock] = {}
-        self.memory = np.zeros(self._ranks)
+        self.memory = model.table_bytes.copy()
         self.least_seconds = 0.0
         #: The load of cores by operators, and the load of all resources.
         self._compute_load, self._load = ResourceLoad(model.machine), ResourceLoad(model.machine)

@@ -128,6 +128,17 @@ def call(place, arguments):
     return status, output.getvalue(), error.getvalue()
 
 
+def test_counts_dynamic_tables(place):
+    (place / 'tables.py').write_text(
+        'import mxhybrid\nfrom mxnet.gluon import nn\n\n\ndef make():\n    net = nn.Dense(8, in_units=416)\n'
+        "    users = mxhybrid.nn.HashEmbedding(16, prefix='users_')\n"
+        "    items = mxhybrid.nn.Embedding(1000, 16, prefix='items_')\n    return net, {users: 25, items: 1}\n")
+    text = plan(place, '--cluster', 'cluster.json', '--evaluate-only', '--states', '1', model='tables.py:make',
+                inputs='data=8,416')
+    assert 'users_weight' in text and '1000, if all are updated' in text and 'the optimizer keeps 1 array' in text
+    assert 'rows of dynamic tables' in text
+
+
 def step_of(text):
     return next(line.split(' a step')[0] for line in text.splitlines() if ' a step: ' in line)
 
