@@ -6,8 +6,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import numpy as np
 
 from ..base.errors import CheckpointError
-from . import files, folder, manifest, newest, table_files
+from ..lane.row_files import SIGHTINGS, merged_sightings
+from . import files, folder, manifest, newest, npy_files, table_files
 from .layers import Layers, merged
+from .npy_files import ArrayWriter
 from .table_files import PartWriter, TableDescription
 
 #: Bytes of a part that is written.
@@ -94,14 +96,26 @@ def _merge(path: str, name: str, description: TableDescription, layers: Layers,
                 columns.setdefault(column, (array.dtype, None))
     row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
     entries: List[Dict[str, Any]] = []
+    sightings = _sightings(layers)
     pieces = merged(layers, description)
     piece = next(pieces, None)
-    while piece is not None:
+    while piece is not None or sightings is not None and not entries:
         part_path = os.path.join(path, table_files.part_directory(len(entries)))
         with PartWriter(part_path, columns) as writer:
             while piece is not None and writer.rows * row_bytes < PART_BYTES:
                 writer.append(*piece)
                 progress(name, len(piece[0]))
                 piece = next(pieces, None)
+        if sightings is not None and not entries:
+            with ArrayWriter(os.path.join(part_path, SIGHTINGS + '.npy'), np.uint64) as file:
+                file.append(sightings)
         entries.append(table_files.seal(part_path))
     return entries
+
+
+def _sightings(layers: Layers) -> Optional[np.ndarray]:
+    """Return the content of one file with the sightings of the newest checkpoint; None if it has none."""
+    paths = [os.path.join(part.path, SIGHTINGS + '.npy') for part in layers[0]]
+    files_of_parts = [npy_files.mapped(path) for path in paths if os.path.exists(path)]
+    return merged_sightings(files_of_parts) if files_of_parts else None
+

@@ -11,6 +11,8 @@
                 state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
                 used.npy        whatever else the table keeps for each row, such as the push that touched it last
                 removed.npy     keys of rows that expired since the checkpoint before, in a delta
+                sightings.npy   sightings of keys without a row, see mxhybrid.lane.row_files; that of the newest
+                                checkpoint counts
 
 No key is in two parts of a checkpoint.  In a delta, a table has the rows that changed since the checkpoint before, and
 the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
@@ -23,6 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import numpy as np
 
+from ..lane.row_files import SIGHTINGS
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
 
@@ -81,7 +84,7 @@ class Part:
             if name in widths:
                 self.columns[name] = _mapped(path, name, entry, np.dtype(description.dtype),
                                              (entry['rows'], widths[name]))
-            elif name not in (_KEYS, _REMOVED):
+            elif name not in (_KEYS, _REMOVED, SIGHTINGS):
                 self.columns[name] = _mapped(path, name, entry, None, (entry['rows'],))
         missing = sorted(set(widths) - set(self.columns))
         if missing:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 import numpy as np
 
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_store import FirstValues, RowStore
+from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
@@ -103,6 +103,8 @@ class LocalTable(OptimizedTable):
         self._store.clear()
         for directory in directories:
             self._store.load(directory)
+        for directory in newest_parts(directories):
+            self._store.load_sightings(directory)
 
     def close(self) -> None:
         """Free the rows."""

@@ -5,6 +5,10 @@
 needs them to remove rows.  A delta has the rows that changed after a step, and ``removed.npy`` the keys of rows that
 were removed after it.
 
+``sightings.npy`` has the sightings of keys that wait for admission, if the table has `admit`: the number of the
+partition and of partitions, and the words that ``src/row_store.h`` gives, a count-min sketch, uint64.  A delta has all
+of it, too.
+
 Memory is bounded by the portion: a thread writes one portion while the next one is collected.
 """
 import hashlib
@@ -19,6 +23,8 @@ from ..base.errors import CheckpointError
 
 #: The most rows of a portion, and its most bytes, unless that is less than a row.
 _PORTION_ROWS, _PORTION_BYTES = 1 << 20, 32 << 20
+#: The name of the file of sightings, the words before those of the store, and those before its counters.
+SIGHTINGS, _HEAD, _HEAD_OF_COUNTERS = 'sightings', 2, 5
 #: The columns that ``lane_row_scan_read`` gives, by their number there.
 _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
 
@@ -50,7 +56,7 @@ class _Output:
 
 
 def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
-              since: Optional[int]) -> Dict[str, Any]:
+              since: Optional[int], partition: int, partitions: int) -> Dict[str, Any]:
     """Write files of the rows of a store; `columns` has name, dtype, and shape without the rows; see RowStore.save."""
     is_delta = since is not None and bool(library.row_store_knows_changes(store, since))
     row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
@@ -81,6 +87,10 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
         if is_delta:
             outputs.append(_Output(os.path.join(path, 'removed.npy'), np.int64, removed.shape))
             outputs[-1].write(removed)
+        sightings = _sightings(library, store, partition, partitions)
+        if sightings is not None:
+            outputs.append(_Output(os.path.join(path, SIGHTINGS + '.npy'), np.uint64, sightings.shape))
+            outputs[-1].write(sightings)
         with ThreadPoolExecutor(len(outputs)) as threads:
             files = dict(zip([output.name for output in outputs], threads.map(_Output.finish, outputs)))
     except OSError as error:
@@ -96,6 +106,45 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
 def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
     for output, values in zip(outputs, portion):
         output.write(values)
+
+
+def _sightings(library: Any, store: Any, partition: int, partitions: int) -> Optional[np.ndarray]:
+    """Return the content of the file of sightings; None if keys need not be admitted."""
+    count = int(library.row_store_sightings_words(store))
+    if not count:
+        return None
+    words = np.empty(_HEAD + count, np.uint64)
+    words[:_HEAD] = partition, partitions
+    library.row_store_save_sightings(store, words[_HEAD:].ctypes.data)
+    return words
+
+
+def load_sightings(library: Any, store: Any, path: str, partition: int, partitions: int) -> None:
+    """Take over the sightings of a folder, if it has any and the store admits keys; see RowStore.load."""
+    count = int(library.row_store_sightings_words(store))
+    if not count or not os.path.exists(os.path.join(path, SIGHTINGS + '.npy')):
+        return
+    words = np.ascontiguousarray(_mapped(path, SIGHTINGS, np.uint64, ()))
+    if len(words) != _HEAD + count:
+        raise CheckpointError('%s has %d words of sightings instead of %d: it was written by another version'
+                              % (os.path.join(path, SIGHTINGS + '.npy'), len(words), _HEAD + count))
+    saved_partition, saved_partitions = (int(word) for word in words[:_HEAD])
+    if saved_partitions != partitions:  # of some keys of any partition
+        library.row_store_load_sightings(store, words[_HEAD:].ctypes.data, partitions)
+    elif saved_partition == partition:
+        library.row_store_load_sightings(store, words[_HEAD:].ctypes.data, 0)
+
+
+def merged_sightings(files: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the content of one file with the sightings of several, whose keys differ: the maximum of each counter."""
+    merged = np.array(files[0])
+    for words in files[1:]:
+        merged[_HEAD:_HEAD_OF_COUNTERS] += words[_HEAD:_HEAD_OF_COUNTERS]
+        counters = merged[_HEAD_OF_COUNTERS:].view(np.uint16)
+        np.maximum(counters, words[_HEAD_OF_COUNTERS:].view(np.uint16), out=counters)
+    if len(files) > 1:
+        merged[_HEAD - 1] = 0  # no number of partitions
+    return merged
 
 
 def _removed(library: Any, store: Any, since: int) -> np.ndarray:

@@ -84,6 +84,12 @@ def partition_of(keys: Any, count: int) -> np.ndarray:
     return partitions
 
 
+def newest_parts(directories: Sequence[str]) -> List[str]:
+    """Return the folders of the newest checkpoint among folders of parts, from old to new: those beside the last one.
+    """
+    return [path for path in directories if os.path.dirname(path) == os.path.dirname(directories[-1])]
+
+
 def check_capacity(name: str, keys: np.ndarray, capacity: int, partitions: int) -> None:
     """Refuse distinct keys of a step that do not fit into a table with this capacity, 0 for none (InputError).
 
@@ -244,7 +250,7 @@ class RowStore:
         """Set the number of updates by any rule so far, from which the age of rows is counted."""
         self._library.row_store_set_steps(self._store, count)
 
-    def save(self, path: str, since: Optional[int] = None) -> Dict[str, Any]:
+    def save(self, path: str, since: Optional[int] = None, partition: int = 0, partitions: int = 1) -> Dict[str, Any]:
         """Write the rows into the folder `path`, which is made, and return when they are on the disk.
 
         Parameters
@@ -255,6 +261,8 @@ class RowStore:
             The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
             removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
             or the removal of more rows than 2^20 and a quarter of the table.
+        partition, partitions : int
+            The number of the partition that the store has, and the number of partitions, for its sightings of keys.
 
         Returns
         -------
@@ -265,7 +273,7 @@ class RowStore:
         """
         if since is not None and not 0 <= since < 1 << 32:
             raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))
-        return row_files.save_rows(self._library, self._store, path, self._columns(), since)
+        return row_files.save_rows(self._library, self._store, path, self._columns(), since, partition, partitions)
 
     def load(self, path: str, partition: int = 0, partitions: int = 1) -> int:
         """Add rows from a folder that :meth:`save` wrote, and return their number.
@@ -280,6 +288,15 @@ class RowStore:
             The folder lacks files or has rows of another width, type or optimizer.
         """
         return row_files.load_rows(self._library, self._store, path, self._columns(), partition, partitions)
+
+    def load_sightings(self, path: str, partition: int = 0, partitions: int = 1) -> None:
+        """Take over the sightings of keys that wait for admission from a folder that :meth:`save` wrote, if it has any.
+
+        They replace those of this store if the folder is of the same partition.  A folder of another number of
+        partitions is added to them: call :meth:`clear`, and then this method with the folder of every partition.  Keys
+        may then be admitted earlier, never later, than without the save.
+        """
+        row_files.load_sightings(self._library, self._store, path, partition, partitions)
 
     def _columns(self) -> List[Tuple[str, Any, Tuple[int, ...]]]:
         """Return the columns of saved rows: name, dtype, shape without the rows."""

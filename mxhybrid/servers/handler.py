@@ -29,7 +29,7 @@ from ..base.machine import remedy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape
 from ..lane.membership import Membership
-from ..lane.row_store import FirstValues, RowStore
+from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
@@ -221,7 +221,8 @@ class Handler(Optimizer):
 
     def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[int]) -> None:
         """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
-        self._answer_about(keys, lambda number, store: store.save(os.path.join(directory, str(number)), since))
+        self._answer_about(keys, lambda number, store: store.save(
+            os.path.join(directory, str(number)), since, number, len(keys)))
 
     def do_dynamic_load(self, keys: List[int], directories: List[str]) -> None:
         """Replace the rows of a dynamic table; leave their numbers by partition, or an error, in the mailbox."""
@@ -229,6 +230,8 @@ class Handler(Optimizer):
             store.clear()
             for directory in directories:
                 store.load(directory, number, len(keys))
+            for directory in newest_parts(directories):
+                store.load_sightings(directory, number, len(keys))
             return len(store)
         self._answer_about(keys, load)
 

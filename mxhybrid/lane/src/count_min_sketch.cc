@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace lane {
 namespace {
@@ -23,6 +24,26 @@ uint32_t CountMinSketch::add(uint64_t hash) {
   if (count < kMaxCount) ++count;
   for (uint16_t* counter : counters) *counter = std::max(*counter, static_cast<uint16_t>(count));
   return count;
+}
+
+void CountMinSketch::save(uint64_t* words) const {
+  words[0] = sightings_;
+  words[1] = distinct_;
+  std::memcpy(words + kHead, counters_.data(), bytes());
+}
+
+void CountMinSketch::load(const uint64_t* words) {
+  sightings_ = words[0];
+  distinct_ = words[1];
+  std::memcpy(counters_.data(), words + kHead, bytes());
+}
+
+void CountMinSketch::merge(const uint64_t* words, uint32_t share) {
+  sightings_ = std::max(sightings_, words[0]);
+  distinct_ += words[1] / share;
+  const uint16_t* others = reinterpret_cast<const uint16_t*>(words + kHead);
+  uint16_t* counters = row(0);
+  for (size_t i = 0; i < kRows * kColumns; ++i) counters[i] = std::max(counters[i], others[i]);
 }
 
 void CountMinSketch::halve() {

@@ -25,8 +25,20 @@ class CountMinSketch {
   uint64_t distinct() const { return distinct_; }
   size_t bytes() const { return kRows * kColumns * sizeof(uint16_t); }
 
+  /// The number of words of a saved sketch.
+  static constexpr size_t words() { return kHead + kRows * kColumns * sizeof(uint16_t) / sizeof(uint64_t); }
+  /// Write the sketch to `words`.
+  void save(uint64_t* words) const;
+  /// Become a saved sketch.
+  void load(const uint64_t* words);
+  /// Add the counts of a saved sketch of other keys, by the maximum of each counter; a `share`-th of its keys may be
+  /// counted here.  Counts are not too low for the keys of either, as each counter is at least the count of every key
+  /// that it belongs to.
+  void merge(const uint64_t* words, uint32_t share);
+
  private:
   static constexpr uint32_t kRows = 4, kBits = 20;
+  static constexpr size_t kHead = 2;  // sightings and distinct keys, before the counters of a saved sketch
   static constexpr size_t kColumns = size_t{1} << kBits;
   static constexpr uint64_t kAge = 8 * kColumns;
 

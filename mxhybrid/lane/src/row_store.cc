@@ -191,6 +191,23 @@ void RowStore::clear() {
   marked_ = false;
   slots_ = 0;
   free_ = SlotIndex::kNone;
+  if (sightings_) sightings_->clear();
+  admitted_by_sightings_ = 0;
+}
+
+void RowStore::save_sightings(uint64_t* words) const {
+  words[0] = admitted_by_sightings_;
+  sightings_->save(words + 1);
+}
+
+void RowStore::load_sightings(const uint64_t* words, uint32_t share) {
+  if (share == 0) {
+    admitted_by_sightings_ = words[0];
+    sightings_->load(words + 1);
+  } else {
+    admitted_by_sightings_ += words[0] / share;
+    sightings_->merge(words + 1, share);
+  }
 }
 
 void RowStore::check_state(uint32_t slot) const {

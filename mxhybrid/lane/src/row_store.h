@@ -110,8 +110,15 @@ class RowStore {
   void set_steps(uint32_t count) { step_ = count; }
   /// Remove the rows of keys; return how many had one.
   uint64_t erase(const int64_t* keys, size_t count);
-  /// Remove all rows.
+  /// Remove all rows, and forget the sightings of keys.
   void clear();
+
+  /// The number of words of the saved sightings of keys that wait for admission; 0 if keys need not be admitted.
+  size_t sightings_words() const { return sightings_ ? 1 + CountMinSketch::words() : 0; }
+  void save_sightings(uint64_t* words) const;
+  /// Take over saved sightings, of the keys of this store if `share` is 0, and otherwise of some keys of which about one
+  /// in `share` belongs to this store: these are added to the sightings so far.
+  void load_sightings(const uint64_t* words, uint32_t share);
 
   /// The number of rows.
   uint64_t size() const { return index_.size(); }

@@ -133,6 +133,13 @@ int lane_row_store_ages(void* store) {
   const lane::RowStoreOptions& options = store_of(store).options();
   return store_of(store).counts_updates() ? 2 : options.capacity != 0 || options.expire_after != 0;
 }
+/// Return the number of words of saved sightings; 0 if keys need not be admitted.
+uint64_t lane_row_store_sightings_words(void* store) { return store_of(store).sightings_words(); }
+void lane_row_store_save_sightings(void* store, uint64_t* words) { store_of(store).save_sightings(words); }
+/// Take over saved sightings, see RowStore::load_sightings.
+void lane_row_store_load_sightings(void* store, const uint64_t* words, uint32_t share) {
+  store_of(store).load_sightings(words, share);
+}
 void lane_row_store_set_steps(void* store, uint32_t count) { store_of(store).set_steps(count); }
 uint32_t lane_row_store_mark(void* store) { return store_of(store).mark(); }
 int lane_row_store_knows_changes(void* store, uint32_t since) { return store_of(store).knows_changes_since(since); }

@@ -109,6 +109,24 @@ def test_rows_that_expire(tmp_path, options):
     assert second.fit(5, STEPS) == expected
 
 
+@pytest.mark.parametrize('compacted', [False, True])
+def test_keys_that_wait_for_admission_are_counted_on(tmp_path, compacted):
+    first = Training(admit=4)
+    for step in range(3):  # no key has been in four steps
+        first.fit(step, step + 1, 12)
+        first.save(tmp_path, step + 1, delta=True)
+    assert first.net.users.weight.table.statistics()['waiting'] > 0
+    if compacted:
+        assert compact(tmp_path) is not None
+    expected = first.fit(3, STEPS, 12)
+    second = Training(seed=2, admit=4)
+    second.load(tmp_path)
+    assert second.fit(3, STEPS, 12) == expected
+    assert second.net.users.weight.table.statistics()['rows'] == first.net.users.weight.table.statistics()['rows'] > 0
+    with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
+        assert len(tables['users']) == 0 < len(tables['items'])
+
+
 def test_a_delta_has_the_rows_that_changed(tmp_path):
     training = Training()
     training.fit(0, 6)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError, SettingError
 from mxhybrid.lane import row_files
-from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, partition_of, state_widths_of
+from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of, state_widths_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
 from mxhybrid.servers.kernel_rules import kernel_rule
@@ -285,6 +285,85 @@ def test_admission_counts_updates_that_have_the_key():
     np.testing.assert_array_equal(store.read([77]), [default])
     store.assign([77], np.zeros((1, 3)))  # needs no admission
     assert len(store) == 4
+
+
+def pushed_keys(step):
+    """Return the keys that a step of a table with admission pushes."""
+    return unique(np.random.RandomState(step).randint(-300, 300, 60) * (1 << 40))
+
+
+def admitting_stores(partitions):
+    """Return the stores of partitions of a table whose keys are admitted at their third sighting."""
+    return [RowStore(1, 'float64', FirstValues(), admit=3) for _ in range(partitions)]
+
+
+def push_keys(stores, steps):
+    for step in steps:
+        keys = pushed_keys(step)
+        partitions = partition_of(keys, len(stores))
+        for number, store in enumerate(stores):
+            own = keys[partitions == number]
+            store.update('sgd', SGD, own, np.ones((len(own), 1)))
+
+
+def has_row(stores, keys):
+    """Return which keys have a row, which updates have made negative."""
+    partitions = partition_of(keys, len(stores))
+    values = np.stack([store.read(keys)[:, 0] for store in stores])
+    return values[partitions, np.arange(len(keys))] < 0
+
+
+@pytest.mark.parametrize('before, after', [(1, 1), (3, 3), (3, 2), (1, 4), (4, 1)])
+def test_sightings_are_saved_and_loaded(tmp_path, before, after):
+    """A training that is resumed admits the keys of one that is not; no key is admitted later."""
+    keys = unique(np.concatenate([pushed_keys(step) for step in range(14)]))
+    expected, saved_stores, resumed = (admitting_stores(count) for count in (before, before, after))
+    push_keys(expected, range(7))
+    push_keys(saved_stores, range(7))
+    folders = [str(tmp_path / str(number)) for number in range(before)]
+    for number, (store, folder) in enumerate(zip(saved_stores, folders)):
+        store.save(folder, None, number, before)
+    for number, store in enumerate(resumed):
+        push_keys([store], range(50, 53))  # rows and sightings that a load forgets
+        store.clear()
+        for folder in folders:
+            store.load(folder, number, after)
+        for folder in newest_parts(folders):
+            store.load_sightings(folder, number, after)
+    waiting = sum(store.statistics()['waiting'] for store in resumed)
+    assert abs(waiting - sum(store.statistics()['waiting'] for store in saved_stores)) <= after and waiting > 20
+    for step in range(7, 14):
+        assert (has_row(resumed, keys) == has_row(expected, keys)).all()  # no keys collide among so few
+        push_keys(expected, [step])
+        push_keys(resumed, [step])
+    admitted = has_row(resumed, keys)
+    assert (admitted == has_row(expected, keys)).all() and 0 < admitted.sum() < len(keys)
+
+
+def test_sightings_of_several_files_in_one(tmp_path):
+    stores, words = admitting_stores(2), []
+    push_keys(stores, range(2))
+    for number, store in enumerate(stores):
+        store.save(str(tmp_path / str(number)), None, number, 2)
+        words.append(np.load(str(tmp_path / str(number) / 'sightings.npy')))
+    assert [each[:2].tolist() for each in words] == [[0, 2], [1, 2]]
+    merged = row_files.merged_sightings(words)
+    assert merged[1] == 0 and merged[4] == words[0][4] + words[1][4]
+    np.testing.assert_array_equal(merged[5:].view(np.uint16),
+                                  np.maximum(words[0][5:].view(np.uint16), words[1][5:].view(np.uint16)))
+    np.testing.assert_array_equal(row_files.merged_sightings(words[:1]), words[0])
+
+
+def test_a_table_without_admission_and_another_version_of_sightings(tmp_path):
+    store = RowStore(1)
+    store.save(str(tmp_path / 'plain'))
+    assert not (tmp_path / 'plain' / 'sightings.npy').exists()
+    admitting = admitting_stores(1)[0]
+    admitting.load_sightings(str(tmp_path / 'plain'))
+    np.save(str(tmp_path / 'plain' / 'sightings.npy'), np.zeros(7, np.uint64))
+    store.load_sightings(str(tmp_path / 'plain'))
+    with pytest.raises(CheckpointError, match='has 7 words of sightings instead of'):
+        admitting.load_sightings(str(tmp_path / 'plain'))
 
 
 def test_few_keys_of_many_are_admitted_early():
