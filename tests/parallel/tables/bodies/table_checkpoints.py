@@ -20,6 +20,7 @@ CASES = {
     'adam': ('adam', {'learning_rate': 0.05}, 'float64', {}),
     'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32', {}),
     'expiry': ('adagrad', {'learning_rate': 0.1}, 'float32', {'expire_after': 3}),
+    'admission': ('adagrad', {'learning_rate': 0.1}, 'float32', {'admit': 2}),
 }
 
 
