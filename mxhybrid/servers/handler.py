@@ -42,7 +42,7 @@ from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
-from .storage import make_folder, remove_folder
+from .storage import abandon_folder, make_folder, remove_folder, remove_leftovers
 
 
 class Handler(Optimizer):
@@ -189,7 +189,10 @@ class Handler(Optimizer):
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
         store_options = StoreOptions(*options)
         if store_options.directory and own_parts:
+            remove_leftovers(os.path.dirname(store_options.directory))
             make_folder(store_options.directory)
+            if self._lifeline is not None and not self._folders:
+                self._lifeline.before_leaving(self._abandon_folders)
             self._folders[number] = store_options.directory
         self._agent.add_dynamic_table(number, table, table_shape, row_store_options(
             FirstValues(*first_values), store_options, len(keys), len(own_parts)))
@@ -376,8 +379,14 @@ class Handler(Optimizer):
         error: Any = sys.exc_info()[1]
         leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1] + remedy(error)))
 
+    def _abandon_folders(self) -> None:
+        """Leave nothing in the directories of rows in files, before this server ends because of a failure."""
+        for number, folder in self._folders.items():
+            abandon_folder(folder, [part for table, part in self._shards if table == number])
+
     def _tell(self, doing: str, text: str) -> None:
         """Send the rest of the trace, and report the failure to the job monitor."""
+        self._abandon_folders()
         if self._trace_sender is not None:
             self.trace.instant('failed: ' + doing)
             self._trace_sender.finish()
