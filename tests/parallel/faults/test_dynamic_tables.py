@@ -1,0 +1,114 @@
+"""Jobs with dynamic tables in files of which a server is killed, or whose disk is full: they end by name, the checkpoint
+before is intact, and nothing is left in the directories.
+"""
+import os
+import re
+import resource
+import signal
+import time
+
+import pytest
+from lab.chaos.faults import small_disk
+from lab.jobs import run_job, start_job
+
+import mxhybrid
+
+from ...helpers.turns import by_turns
+from . import BODIES
+
+BODY = BODIES / 'dynamic_tables.py'
+#: Seconds in which a job must be over after a server of it was killed.
+DEADLINE_S = 30
+#: Bytes of a file on the full disk.
+FULL_BYTES = 1 << 20
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """The directories of rows in files, and of checkpoints."""
+    for name in ('rows', 'saved'):
+        (tmp_path / name).mkdir()
+    return tmp_path / 'rows', tmp_path / 'saved'
+
+
+def started(what, launcher, rows, saved):
+    return start_job(BODY, launcher, workers=2, servers=2, args=[what, str(saved)],
+                     env={'MXHYBRID_STORAGE': str(rows)})
+
+
+def check_end(result, rows, saved, steps):
+    """Check that each worker names the server, that the newest checkpoint is one of `steps`, and that nothing is left.
+    """
+    for rank in range(2):
+        assert re.search(r'worker %d \(host .*ends, because .*server' % rank, result.output), result.tail()
+    assert not list(rows.iterdir())
+    with mxhybrid.checkpoint.open(str(saved), verify=True) as tables:
+        assert tables.step in steps and len(tables['users']) > 0
+    assert not [path for path in saved.iterdir() if path.name.endswith('.part')]
+
+
+@pytest.mark.parametrize('launcher, which', by_turns(['horovodrun', 'launch.py'], [-1]))
+def test_a_server_is_killed_while_it_writes_a_delta(folders, launcher, which):
+    rows, saved = folders
+    with started('delta', launcher, rows, saved) as job:
+        job.wait_for_output('step 2', timeout=90)
+        server = job.processes('server')[which].pid
+        files = wait_for_files_of_delta(saved, server)
+        complete = {path.name for path in saved.iterdir() if (path / 'manifest.json').exists()}
+        job.kill(server)
+        result = job.wait(timeout=DEADLINE_S).failed()
+    # The checkpoint that was being written is gone.
+    assert files and {path.name for path in saved.iterdir() if (path / 'manifest.json').exists()} == complete
+    check_end(result, rows, saved, range(2, 1000))
+
+
+def wait_for_files_of_delta(saved, server):
+    """Stop a server that has begun to write files of a delta; return the files."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        files = [path for folder in saved.iterdir() if not (folder / 'manifest.json').exists()
+                 for path in folder.glob('table-*/*/keys.npy')]
+        if files:
+            os.kill(server, signal.SIGSTOP)
+            if not (files[0].parents[2] / 'manifest.json').exists():
+                return files
+            os.kill(server, signal.SIGCONT)  # it was too late
+        time.sleep(0.001)
+    raise AssertionError('no server writes a delta')
+
+
+@pytest.mark.parametrize('launcher, which', by_turns(['launch.py', 'horovodrun'], [0]))
+def test_a_server_is_killed_while_tables_grow_and_expire(folders, launcher, which):
+    rows, saved = folders
+    with started('churn', launcher, rows, saved) as job:
+        job.wait_for_output('step 9', timeout=90)
+        job.kill(job.processes('server')[which].pid)
+        result = job.wait(timeout=DEADLINE_S).failed()
+    check_end(result, rows, saved, [2])
+
+
+def test_files_that_cannot_grow_end_the_job_on_every_rank(folders):
+    """The servers may write files of 1 MB only, as on a disk that is full."""
+    rows, saved = folders
+    with started('full', 'horovodrun', rows, saved) as job:
+        job.wait_for_output('step 1', timeout=90)
+        for server in job.processes('server'):
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (FULL_BYTES, FULL_BYTES))
+        result = job.wait(timeout=90).failed()
+    for rank in range(2):
+        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_users_weight: storage: .*%s/.* '
+                         r'cannot grow from \d+ to \d+ bytes: File too large' % (rank, re.escape(str(rows))),
+                         result.output), result.tail()
+    assert not list(rows.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
+def test_a_full_disk_ends_the_job_on_every_rank(folders):
+    rows, saved = folders
+    with small_disk(str(rows), '8m'):
+        result = run_job(BODY, 'launch.py', workers=2, servers=2, args=['full', str(saved)], timeout=90,
+                         env={'MXHYBRID_STORAGE': str(rows)}).failed()
+        assert not list(rows.iterdir())
+    for rank in range(2):
+        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_users_weight: storage: .* cannot '
+                         r'grow from \d+ to \d+ bytes: No space left on device' % rank, result.output), result.tail()
