@@ -2,15 +2,15 @@
 
 The agent of the lane has the rows, in a row store (:mod:`mxhybrid.lane.row_store`).
 """
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from ..lane.agent import Agent, RowStoreOptions
 from ..lane.row_store import FirstValues, RowStore
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from .kernel_rules import kernel_rule
-from .partition_state import Partition
-from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
+from .lane_partition import LanePartition
+from .protocol import CAPTURE
 
 
 class StoreOptions(NamedTuple):
@@ -42,16 +42,14 @@ def row_store_options(first_values: FirstValues, options: StoreOptions, partitio
                            options.resident_bytes // max(1, own_partitions))
 
 
-class DynamicShard(Partition):
+class DynamicShard(LanePartition):
     """Partition number `part` of the dynamic table `number` on the lane, with rows of `width` elements."""
 
     def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, width: int, dtype: str,
                  first_values: FirstValues):
-        super().__init__(key, table, 0, width, CAPTURE)
-        self._agent, self._number, self._part, self._dtype = agent, number, part, dtype
-        self._first_values = first_values
+        super().__init__(key, table, agent, number, part, 0, width)
+        self._dtype, self._first_values = dtype, first_values
         self._widths: Sequence[int] = ()
-        self._optimizer: Optional[TableOptimizer] = None
 
     def with_store(self, use: Callable[[RowStore], Any]) -> Any:
         """Return the result of `use`, called with the row store; no rows are pushed or pulled meanwhile."""
@@ -60,32 +58,11 @@ class DynamicShard(Partition):
                 return use(store)
         return self._agent.with_store(self._number, self._part, call)
 
-    def set_mode(self, mode: str) -> None:
-        super().set_mode(mode)
-        slot = state_slot(mode)
-        if slot >= 0:
-            assert self._optimizer is not None
-            self.ensure_state(self._optimizer)
-            self._agent.set_rule(self._number, self._part, 'assign state', slot)
-        elif mode == OPTIMIZE:
-            self._set_optimizer_rule()
-        else:
-            self._agent.set_rule(self._number, self._part, MODE_RULES[mode])
-
-    def follow(self, optimizer: TableOptimizer) -> None:
-        self._optimizer = optimizer
-        if self.mode == OPTIMIZE:
-            self._set_optimizer_rule()
-
     def _set_optimizer_rule(self) -> None:
         assert self._optimizer is not None
         self.ensure_state(self._optimizer)
         rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._widths))
-        self._agent.set_rule(self._number, self._part, rule, settings=settings)
-
-    def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
-        super().expect_count(optimizer, count)
-        self._agent.set_updates(self._number, self._part, count)
+        self._set_rule(rule, settings=settings)
 
     def ensure_state(self, optimizer: TableOptimizer) -> None:
         if self.has_state:
@@ -96,12 +73,8 @@ class DynamicShard(Partition):
 
     def forget_state(self) -> None:
         super().forget_state()
-        if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
-            # A push now is an error.
-            self._agent.set_rule(self._number, self._part, 'callback')
         self._widths = ()
         self.with_store(lambda store: store.set_state_widths(()))
-        self._agent.set_updates(self._number, self._part, 0)
 
     def release(self) -> None:
         self.set_mode(CAPTURE)  # the command that drops the table, which follows, frees the rows

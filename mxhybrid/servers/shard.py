@@ -14,20 +14,19 @@ from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
 from ..native.optimizers import TableOptimizer
 from .kernel_rules import has_kernel, kernel_rule
+from .lane_partition import LanePartition
 from .partition_state import Partition
-from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
+from .protocol import CAPTURE, OPTIMIZE, state_slot
 
 
-class Shard(Partition):
+class Shard(LanePartition):
     """Partition number `part` of the table `number` on the lane, with `rows` rows of `width` elements."""
 
     def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, rows: int, width: int):
-        super().__init__(key, table, rows, width, CAPTURE)
-        self._agent, self._number, self._part = agent, number, part
+        super().__init__(key, table, agent, number, part, rows, width)
         self._rows = agent.rows(number, part, rows)
         #: Optimizer state of the compiled kernels by slot; empty if MXNet keeps the state.
         self._arrays: List[np.ndarray] = []
-        self._optimizer: Optional[TableOptimizer] = None
         self._is_stale = True  # whether rows have changed, other than by MXNet, since `stored` was made
 
     @property
@@ -48,36 +47,23 @@ class Shard(Partition):
     # -- rules for pushes ------------------------------------------------------------------------------------------
 
     def set_mode(self, mode: str) -> None:
-        super().set_mode(mode)
         if mode != OPTIMIZE:
             self._is_stale = True
-        slot = state_slot(mode)
-        if slot >= 0:
-            assert self._optimizer is not None
-            self.ensure_state(self._optimizer)
-            if self._arrays:
-                self._agent.set_rule(self._number, self._part, 'assign state', slot)
-            else:
-                self._agent.set_rule(self._number, self._part, 'callback')
-        elif mode == OPTIMIZE:
-            self._set_optimizer_rule()
-        else:
-            self._agent.set_rule(self._number, self._part, MODE_RULES[mode])
+        super().set_mode(mode)
 
-    def follow(self, optimizer: TableOptimizer) -> None:
-        self._optimizer = optimizer
-        if self.mode == OPTIMIZE:
-            self._set_optimizer_rule()
+    @property
+    def _has_compiled_state(self) -> bool:
+        return bool(self._arrays)
 
     def _set_optimizer_rule(self) -> None:
         assert self._optimizer is not None
         self.ensure_state(self._optimizer)
         if self._has_kernel(self._optimizer):
             rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._arrays))
-            self._agent.set_rule(self._number, self._part, rule, settings=settings)
+            self._set_rule(rule, settings=settings)
         else:
             self._leave_kernels(self._optimizer)
-            self._agent.set_rule(self._number, self._part, 'callback')
+            self._set_rule('callback')
 
     def _has_kernel(self, optimizer: TableOptimizer) -> bool:
         return self.state is None and has_kernel(optimizer.live, self._rows.dtype)
@@ -91,10 +77,6 @@ class Shard(Partition):
         self._make_state(optimizer)
         for slot, rows in enumerate(arrays):
             self.all_state_rows(slot)[:] = rows
-
-    def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
-        super().expect_count(optimizer, count)
-        self._agent.set_updates(self._number, self._part, count)
 
     # -- rows and state --------------------------------------------------------------------------------------------
 
@@ -118,11 +100,7 @@ class Shard(Partition):
 
     def forget_state(self) -> None:
         super().forget_state()
-        if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
-            # The compiled part must not use state that is gone; a push now is an error, as with ps-lite.
-            self._agent.set_rule(self._number, self._part, 'callback')
         self._arrays = []
-        self._agent.set_updates(self._number, self._part, 0)
 
     def release(self) -> None:
         self.set_mode(CAPTURE)
