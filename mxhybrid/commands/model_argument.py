@@ -43,7 +43,8 @@ def load_model(argument: str) -> Tuple[Any, Dict[Any, float]]:
     except TypeError as error:
         raise InputError('model: %s takes arguments (%s): give a function without arguments' % (argument, error)
                          ) from error
-    net, tables = namespace[name](), {}
+    net = namespace[name]()
+    tables: Dict[Any, float] = {}
     if isinstance(net, tuple) and len(net) == 2 and isinstance(net[1], dict):
         net, tables = net
     if not isinstance(net, gluon.HybridBlock):

@@ -4,6 +4,7 @@ A row has a key, any int64.  A key without a row reads as its first values, a fu
 itself is made by the first update that has the key.
 """
 import ctypes
+import os
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 

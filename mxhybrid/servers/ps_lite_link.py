@@ -1,5 +1,5 @@
 """The link of a worker to the servers by ps-lite, as with ``kvstore='dist_sync'``."""
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -43,6 +43,10 @@ class PsLiteLink:
 
     def overflows(self, table: Any) -> List[str]:
         """Not supported: the client checks the values that it rounds."""
+        raise NotImplementedError
+
+    def cache_counts(self, table: Any) -> Tuple[int, int]:
+        """Not supported: this link has no dynamic tables."""
         raise NotImplementedError
 
     def settle_deliveries(self, table: Any) -> None:

@@ -1,5 +1,4 @@
 """Checks of the memory and of the directories that a host has for the rows of dynamic tables."""
-import os
 from typing import List, Mapping
 
 from ...base.errors import SettingError

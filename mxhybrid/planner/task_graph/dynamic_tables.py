@@ -82,7 +82,7 @@ def dynamic_tables(tables: Mapping[Any, float], ranges: Sequence[Tuple[int, int]
     ranges : sequence of tuple
         The samples of each rank.
     """
-    found = []
+    found: List[DynamicTable] = []
     for table, ids in tables.items():
         param = getattr(table, 'weight', table)
         if not isinstance(param, TableParameter):

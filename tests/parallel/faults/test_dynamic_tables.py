@@ -1,5 +1,5 @@
-"""Jobs with dynamic tables in files of which a server is killed, or whose disk is full: they end by name, the checkpoint
-before is intact, and nothing is left in the directories.
+"""Jobs with dynamic tables in files, of which a server is killed or whose disk is full: they end by name, the
+checkpoint before is intact, and nothing is left in the directories.
 """
 import os
 import re

@@ -13,7 +13,11 @@ from lab.launchers import REPOSITORY
 from mxhybrid.base.launcher import OF_OTHERS, Launch, read as read_launch
 from mxhybrid.base.storage_probe import Volume
 from mxhybrid.commands.checks import (
-    hosts as host_checks, settings as setting_checks, storage as storage_checks, tasks as task_checks)
+    hosts as host_checks,
+    settings as setting_checks,
+    storage as storage_checks,
+    tasks as task_checks,
+)
 from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
 from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
 from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
