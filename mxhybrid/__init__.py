@@ -8,17 +8,18 @@ The lane carries rows and sums where it is available (:mod:`mxhybrid.lane`), els
 import sys as _sys
 from importlib.util import find_spec as _find_spec
 
-from .base.launcher import is_worker as _is_worker
+from .base.launcher import is_scheduler as _is_scheduler, is_worker as _is_worker
 from .base.program import is_command as _is_command
 from .native.row_wise import row_wise
 
 __version__ = '0.1.0'
 
 # The command `mxhybrid` also examines installations where importing MXNet fails, crashes or hangs, so it does not
-# import MXNet.  Under launch.py the script of a job also runs as server and as scheduler, where importing MXNet serves
-# until the job ends.  Such a process needs nothing else of this package (mxhybrid.servers.pickled, which MXNet's server
-# loads, imports what it uses) but row_wise, which is imported above for user modules that such a server imports.
-_is_tool = _is_command()
+# import MXNet.  Neither does a scheduler that this package starts, which only calls MXNet's library.
+# Under launch.py the script of a job also runs as server and as scheduler, where importing MXNet serves until the job
+# ends.  Such a process needs nothing else of this package (mxhybrid.servers.pickled, which MXNet's server loads,
+# imports what it uses) but row_wise, which is imported above for user modules that such a server imports.
+_is_tool = _is_command() or _is_scheduler()
 # In a server of launch.py MXNet is being imported when this package is.
 if not _is_tool and 'mxnet' not in _sys.modules and _find_spec('mxnet') is None:
     # A host that evaluates or serves: mxhybrid.checkpoint.open needs no MXNet.

@@ -134,6 +134,11 @@ def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get('DMLC_ROLE', 'worker') == 'worker'
 
 
+def is_scheduler(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process is a scheduler that a worker has started, not one of launch.py."""
+    return environ.get('MXHYBRID_ROLE') == 'scheduler'
+
+
 def is_local(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether ps-lite is set to use Unix sockets, ``/tmp/PORT``, which work within a host only."""
     return bool(_number(environ, 'DMLC_LOCAL'))

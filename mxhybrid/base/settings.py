@@ -261,9 +261,9 @@ class Settings:
         1, _count, 'number of server processes that a horovodrun job starts on each host', ALL,
         'servers are started once per job')
     timeout: float = _declared(
-        DEFAULT_TIMEOUT_S, _seconds, 'seconds to wait for the other processes while the job starts; Horovod over '
-        'Gloo, whose default of 30 s would be less, waits 30 s longer than this, unless '
-        '`HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
+        DEFAULT_TIMEOUT_S, _seconds, 'seconds to wait for the other processes while the job starts, under '
+        'horovodrun from the arrival of the last worker that came; Horovod over Gloo, whose default of 30 s would be '
+        'less, waits longer than this, unless `HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
     log_level: str = _declared(
         'INFO', _level, 'level of the `mxhybrid` logger: DEBUG, INFO, WARNING or ERROR; the logger writes to standard '
         'error only, unless it was given handlers before the first store')

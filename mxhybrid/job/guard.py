@@ -43,14 +43,31 @@ class Guard:
         self.lifeline = Lifeline((monitor[0], monitor[1]), self._name, rank, self._settings.timeout, secret,
                                  self._cleanup)
 
-    def start_servers(self, environment: Dict[str, str], roles: List[str], secret: str) -> None:
-        """Start the scheduler and servers of this worker, and end the job if one of them dies."""
+    def start_servers(self, roles: List[str]) -> None:
+        """Start the scheduler and servers of this worker, which wait for :meth:`configure_servers`."""
+        if roles:
+            self._servers = ServerProcesses(self._server_died)
+            for role in roles:
+                self._servers.start(role)
+
+    def configure_servers(self, environment: Dict[str, str], roles: List[str], secret: str) -> None:
+        """Let the scheduler and servers of this worker begin, and end the job if one of them dies."""
         assert self.lifeline is not None
-        self._servers = ServerProcesses(environment, self._server_died)
-        for role in roles:
-            self._servers.start(role, secret)
-        self.lifeline.send({'servers': self._servers.pids()})
-        self._servers.watch()
+        if self._servers is not None and self._servers.roles != roles:  # Horovod did not give the expected ranks
+            self.end_servers()
+        if self._servers is None:
+            self.start_servers(roles)
+        if self._servers is not None:
+            self._servers.configure(environment, secret)
+            self.lifeline.send({'servers': self._servers.pids()})
+            self._servers.watch()
+
+    def end_servers(self) -> None:
+        """End the scheduler and servers of this worker, which has joined no job."""
+        if self._servers is not None:
+            self._servers.end()
+            self._servers.wait_for_exit()
+            self._servers = None
 
     def deadline(self, seconds: float, waiting_for: str) -> Deadline:
         """Return a deadline for a block that waits in native code; the job ends if it takes too long."""

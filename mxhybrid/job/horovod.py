@@ -5,6 +5,7 @@ from typing import Any, Iterator, List, Optional
 
 from ..base.settings import Limits
 from ..comm.topology import Topology
+from .roll_call import MOST_EXTENSION
 
 #: Milliseconds between two cycles of Horovod, instead of 1.  In each cycle all workers of a job exchange messages, even
 #: without work: with 12 workers on two cores that took more than half of the cores.
@@ -19,7 +20,8 @@ def prepare_horovod(limits: Limits, has_little_to_do: bool) -> None:
     Horovod over Gloo aborts after 30 s by default (``gloo_context.cc``).  It has little to do where the lane carries
     all dense sums.
     """
-    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _EXTRA_WAIT_S))
+    longest_s = (1 + MOST_EXTENSION) * max(limits.start, limits.silence)
+    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (longest_s + _EXTRA_WAIT_S))
     if has_little_to_do:
         os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 

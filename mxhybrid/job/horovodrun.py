@@ -34,15 +34,18 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         check_host_name(bool(launch.several_hosts))
     roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
     if not initialised:
+        guard.start_servers(expected_roles(settings, launch))
         prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
         roll_call.answer()
         roll_call.watch()
-        with Deadline(settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing):
+        with Deadline(settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing,
+                      extension=lambda: roll_call.extension(settings.timeout)):
             hvd.init()
     collective = Collective(hvd)
     rank, num_workers = collective.rank, collective.size
     if num_workers == 1:
         roll_call.joined()
+        guard.end_servers()
         refuse_lone_task()
         return None
     if not initialised:  # otherwise the script may have started Horovod with some of the processes only
@@ -77,10 +80,10 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     native = {'DMLC_PS_ROOT_URI': str(addresses['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(addresses['scheduler'][1]),
               'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),
               'DMLC_NODE_HOST': address}
-    roles: List[str] = ['scheduler'] * (rank == 0) + ['server'] * (settings.servers_per_host * (hvd.local_rank() == 0))
-    guard.start_servers(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(addresses['monitor']),
-                             **{variable('timeout'): str(settings.timeout),
-                                variable('log_level'): settings.log_level}), roles, addresses['secret'])
+    guard.configure_servers(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(addresses['monitor']),
+                                 **{variable('timeout'): str(settings.timeout),
+                                    variable('log_level'): settings.log_level}),
+                            roles_of(settings, rank, hvd.local_rank()), addresses['secret'])
     os.environ.update(native, DMLC_ROLE='worker')
     store = create_native_store(settings, addresses['scheduler'], guard) if rank < clients else None
     sealer = Sealer(addresses.pop('secret'))
@@ -88,6 +91,18 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     os.register_at_fork(after_in_child=sealer.forget)
     return Joined(topology, collective, store, num_servers, clients,
                   {'host': addresses['monitor'][0], 'port': addresses['monitor'][1]}, lane, sealer.seal)
+
+
+def roles_of(settings: Settings, rank: int, local_rank: int) -> List[str]:
+    """Return the roles of the processes that a worker starts."""
+    return ['scheduler'] * (rank == 0) + ['server'] * (settings.servers_per_host * (local_rank == 0))
+
+
+def expected_roles(settings: Settings, launch: Launch) -> List[str]:
+    """Return the :func:`roles_of` this worker before it has joined: none if its launcher does not tell its ranks."""
+    if launch.rendezvous is None or (launch.workers or 0) < 2:
+        return []
+    return roles_of(settings, launch.rank, launch.local_rank)
 
 
 def check_reach(hosts: List[str], local: List[bool]) -> None:

@@ -153,6 +153,7 @@ def enter(settings: Settings) -> Job:
         job = Job(settings, name, telemetry, guard, joined)
     except BaseException as error:
         telemetry.discard()
+        guard.end_servers()
         guard.tell('%s: %s' % (type(error).__name__, error))
         _restore_environment(former)
         raise

@@ -7,7 +7,8 @@ hosts behind, because ssh does not end the processes that it started.
 """
 import socket
 import threading
-from typing import Optional, Tuple
+import time
+from typing import Any, List, Optional, Tuple
 
 from ..base.rendezvous import NoticeBoard, UnknownAnswerError
 from ..watchdog.leaving import leave
@@ -16,6 +17,8 @@ from ..watchdog.leaving import leave
 _CONNECT_S, WATCH_S = 3.0, 1.0
 #: Most missing workers that a message names.
 _NAMED = 8
+#: The limit of a wait that is extended since workers still arrive, as a multiple of the original limit.
+MOST_EXTENSION = 10
 
 
 class RollCall:
@@ -25,12 +28,13 @@ class RollCall:
         self._board = None if address is None else NoticeBoard(address, 'mxhybrid')
         self._rank, self._size = rank, size
         self._joined = threading.Event()
+        self._extended_s = 0.0
 
     def answer(self) -> None:
         """Put up the mark of this worker; without a board do nothing."""
         if self._board is not None:
             try:
-                self._board.put(str(self._rank), socket.gethostname())
+                self._board.put(str(self._rank), {'host': socket.gethostname(), 'time': time.time()})
             except UnknownAnswerError:
                 self._board = None
             except OSError:
@@ -56,12 +60,33 @@ class RollCall:
             except OSError:
                 pass  # the main thread has a deadline
 
+    def extension(self, limit_s: float) -> float:
+        """Return the seconds until the last worker that came has been here for `limit_s`; 0 if that is past.
+
+        Many workers on few cores take long to import MXNet, and Horovod takes long to connect them: a limit counts from
+        the last arrival.  The clocks of hosts may differ, so the sum of all extensions is limited.
+        """
+        if self._board is None:
+            return 0.0
+        try:
+            times = [mark['time'] for mark in self._marks() if mark is not None]
+        except (OSError, KeyError, TypeError):
+            return 0.0
+        extension_s = min(limit_s, max(times, default=0.0) + limit_s - time.time(),
+                          MOST_EXTENSION * limit_s - self._extended_s)
+        self._extended_s += max(0.0, extension_s)
+        return max(0.0, extension_s)
+
+    def _marks(self) -> List[Any]:
+        assert self._board is not None
+        return [self._board.get(str(rank)) for rank in range(self._size)]
+
     def missing(self) -> str:
         """Return a sentence about the workers that have not started; empty if they are not known."""
         if self._board is None:
             return ''
         try:
-            missing = ['worker %d' % rank for rank in range(self._size) if self._board.get(str(rank)) is None]
+            missing = ['worker %d' % rank for rank, mark in enumerate(self._marks()) if mark is None]
         except UnknownAnswerError:
             return ''
         except OSError:

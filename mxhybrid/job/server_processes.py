@@ -1,4 +1,6 @@
 """Start, watch and end the scheduler and the servers, which workers start themselves under horovodrun."""
+import contextlib
+import json
 import os
 import queue
 import socket
@@ -33,35 +35,54 @@ def child_program(module: str) -> str:
                       'runpy.run_module(%r, run_name="__main__", alter_sys=True)' % module])
 
 
+#: Module of each role.
+_MODULES = {'scheduler': 'mxhybrid.servers.scheduler', 'server': 'mxhybrid.servers.main'}
+
+
 class ServerProcesses:
     """The scheduler and the servers of one worker.
 
+    A process is started first and told its job later, in a line on its standard input, so that it imports its modules
+    while the workers connect.  The line also holds the secret of the job, which no environment has.  A process whose
+    standard input ends before that line ends, too.
+
     A thread that lives as long as this process starts and watches them: for the kernel the parent of a process, with
-    which it dies, is the thread that started it.  `environment` holds their ``DMLC_*`` and ``MXHYBRID_*`` variables;
-    `on_death` is called with a sentence if one of them ends before :meth:`wait_for_exit`.
+    which it dies, is the thread that started it.  `on_death` is called with a sentence if one of them ends before
+    :meth:`wait_for_exit`.
     """
 
-    def __init__(self, environment: Dict[str, str], on_death: Callable[[str], None]):
-        self._environment, self._on_death = environment, on_death
+    def __init__(self, on_death: Callable[[str], None]):
+        self._on_death = on_death
         self._processes: List[Tuple[str, subprocess.Popen]] = []
         self._is_watching = self._may_end = self._is_closed = False
         #: Processes to start: command line, environment, and the future of the process.
         self._requests: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], Future]]' = queue.SimpleQueue()
         threading.Thread(target=self._run, name='mxhybrid-servers', daemon=True).start()
 
-    def start(self, role: str, secret: str) -> None:
-        """Start a process as `role`, 'scheduler' or 'server', and give it the job's secret in its environment."""
+    def start(self, role: str) -> None:
+        """Start a process as `role`, 'scheduler' or 'server'; it waits for :meth:`configure`."""
         # With the variables of a worker a server would take itself for one.
         env = {name: value for name, value in os.environ.items() if not name.startswith(launcher.OF_HOROVODRUN)}
         env.pop('DMLC_ROLE', None)
-        env.update(self._environment)
         env.setdefault('OMP_NUM_THREADS', '1')
         env['MXHYBRID_ROLE'] = role
-        env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
         started: 'Future[subprocess.Popen]' = Future()
-        self._requests.put(([sys.executable, '-c', child_program('mxhybrid.servers.main')], env, started))
+        self._requests.put(([sys.executable, '-c', child_program(_MODULES[role])], env, started))
         self._processes.append((role, started.result()))
+
+    def configure(self, environment: Dict[str, str], secret: str) -> None:
+        """Let all processes begin, with the job's ``DMLC_*`` and ``MXHYBRID_*`` variables and its secret."""
+        line = json.dumps({'environment': environment, 'secret': secret}) + '\n'
+        for _, process in self._processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # watch() reports one that has ended
+                process.stdin.write(line.encode())
+
+    @property
+    def roles(self) -> List[str]:
+        """The role of each process."""
+        return [role for role, _ in self._processes]
 
     def pids(self) -> List[List[Any]]:
         """Return role and process id of each process."""
@@ -80,10 +101,9 @@ class ServerProcesses:
                     self._check()
                 continue
             try:
-                started.set_result(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL))
+                started.set_result(subprocess.Popen(command, env=env, stdin=subprocess.PIPE))
             except BaseException as error:  # raised again in the thread that waits for the future
                 started.set_exception(error)
-            del command, env, started  # they hold the secret
 
     def _check(self) -> None:
         """Report a process that has ended before its time."""

@@ -44,6 +44,7 @@ class FailureDetector:
         self._standstill = Standstill(limits)
         self._this_process: Dict[str, Any] = this_process()
         self._ranks_joined: List[int] = []
+        self._last_joined_s = 0.0
         #: Names of servers and scheduler by :attr:`Peer.key`, and since when those that have not joined are awaited.
         self._servers: Dict[Tuple[str, int], str] = {}
         self._awaited: Dict[Tuple[str, int], float] = {}
@@ -54,6 +55,7 @@ class FailureDetector:
         """Add a process that has connected."""
         if rank >= 0:
             self._ranks_joined.append(rank)
+            self._last_joined_s = self._clock.seconds
         return Peer(name, rank, self._clock.seconds, self._limits.silence)
 
     def mark_heard(self, peer: Peer) -> None:
@@ -167,7 +169,8 @@ class FailureDetector:
         return texts
 
     def _detect_absence(self, now: float) -> Optional[Failure]:
-        if now > self._limits.start and len(self._ranks_joined) < self._workers:
+        # Workers that share few cores join one after another.
+        if now - self._last_joined_s > self._limits.start and len(self._ranks_joined) < self._workers:
             missing = sorted(set(range(self._workers)) - set(self._ranks_joined))
             return Failure('%s did not join within %g s' % (_workers(missing), self._limits.start), [])
         for key, since in self._awaited.items():

@@ -24,6 +24,7 @@ from .limits import Limited
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
 from .places import Emulated, Loopback
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
+from .starts import NAME as START, run as run_starts
 from .tables import NAME as TABLES, PARTS, parts_of, run as run_tables
 from .training import NAME, Training
 from .workloads import WORKLOADS
@@ -89,11 +90,13 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE, TABLES] + list(CASES), default='lm1b',
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS, PIPELINE, START, TABLES] + list(CASES),
+        default='lm1b',
         help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
              'are training steps with layers split by several plans, which are the contenders then; pipeline is a '
-             'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts; tables '
-             'measures dynamic tables, without emulated hosts')
+             'GPT with a stage on each worker, by two schedules; plans measures what the planner predicts; start '
+             'measures how long the workers of a job take to join, and tables measures dynamic tables, both '
+             'without emulated hosts')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='divide the size of the workload by this number, for trials')
@@ -200,6 +203,11 @@ def main(argv: Optional[List[str]] = None) -> int:
             figures = run_tables(args, say)
             if args.json:
                 _write({'settings': settings, 'runs': figures}, args.json)
+            return 0
+        if args.workload == START:
+            readings = run_starts(args, say)
+            if args.json:
+                _write({'settings': settings, 'runs': readings}, args.json)
             return 0
         if args.workload == PLANS:
             with Signals() as signals:

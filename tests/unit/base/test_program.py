@@ -33,7 +33,7 @@ def imports_mxnet(argv, directory):
 
 @pytest.mark.parametrize('module, needs', [
     ('mxhybrid', False), ('mxhybrid.commands.partitions', False), ('mxhybrid.commands.report', False),
-    ('mxhybrid.servers.main', True), ('mxhybrid.commands.sanity', True),
+    ('mxhybrid.servers.main', True), ('mxhybrid.servers.scheduler', True), ('mxhybrid.commands.sanity', True),
     ('mxhybrid.commands.checks.try_joining', True)])
 def test_modules(tmp_path, module, needs):
     assert imports_mxnet([sys.executable, '-m', module, '--help'], tmp_path) == needs

@@ -2,12 +2,14 @@
 import http.client
 import subprocess
 import sys
+import time
+import types
 
 import pytest
 
 from mxhybrid.base import launcher
 from mxhybrid.base.addresses import free_port
-from mxhybrid.job.roll_call import RollCall
+from mxhybrid.job.roll_call import MOST_EXTENSION, RollCall
 
 pytestmark = pytest.mark.both_pythons
 
@@ -32,6 +34,29 @@ def test_workers_that_did_not_join_are_named(address):
     for call in calls:
         call.answer()
     assert calls[3].missing() == ''
+
+
+def test_a_limit_counts_from_the_last_arrival(address, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr('mxhybrid.job.roll_call.time', types.SimpleNamespace(time=lambda: now[0]))
+    calls = [RollCall(address, rank, 3) for rank in range(3)]
+    for call in calls[:2]:
+        call.answer()
+        now[0] += 50
+    assert calls[0].extension(120.0) == 70.0
+    now[0] += 70
+    assert calls[0].extension(120.0) == 0.0
+    calls[2].answer()
+    assert calls[0].extension(120.0) == 120.0
+
+
+def test_clocks_that_are_ahead_extend_a_limit_by_a_multiple_of_it_at_most(address, monkeypatch):
+    call = RollCall(address, 0, 1)
+    monkeypatch.setattr('mxhybrid.job.roll_call.time', types.SimpleNamespace(time=lambda: time.time() + 1e6))
+    call.answer()
+    monkeypatch.undo()
+    extensions = [call.extension(7.0) for _ in range(12)]
+    assert extensions == [7.0] * MOST_EXTENSION + [0.0, 0.0]
 
 
 def test_of_many_some_are_named(address):

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from lab.launchers import REPOSITORY
 
 from mxhybrid.job.server_processes import ServerProcesses
 
@@ -21,7 +22,8 @@ def write_module(directory, text):
     servers.mkdir(parents=True)
     (servers.parent / '__init__.py').write_text('')
     (servers / '__init__.py').write_text('')
-    (servers / 'main.py').write_text(text)
+    for module in ('main', 'scheduler'):
+        (servers / (module + '.py')).write_text(text)
 
 
 @pytest.fixture
@@ -29,11 +31,11 @@ def start_servers(tmp_path, monkeypatch):
     """Make server processes that run a given text, by a stand-in for the package."""
     started = []
 
-    def start(text, **environment):
+    def start(text):
         write_module(tmp_path, text)
         monkeypatch.syspath_prepend(str(tmp_path))
         deaths = []
-        started.append(ServerProcesses(environment, deaths.append))
+        started.append(ServerProcesses(deaths.append))
         return started[-1], deaths
 
     yield start
@@ -56,16 +58,59 @@ def test_servers_get_their_role_and_parent_but_no_variables_of_workers(start_ser
     for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
         monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
-    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
-                       DMLC_NUM_SERVER='2', OUT=str(tmp_path / 'out'))
-    servers.start('server', 'abc')
+    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))")
+    servers.start('server')
     servers.wait_for_exit()
     text = (tmp_path / 'out').read_text()
     assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
-    for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"DMLC_NUM_SERVER": "2"',
-                 '"MXHYBRID_PARENT": "%d"' % os.getpid(), '"MXHYBRID_SECRET": "abc"'):
+    for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"MXHYBRID_PARENT": "%d"' % os.getpid()):
         assert part in text
-    assert 'MXHYBRID_SECRET' not in os.environ
+
+
+READ_INSTRUCTIONS = """
+import os, sys
+sys.path.insert(0, %r)
+os.environ['MXHYBRID_ROLE'] = 'scheduler'  # so that the package does not import MXNet
+for name in [name for name in sys.modules if name.startswith('mxhybrid')]:
+    del sys.modules[name]
+from mxhybrid.servers.instructions import take_instructions
+secret = take_instructions()
+seen = open('/proc/self/environ').read() + str(os.environ)
+open(os.environ['OUT'], 'w').write(repr((secret, secret in seen, os.environ['DMLC_NUM_SERVER'], sys.stdin.read())))
+""" % str(REPOSITORY)
+
+
+def test_servers_wait_for_their_instructions_and_keep_the_secret_out_of_the_environment(start_servers, tmp_path,
+                                                                                       monkeypatch):
+    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+    servers, _ = start_servers(READ_INSTRUCTIONS)
+    servers.start('server')
+    time.sleep(0.3)
+    assert not (tmp_path / 'out').exists()
+    servers.configure({'DMLC_NUM_SERVER': '2'}, 'the secret')
+    servers.wait_for_exit()
+    assert (tmp_path / 'out').read_text() == repr(('the secret', False, '2', ''))
+
+
+def test_servers_without_instructions_end_with_their_worker(start_servers, tmp_path, monkeypatch):
+    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
+    servers, _ = start_servers(READ_INSTRUCTIONS)
+    servers.start('server')
+    process = servers._processes[0][1]
+    process.stdin.close()
+    assert process.wait(30) == 0 and not (tmp_path / 'out').exists()
+
+
+def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
+    servers, deaths = start_servers('raise SystemExit(3)')
+    servers.start('server')
+    pid = servers._processes[0][1].pid
+    until(lambda: servers._processes[0][1].poll() is not None)
+    servers.configure({}, 'abc')
+    servers.watch()
+    until(lambda: deaths)
+    assert deaths == ['the server with pid %d on host %s ended with exit status 3' % (pid, socket.gethostname())]
 
 
 def test_servers_have_the_import_path_of_this_process_and_nothing_else(start_servers, tmp_path, monkeypatch):
@@ -74,18 +119,18 @@ def test_servers_have_the_import_path_of_this_process_and_nothing_else(start_ser
     for name in ('secrets', 'beside'):
         (planted / (name + '.py')).write_text('raise SystemExit("planted")')
     (tmp_path / 'beside.py').write_text('')
+    monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers("import json, os, secrets, sys, beside\n"
-                               "json.dump(sys.path, open(os.environ['OUT'], 'w'))",
-                       OUT=str(tmp_path / 'out'))
+                               "json.dump(sys.path, open(os.environ['OUT'], 'w'))")
     monkeypatch.chdir(planted)
-    servers.start('server', 'abc')
+    servers.start('server')
     servers.wait_for_exit()
     assert json.loads((tmp_path / 'out').read_text()) == sys.path
 
 
 def test_servers_outlive_the_thread_that_started_them(start_servers):
     servers, deaths = start_servers('import time; time.sleep(60)')
-    thread = threading.Thread(target=servers.start, args=('server', 'abc'))
+    thread = threading.Thread(target=servers.start, args=('server',))
     thread.start()
     thread.join()
     servers.watch()
@@ -95,33 +140,17 @@ def test_servers_outlive_the_thread_that_started_them(start_servers):
     assert not deaths and servers._processes[0][1].poll() is None
 
 
-def test_the_thread_that_starts_servers_keeps_no_secret(start_servers):
-    servers, _ = start_servers('import time; time.sleep(60)')
-    servers.start('server', 'abc')
-    thread, = [thread for thread in threading.enumerate() if thread.name == 'mxhybrid-servers'
-               and thread._target.__self__ is servers]
-
-    def kept():
-        frame, found = sys._current_frames()[thread.ident], []
-        while frame is not None:
-            found += [name for name, value in frame.f_locals.items()
-                      if isinstance(value, dict) and 'abc' in value.values()]
-            frame = frame.f_back
-        return found
-    until(lambda: not kept())
-
-
 def test_a_process_that_cannot_be_started_is_an_error_of_the_caller(start_servers, monkeypatch):
     servers, _ = start_servers('')
     monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
     with pytest.raises(FileNotFoundError, match='/nonexistent/python'):
-        servers.start('server', 'abc')
+        servers.start('server')
 
 
 def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_servers):
     servers, deaths = start_servers('import time; time.sleep(60)')
-    servers.start('scheduler', 'abc')
-    servers.start('server', 'abc')
+    servers.start('scheduler')
+    servers.start('server')
     servers.watch()
     pid = servers._processes[1][1].pid
     os.kill(pid, signal.SIGKILL)
@@ -132,7 +161,7 @@ def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_s
 def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch):
     monkeypatch.setattr('mxhybrid.job.server_processes.EXIT_GRACE_S', 0.2)
     servers, deaths = start_servers('import time; time.sleep(60)')
-    servers.start('server', 'abc')
+    servers.start('server')
     servers.watch()
     servers.wait_for_exit()
     assert servers._processes[0][1].returncode == -signal.SIGKILL

@@ -76,6 +76,14 @@ def test_a_worker_that_does_not_join_is_named():
     assert failure.reason == 'worker 1 did not join within 30 s'
 
 
+def test_the_limit_for_workers_that_do_not_join_counts_from_the_last_that_did():
+    watch = Watch(3, worker0='a')
+    assert watch.wait(25, watch.peers) is None
+    watch.peers.append(watch.detector.add_process('worker 2', 2))
+    assert watch.wait(25, watch.peers) is None
+    assert watch.wait(10, watch.peers).reason == 'worker 1 did not join within 30 s'
+
+
 def test_a_server_that_does_not_join_is_named_and_one_that_joined_is_not():
     watch = Watch(1, worker0='a')
     watch.detector.expect_servers(watch.peers[0], [['server', 71], ['scheduler', 72]])
