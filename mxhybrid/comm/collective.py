@@ -80,10 +80,6 @@ class Collective:
         #: The transport that sums arrays in place of Horovod, once workers are connected.
         self.reduction: Optional[DenseSums] = None
 
-    def agree_on_gpus(self, wanted: bool) -> None:
-        """Find out whether Horovod was built with NCCL on all workers, if that is `wanted` (collective)."""
-        self.reaches_gpus = all(self.allgather_json(wanted and bool(self._hvd.nccl_built()), 'mxhybrid.nccl'))
-
     def use_reduction(self, reduction: 'DenseSums') -> None:
         """Let `reduction` sum the arrays that it serves, from now on."""
         self.reduction = reduction

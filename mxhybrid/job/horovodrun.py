@@ -22,7 +22,7 @@ from .horovod import prepare_horovod
 from .job import Joined, create_native_store
 from .lone_task import compare_sizes, refuse_lone_task
 from .roll_call import RollCall
-from .wires import is_served, lane_unavailable_reason, sums_by_lane, takes_lane
+from .wires import is_served, lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
@@ -54,13 +54,14 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     address = '127.0.0.1'
     if hvd.local_size() != num_workers:
         address = interface_address(launch.interface) if launch.interface else check_host_name()
-    peers = collective.allgather_json({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
-                                 'memory_domain': memory_domain(), 'local': is_local(),
-                                 'lane_unavailable': lane_unavailable_reason(settings),
-                                 'settings': settings.shared(), 'telemetry': telemetry.open(settings, rank)},
-                                'mxhybrid.peers')
+    peers = collective.allgather_json({
+        'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
+        'memory_domain': memory_domain(), 'local': is_local(), 'lane_unavailable': lane_unavailable_reason(settings),
+        'nccl': reaches_gpus(settings, hvd), 'settings': settings.shared(),
+        'telemetry': telemetry.open(settings, rank)}, 'mxhybrid.peers')
     check_reach([peer['host'] for peer in peers], [peer['local'] for peer in peers])
     check_equal([peer['settings'] for peer in peers])
+    collective.reaches_gpus = all(peer['nccl'] for peer in peers)
     telemetry.agree(peers[0]['telemetry'], rank)
     topology = Topology(rank, [peer['host'] for peer in peers], [peer['address'] for peer in peers],
                         [peer['memory_domain'] for peer in peers])
@@ -89,7 +90,10 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     sealer = Sealer(addresses.pop('secret'))
     # Forked processes, such as data loaders, must not send commands.
     os.register_at_fork(after_in_child=sealer.forget)
-    return Joined(topology, collective, store, num_servers, clients,
+    first_client = 0
+    if store is not None and clients > 1:
+        first_client = collective.allgather_json(store.rank, 'mxhybrid.native_ranks').index(0)
+    return Joined(topology, collective, store, num_servers, clients, first_client,
                   {'host': addresses['monitor'][0], 'port': addresses['monitor'][1]}, lane, sealer.seal)
 
 

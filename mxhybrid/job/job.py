@@ -51,8 +51,9 @@ class Joined:
     #: MXNet's ``dist_sync`` store; None in all workers but worker 0 if rows travel by the lane.
     native: Any
     num_servers: int
-    #: The number of workers that have a native store.
+    #: The number of workers that have a native store, and the worker whose native store has rank 0.
     clients: int
+    first_client: int
     #: The job monitor for the servers: host, port, and the secret if they do not have it.
     watch: Dict[str, Any]
     #: Whether rows are to travel by the lane.
@@ -104,13 +105,11 @@ class Job:
         if native is not None and native.num_workers != joined.clients:
             raise SettingError('DMLC_NUM_WORKER: the parameter servers expect %d workers, but %d workers will connect: '
                                'leave the DMLC_* variables to the launcher' % (native.num_workers, joined.clients))
-        native_ranks = collective.allgather_json(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
         collective.announce(self.guard.lifeline, trace)
-        collective.agree_on_gpus(wanted=self.settings.dense != 'lane')
         self.telemetry.connect(self.guard.lifeline)
         servers = ParameterServers(client, joined.num_servers, topology.rank, topology.num_workers,
-                                   native_ranks.index(0), FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
+                                   joined.first_client, FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
                                    trace, joined.encode_command, Deliveries(self.guard.fails_with()))
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
         if joined.lane:

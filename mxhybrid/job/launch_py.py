@@ -22,7 +22,7 @@ from ..watchdog.deadline import Deadline
 from .guard import Guard
 from .horovod import configure_horovod, prepare_horovod, slots_of
 from .job import FIRST_KEY, Joined, create_native_store
-from .wires import lane_unavailable_reason, sums_by_lane, takes_lane
+from .wires import lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
 _ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
 
@@ -73,13 +73,16 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
                            'to mxhybrid and unset HOROVOD_* variables'
                            % (collective.rank, collective.size, rank, num_workers))
     # Not exchanged together with the addresses, because records in the native store are short.
-    check_equal(collective.allgather_json(settings.shared(), 'mxhybrid.settings'))
+    capabilities = collective.allgather_json([settings.shared(), lane_unavailable_reason(settings),
+                                              reaches_gpus(settings, hvd)], 'mxhybrid.settings')
+    check_equal([shared for shared, _, _ in capabilities])
+    collective.reaches_gpus = all(reaches for _, _, reaches in capabilities)
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],
                         [peer['memory_domain'] for peer in peers])
-    lane = takes_lane(settings, rank, collective.allgather_json(lane_unavailable_reason(settings), 'mxhybrid.lane'))
+    lane = takes_lane(settings, rank, [reason for _, reason, _ in capabilities])
     # Commands to servers of launch.py can only be pickles on an open port, so the secret travels unprotected, too.
     watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}
-    return Joined(topology, collective, native, launch.servers, num_workers, watch, lane, pickled)
+    return Joined(topology, collective, native, launch.servers, num_workers, 0, watch, lane, pickled)
 
 
 def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]]:

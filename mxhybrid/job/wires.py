@@ -1,5 +1,5 @@
 """Decide whether rows of a job travel by the lane: if the settings allow it and all workers can use it."""
-from typing import Iterable, List
+from typing import Any, Iterable, List
 
 from ..base.errors import SettingError
 from ..base.local_sockets import differ_in_user, user_of_domain
@@ -19,6 +19,11 @@ def lane_unavailable_reason(settings: Settings) -> str:
     except OSError as error:
         return str(error)
     return ''
+
+
+def reaches_gpus(settings: Settings, hvd: Any) -> bool:
+    """Return whether Horovod, ``horovod.mxnet``, can sum arrays on GPUs without copies, and the settings allow it."""
+    return settings.dense != 'lane' and bool(hvd.nccl_built())
 
 
 def sums_by_lane(settings: Settings, has_nccl: bool) -> bool:
