@@ -15,7 +15,7 @@ from lab.jobs import run_job
 from . import report
 
 NAME = 'start'
-#: What joins: this project, and Horovod alone.
+#: This project, and Horovod alone.
 CONTENDERS = ('hybrid', 'horovod')
 _BODY = Path(__file__).resolve().parent / 'start_worker.py'
 
