@@ -32,6 +32,14 @@ def checked_ids(values: Any, table: str, rows: Optional[int], padding: Optional[
 
     `rows` is the number of rows, None if any int64 is a key.  The id `padding` is allowed in any case.
     """
+    ids = integer_ids(values, table)
+    if ids.size:
+        check_range(ids, int(ids.min()), int(ids.max()), table, rows, padding)
+    return ids
+
+
+def integer_ids(values: Any, table: str) -> np.ndarray:
+    """Return ids as int64, of the same shape; InputError if one of them is no int64."""
     array = as_array(values, table)
     kind = array.dtype.kind
     if kind == 'f':
@@ -42,17 +50,22 @@ def checked_ids(values: Any, table: str, rows: Optional[int], padding: Optional[
     elif kind not in 'iu':
         raise InputError('%s: ids of type %s: give integers, int64 for example%s'
                          % (table, array.dtype, '; mxhybrid.nn.key makes integers of strings' if kind in 'OUS' else ''))
-    ids = np.ascontiguousarray(array, np.int64).reshape(array.shape)
-    if rows is not None and ids.size and not (0 <= int(ids.min()) and int(ids.max()) < rows):
-        outside = (ids < 0) | (ids >= rows)
-        if padding is not None:
-            outside &= ids != padding
-        if outside.any():
-            number = int(ids[outside].flat[0])
-            raise InputError('%s: id %d is %s: the table has rows 0 to %d. Correct the id, or use '
-                             'mxhybrid.nn.HashEmbedding, whose keys are any int64'
-                             % (table, number, 'negative' if number < 0 else 'out of range', rows - 1))
-    return ids
+    return np.ascontiguousarray(array, np.int64).reshape(array.shape)
+
+
+def check_range(ids: np.ndarray, lowest: int, highest: int, table: str, rows: Optional[int],
+                padding: Optional[int] = None) -> None:
+    """Refuse ids, of which the lowest and the highest are known, that are not those of rows (InputError)."""
+    if rows is None or 0 <= lowest and highest < rows:
+        return
+    outside = (ids < 0) | (ids >= rows)
+    if padding is not None:
+        outside &= ids != padding
+    if outside.any():
+        number = int(ids[outside].flat[0])
+        raise InputError('%s: id %d is %s: the table has rows 0 to %d. Correct the id, or use '
+                         'mxhybrid.nn.HashEmbedding, whose keys are any int64'
+                         % (table, number, 'negative' if number < 0 else 'out of range', rows - 1))
 
 
 def _check_floats(array: np.ndarray, table: str) -> None:

@@ -21,8 +21,10 @@ from ..native.trainers import is_fresh
 class _Lookup:
     """An array of rows that was looked up, with its gradient, and the number of the group of lookups on its device."""
 
-    def __init__(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, group: int):
-        self.keys, self.positions, self.rows, self.gradient, self.group = keys, positions, rows, gradient, group
+    def __init__(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, device: Any,
+                 group: int):
+        self.keys, self.positions, self.rows, self.gradient = keys, positions, rows, gradient
+        self.device, self.group = device, group
         #: Whether a step has passed without a backward pass.
         self.waited = False
 
@@ -45,18 +47,17 @@ class PendingLookups:
         #: The gradient that `grad_req` 'add' keeps from earlier steps.
         self._kept: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
-    def record(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any) -> None:
-        """Note rows, an array on some device with a gradient, that a recorded forward pass looks up.
+    def record(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, device: Any) -> None:
+        """Note rows, an array on a device with a gradient, that a recorded forward pass looks up.
 
         `keys` and `positions` are those of :class:`mxhybrid.lane.keyed_rows.KeyedRows`.
         """
-        device = rows.context
         group = self._groups.get(device, 0)
-        if any(lookup.group == group and lookup.rows.context == device and is_fresh(lookup.rows)
+        if any(lookup.group == group and lookup.device == device and is_fresh(lookup.rows)
                for lookup in self._lookups):
             group += 1  # there was a backward pass since the last lookup
         self._groups[device] = group
-        self._lookups.append(_Lookup(keys, positions, rows, gradient, group))
+        self._lookups.append(_Lookup(keys, positions, rows, gradient, device, group))
 
     def _counted(self, grad_req: str) -> List[_Lookup]:
         """Return the lookups whose gradients count."""
@@ -65,9 +66,8 @@ class PendingLookups:
             return fresh
         newest: Dict[Any, int] = {}
         for lookup in fresh:
-            device = lookup.rows.context
-            newest[device] = max(newest.get(device, 0), lookup.group)
-        return [lookup for lookup in fresh if lookup.group == newest[lookup.rows.context]]
+            newest[lookup.device] = max(newest.get(lookup.device, 0), lookup.group)
+        return [lookup for lookup in fresh if lookup.group == newest[lookup.device]]
 
     def gradients(self, grad_req: str) -> List[Any]:
         """Return the arrays with the gradients that the next step will take."""

@@ -6,8 +6,11 @@ import mxnet as mx
 import numpy as np
 
 from ..lane.keyed_rows import KeyedRows
-from ..native.arrays import unwritten_view
+from ..native.arrays import parts_of, unwritten_view
 from .table_parameter import TableParameter
+
+#: The most elements of an array with the rows of several requests, far below the limit of MXNet, 2^31.
+_MOST_ELEMENTS = 1 << 29
 
 
 class RowRequest(NamedTuple):
@@ -36,58 +39,54 @@ def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
     """
     arrays: List[Any] = [None] * len(requests)
     with mx.autograd.pause():
-        for indices in _groups(requests):
-            buffer, parts = _divided([requests[index].array_shape for index in indices],
-                                     requests[indices[0]].param.dtype, mx.nd.empty)
-            view = unwritten_view(buffer)
-            tables, rows, first = [], [], 0
-            for index, part in zip(indices, parts):
-                request = requests[index]
-                size = part.size
-                tables.append(request.param.table)
-                rows.append(KeyedRows(request.keys, request.positions,
-                                      view[first:first + size].reshape(request.array_shape)))
+        for indices in _groups([(request.param.is_served, request.param.dtype) for request in requests],
+                               [request.array_shape for request in requests]):
+            group = [requests[index] for index in indices]
+            shapes = [request.array_shape for request in group]
+            buffer = mx.nd.empty((_size(shapes),), mx.cpu(), group[0].param.dtype)
+            view, first, rows = unwritten_view(buffer), 0, []
+            for request, shape in zip(group, shapes):
+                last = first + math.prod(shape)
+                rows.append(KeyedRows(request.keys, request.positions, view[first:last].reshape(shape)))
                 request.param.note_request(request.keys)
-                first += size
-                arrays[index] = part
+                first = last
+            tables = [request.param.table for request in group]
             tables[0].deliver(tables, rows, buffer)
-        for index, request in enumerate(requests):
-            arrays[index] = arrays[index].as_in_context(request.context)
+            for index, part in zip(indices, parts_of(buffer, shapes)):
+                arrays[index] = part.as_in_context(requests[index].context)
     if mx.autograd.is_recording():
         _record(requests, arrays)
     return arrays
 
 
-def _groups(requests: Sequence[RowRequest]) -> List[List[int]]:
-    """Return the numbers of requests by type of table and of elements; a group has its rows in one array."""
+def _groups(kinds: Sequence[Any], shapes: Sequence[Tuple[int, ...]]) -> List[List[int]]:
+    """Return the numbers of arrays in groups; those of a group have the same kind, and fit into one array."""
     groups: Dict[Any, List[int]] = {}
-    for index, request in enumerate(requests):
-        groups.setdefault((request.param.is_served, request.param.dtype), []).append(index)
+    sizes: Dict[Any, int] = {}
+    for index, (kind, shape) in enumerate(zip(kinds, shapes)):
+        sizes[kind] = sizes.get(kind, 0) + math.prod(shape)
+        groups.setdefault((kind, sizes[kind] // _MOST_ELEMENTS), []).append(index)
     return list(groups.values())
 
 
-def _divided(shapes: Sequence[Tuple[int, ...]], dtype: Any, make: Any, context: Any = None) -> Tuple[Any, List[Any]]:
-    """Return an array of one dimension, and arrays of these shapes that lie in it one after another."""
-    sizes = [math.prod(shape) for shape in shapes]
-    buffer = make((sum(sizes),), context or mx.cpu(), dtype)
-    parts, first = [], 0
-    for shape, size in zip(shapes, sizes):
-        parts.append(buffer[first:first + size].reshape(shape))
-        first += size
-    return buffer, parts
+def _size(shapes: Sequence[Tuple[int, ...]]) -> int:
+    return sum(map(math.prod, shapes))
 
 
 def _record(requests: Sequence[RowRequest], arrays: Sequence[Any]) -> None:
     """Give the arrays gradients, and note them for the next step of their Trainer."""
-    groups: Dict[Any, List[int]] = {}
-    for index, request in enumerate(requests):
-        if request.param.grad_req != 'null':
-            groups.setdefault((request.context, request.param.dtype, request.param.grad_req), []).append(index)
-    for (context, dtype, grad_req), indices in groups.items():
+    trained = [index for index, request in enumerate(requests) if request.param.grad_req != 'null']
+    shapes = [requests[index].array_shape for index in trained]
+    kinds = [(requests[index].context, requests[index].param.dtype, requests[index].param.grad_req)
+             for index in trained]
+    for group in _groups(kinds, shapes):
+        context, dtype, grad_req = kinds[group[0]]
+        group_shapes = [shapes[number] for number in group]
+        variables = [arrays[trained[number]] for number in group]
         with mx.autograd.pause():
-            _, gradients = _divided([requests[index].array_shape for index in indices], dtype,
-                                    mx.nd.zeros if grad_req == 'add' else mx.nd.empty, context)
-            mx.autograd.mark_variables([arrays[index] for index in indices], gradients, [grad_req] * len(indices))
-        for index, gradient in zip(indices, gradients):
-            request = requests[index]
-            request.param.lookups.record(request.keys, request.positions, arrays[index], gradient)
+            make = mx.nd.zeros if grad_req == 'add' else mx.nd.empty
+            gradients = parts_of(make((_size(group_shapes),), context, dtype), group_shapes)
+            mx.autograd.mark_variables(variables, gradients, [grad_req] * len(group))
+        for number, variable, gradient in zip(group, variables, gradients):
+            request = requests[trained[number]]
+            request.param.lookups.record(request.keys, request.positions, variable, gradient, context)

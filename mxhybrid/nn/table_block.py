@@ -6,7 +6,7 @@ import numpy as np
 from mxnet.gluon import Block
 
 from ..base.errors import InputError
-from ..kvstore.ids import checked_ids
+from ..kvstore.ids import check_range, integer_ids
 from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
@@ -108,15 +108,18 @@ class TableBlock(Block):
 
     def lookup(self, ids: Any, offsets: Any = None, combine: Optional[str] = None, weights: Any = None,
                padding: Optional[int] = None) -> Lookup:
-        """Return the lookup of a call of :meth:`forward`, after checking its arguments."""
+        """Return the lookup of a call of :meth:`forward`, after checking its arguments.
+
+        :func:`look_up` checks the range of ids that are not in bags.
+        """
         param = self.weight
         context = param.context_for(ids)
         if offsets is None and combine is None and weights is None and padding is None:
-            checked = checked_ids(ids, param.name, param.rows)
-            if not checked.size:
+            integers = integer_ids(ids, param.name)
+            if not integers.size:
                 raise InputError('%s: there are no ids: MXNet has no arrays without elements; give at least one id, or '
                                  'offsets, by which bags may be empty' % param.name)
-            return Lookup(checked, None, context)
+            return Lookup(integers, None, context)
         bags = bags_of(param.name, param.rows, ids, offsets, combine, weights, padding)
         return Lookup(bags.ids, bags, context)
 
@@ -147,10 +150,11 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
         ids = [lookups[index].ids.reshape(-1) for index in indices]
         joint_ids.append(ids[0] if len(ids) == 1 else np.concatenate(ids))
     requests, requested = [], []
-    for indices, (keys, positions) in zip(groups.values(), distinct_keys(joint_ids)):
+    for indices, joint, (keys, positions) in zip(groups.values(), joint_ids, distinct_keys(joint_ids)):
         param, lookup = params[indices[0]], lookups[indices[0]]
         if not len(keys):
             continue
+        check_range(joint, int(keys[0]), int(keys[-1]), param.name, param.rows)
         is_direct = len(indices) == 1 and lookup.is_direct
         requests.append(RowRequest(param, keys, positions if is_direct else None,
                                    lookup.ids.shape if is_direct else (len(keys),), lookup.context))
