@@ -77,13 +77,17 @@ class Command:
         """str: the last lines of that."""
         return indented(self.output, lines)
 
+    def end_input(self):
+        """Close its standard input."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
     def kill(self):
         """Kill it, and wait until it is gone."""
         if self.poll() is None:
             self._process.kill()
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        self.end_input()
         self.wait(_REAP_S)
 
 

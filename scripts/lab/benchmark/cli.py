@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 from lab.emulation import CONGESTION_CONTROL, MAX_HOSTS, EmulationError
 from lab.processes import JobFailed
 
-from . import launching, report
+from . import launching, links, report
 from .exchange import Exchange
 from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
@@ -136,7 +136,12 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--json', type=_output, metavar='FILE', help='write all figures, after each number of hosts or network')
     add('--plot', type=_output, metavar='FILE.png',
         help='draw bars, and a curve over several --hosts; predictions beside measurements; needs matplotlib')
+    add('--links', type=_output, metavar='FILE',
+        help='draw the use of the link of each host over a step, for workloads that exchange gradients; the name ends '
+             'in .png, .svg or .pdf; needs matplotlib')
     args = parser.parse_args(argv)
+    if args.links and (args.no_network or args.workload not in WORKLOADS):
+        parser.error('argument --links: it needs emulated hosts and one of the workloads %s' % ', '.join(WORKLOADS))
     if args.no_network:
         args.mbit = [None]
     if not args.no_network and max(args.hosts) > MAX_HOSTS:
@@ -188,6 +193,15 @@ def main(argv: Optional[List[str]] = None) -> int:
 
         if not plot.available():
             say('bench: --plot needs matplotlib: pip install matplotlib, or leave --plot out')
+            return 2
+    if args.links:
+        from mxhybrid.base.errors import InputError  # which brings MXNet into this process
+        from mxhybrid.base.figures import check_figure
+
+        try:
+            check_figure(args.links)
+        except InputError as error:
+            say('bench: --links %s' % error)
             return 2
     settings = _settings(args)
     if args.workload == OVERHEAD:
@@ -256,6 +270,11 @@ def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str
     link = 'no network' if run['mbit'] is None else '%g Mbit/s, TCP %s' % (run['mbit'], args.tcp)
     print('\n%s: %d hosts x %d workers, %s; %s' % (args.workload, run['hosts'], run['workers'], link, run['model']))
     print(report.table(run))
+    if args.links:
+        uses = {name: figures['rounds'][-1]['links'] for name, figures in run['contenders'].items()}
+        for name, use in uses.items():
+            print('* %s: %s' % (name, links.describe(use)))
+        links.draw(uses, args.links)
     for sentence in run['told'] + report.explain(run, settings):
         print('* ' + sentence)
     sys.stdout.flush()

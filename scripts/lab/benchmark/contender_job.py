@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional
 from lab.jobs import Command, Job
 from lab.processes import JobFailed
 
+from . import links
 from .worker import PARENT
 
 #: Variables of the shell that would change a job; --env passes some on. MXHYBRID_* are inherited.
@@ -44,6 +45,7 @@ class ContenderJob(Job):
         self._extra = extra
         self._helpers: List[Command] = []
         self._workers: List[Command] = []
+        self._sampler: Any = None
 
     # -- starting ----------------------------------------------------------------------------------------------
 
@@ -81,6 +83,19 @@ class ContenderJob(Job):
                                             str(file)], {})
         self._wait_until(file.exists, 'Horovod\'s rendezvous')
         return int(file.read_text())
+
+    def start_sampler(self) -> None:
+        """Start to sample the links of all hosts, until :meth:`samples`."""
+        argv = self.place.switch_argv([sys.executable, '-m', 'lab.benchmark.links', str(self.hosts),
+                                       str(self.directory / 'links')])
+        self._sampler = self.start('sampler', argv, stdin=subprocess.PIPE)
+
+    def samples(self) -> links.Samples:
+        """End the sampler; return its samples."""
+        assert self._sampler is not None
+        self._sampler.end_input()
+        self._wait_until(lambda: self._sampler.poll() == 0, 'the sampler to end')
+        return links.read(str(self.directory / 'links'), self.hosts)
 
     # -- waiting -----------------------------------------------------------------------------------------------
 

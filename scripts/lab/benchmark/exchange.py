@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 from lab.launchers import SCRIPTS
 from lab.processes import JobFailed
 
-from . import launching, report
+from . import launching, links, report
 from .bounds import lower_bound
 from .contender_job import ContenderJob
 from .gradients import Expected, differences
@@ -83,12 +83,21 @@ class Exchange:
         with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             spec = dict(self._spec, hosts=hosts, contender=contender, interface=place.counted,
                         directory=str(job.directory))
+            if args.links:
+                job.start_sampler()
             launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
             job.wait()
             readings = job.readings()
+            samples = job.samples() if args.links else None
             job.wait_for_helpers()
         self._check(hosts * args.workers, contender, readings)
-        return report.one_round(readings, args.steps)
+        figures = report.one_round(readings, args.steps)
+        if samples is not None:
+            starts = [0.0] + readings[0]['ends']
+            number = links.median_step(readings[0]['ends'])
+            figures['links'] = links.use_of_step(samples, readings[0]['started'] + starts[number],
+                                                 readings[0]['started'] + starts[number + 1], place.mbit)
+        return figures
 
     def _check(self, size: int, contender: str, readings: List[Dict[str, Any]]) -> None:
         done = self._args.warmup + self._args.steps

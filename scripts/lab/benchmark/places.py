@@ -13,12 +13,15 @@ class Emulated:
         Network interface that libraries are told to use.
     counted : str or None
         Interface whose counters give the bytes that a host sends and receives.
+    mbit : float or None
+        The rate of every link in Mbit/s.
     """
 
     link = INTERFACE
     counted: Optional[str] = INTERFACE
 
     def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str):
+        self.mbit = mbit_per_s
         self._network = Network(hosts, mbit_per_s, congestion_control=congestion_control)
 
     def __enter__(self) -> 'Emulated':
@@ -39,6 +42,10 @@ class Emulated:
     def argv(self, host: int, argv: Sequence[str]) -> List[str]:
         """The command line that runs a command on a host."""
         return self._network.argv(host, argv)
+
+    def switch_argv(self, argv: Sequence[str]) -> List[str]:
+        """Return the command line that runs a command where the ports of all hosts can be seen."""
+        return ['ip', 'netns', 'exec', self._network.switch] + list(argv)
 
     def kill_processes(self) -> None:
         """End all processes on all hosts."""

@@ -88,7 +88,7 @@ def main() -> None:
     seconds = time.monotonic() - started
     after = _snapshot(spec, rank)
     contender.barrier()
-    readings = {'rank': rank, 'seconds': seconds, 'ends': ends, 'phases': dict(contender.phases),
+    readings = {'rank': rank, 'started': started, 'seconds': seconds, 'ends': ends, 'phases': dict(contender.phases),
                 'used': {name: after[name] - before[name] for name in before},
                 'sums': contender.verify(step_batch(warmup + steps))}
     contender.flush()
