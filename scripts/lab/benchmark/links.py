@@ -1,6 +1,6 @@
 """The use of each host's link over a step: samples of the counters of its port, figures and a picture.
 
-A sampler runs in the namespace of the switch that joins the emulated hosts.  What a port receives, its host has sent.
+A sampler runs in the namespace of the switch that joins the emulated hosts.  A port receives what its host sends.
 """
 import os
 import select
