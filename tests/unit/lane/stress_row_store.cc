@@ -1,14 +1,18 @@
 // Random programs of row stores, beside a map: rows grow, change, expire and are scanned, under sanitizers.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "avx2.h"
+#include "int8.h"
 #include "philox.h"
 #include "row_scan.h"
 #include "row_store.h"
@@ -173,10 +177,48 @@ void check_philox() {  // the known answers of Random123
         "Philox is wrong");
 }
 
+/// Check that the kernels for all processors and those for AVX2 give the same bits.
+void check_int8() {
+  if (!is_fast()) return;
+  std::mt19937_64 random(0);
+  const auto value = [&] {
+    const uint32_t bits = static_cast<uint32_t>(random());
+    float any;
+    std::memcpy(&any, &bits, sizeof any);
+    return random() % 64 ? std::ldexp(static_cast<float>(random() % 2001) - 1000, static_cast<int>(random() % 40) - 20)
+                         : any;
+  };
+  for (uint32_t width = 1; width < 700; width += 1 + width / 7) {
+    std::vector<float> row(width), residuals(width);
+    for (float& element : row) element = value();
+    for (float& residual : residuals) residual = std::ldexp(static_cast<float>(random() % 256), -20);
+    const RowRounding rounding{random(), width, 3, 1};
+    for (const RowRounding* how : {static_cast<const RowRounding*>(nullptr), &rounding}) {
+      std::vector<char> portable(int8_row_bytes(width)), fast(int8_row_bytes(width));
+      kPortableInt8.quantize(row.data(), width, how, portable.data());
+      kFastInt8.quantize(row.data(), width, how, fast.data());
+      check(portable == fast, "quantized rows differ");
+      std::vector<float> values(width), fast_values(width);
+      kPortableInt8.dequantize(portable.data(), width, values.data());
+      kFastInt8.dequantize(fast.data(), width, fast_values.data());
+      check(std::memcmp(values.data(), fast_values.data(), width * sizeof(float)) == 0, "dequantized rows differ");
+    }
+    std::vector<char> portable(int8_bytes(width)), fast(int8_bytes(width));
+    std::vector<float> fast_residuals = residuals;
+    Int8Squares squares, fast_squares;
+    kPortableInt8.quantize_blocks(row.data(), residuals.data(), width, portable.data(), squares);
+    kFastInt8.quantize_blocks(row.data(), fast_residuals.data(), width, fast.data(), fast_squares);
+    check(portable == fast && residuals == fast_residuals && squares.values == fast_squares.values &&
+              squares.residuals == fast_squares.residuals,
+          "quantized blocks differ");
+  }
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
   check_philox();
+  check_int8();
   const uint32_t programs = static_cast<uint32_t>(std::stoul(arguments[1]));
   for (uint32_t seed = 0; seed < programs; ++seed) Program(seed, arguments[2]).run();
   std::puts("all rows are right");
