@@ -20,6 +20,8 @@ TABLE_ROUTES = ('auto', 'servers', 'allreduce')
 WIRES = ('auto', 'ps-lite', 'lane')
 #: Transports of dense sums of arrays on CPUs; 'auto' takes the lane if it carries rows.
 DENSE = ('auto', 'horovod', 'lane')
+#: Types in which values of float32 parameters travel.
+WIRE_DTYPES = ('float32', 'float16', 'int8')
 #: Seconds that a worker waits for the others while the job starts.
 DEFAULT_TIMEOUT_S = 120.0
 #: Seconds for which a worker may keep all others waiting.
@@ -217,9 +219,14 @@ def _dense(setting: str, value: Any) -> str:
 
 def _wire_dtype(setting: str, value: Any) -> str:
     name = getattr(value, '__name__', str(value).strip())
-    if name not in ('float32', 'float16'):
-        raise SettingError("%s=%r is not a type of values on the wire: use 'float32' or 'float16'" % (setting, value))
+    if name not in WIRE_DTYPES:
+        raise SettingError("%s=%r is not a type of values on the wire: use 'float32', 'float16' or 'int8', for all "
+                           "parameters or by name, for example 'embed*=int8,*=float16'" % (setting, value))
     return name
+
+
+def _wire_dtypes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
+    return _by_pattern(setting, value, _wire_dtype, 'type', 'embed*=int8,*=float16')
 
 
 #: Scopes of settings.  ALL: all workers must have the same value; WORKER_0: only the value of worker 0 counts; EACH:
@@ -282,9 +289,11 @@ class Settings:
     partition_file: str = _declared(
         '', _file, "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
         "written when a search ends", WORKER_0, is_output=True)
-    wire_dtype: str = _declared(
-        'float32', _wire_dtype, 'type in which values of float32 parameters travel: float32, or float16 for half the '
-        'bytes', ALL, 'all stores of a job have the same')
+    wire_dtype: Tuple[Tuple[str, str], ...] = _declared(
+        (('*', 'float32'),), _wire_dtypes, "type in which values of float32 parameters travel: `float32`, `float16` "
+        "for half the bytes, or `int8` for about a quarter; for all parameters, or by pattern of the name, of which "
+        "the first match applies: `{'embed*': 'int8', '*': 'float16'}` or `'embed*=int8,*=float16'`", ALL,
+        'all stores of a job have the same')
     batch_rows: int = _declared(
         1 << 20, _count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
         'space is reserved for this number, and memory is taken for the rows of the largest batch', ALL)
@@ -329,10 +338,18 @@ class Settings:
         silence = self.timeout / 2 if self.silence_timeout is None else self.silence_timeout
         return Limits(self.timeout, max(SHORTEST_SILENCE_S, silence), self.stall_timeout)
 
+    def wire_dtype_for(self, name: str) -> str:
+        """Return the type in which float32 values of the parameter `name` travel."""
+        return next((wire for pattern, wire in self.wire_dtype if fnmatch.fnmatchcase(name, pattern)), 'float32')
+
+    def may_travel_as(self, wire: str) -> bool:
+        """Return whether float32 values of some parameters may travel as `wire`."""
+        return any(some_wire == wire for _, some_wire in self.wire_dtype)
+
     @property
-    def halves(self) -> bool:
-        """True if float32 values travel as float16."""
-        return self.wire_dtype == 'float16'
+    def rounds(self) -> bool:
+        """True if values of some parameters may be rounded before they travel."""
+        return self.may_travel_as('float16') or self.may_travel_as('int8')
 
     def _count_setting(self, name: str) -> Union[int, str, None]:
         for pattern, count in self.partitions:
@@ -472,9 +489,13 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
         elif planned and planned.get(name) is not None:
             values[name] = declaration.check('%s of the plan' % name, planned[name])
     settings = Settings(**values)
-    if settings.halves and settings.any_auto:
-        raise SettingError("partitions='auto' moves rows between partitions, which wire_dtype='float16' does not "
-                           "allow: give partitions as counts, or leave one of the two settings out")
+    if settings.rounds and settings.any_auto:
+        raise SettingError("partitions='auto' moves rows between partitions, which wire_dtype=%s does not allow: give "
+                           "partitions as counts, or leave one of the two settings out"
+                           % as_written(settings.wire_dtype))
+    if settings.may_travel_as('int8') and settings.wire == 'ps-lite':
+        raise SettingError("wire_dtype=%s needs the lane, which wire='ps-lite' rules out: use float16 in place of "
+                           "int8, or leave wire out" % as_written(settings.wire_dtype))
     if settings.dense == 'lane' and settings.wire == 'ps-lite':
         raise SettingError("dense='lane' needs the lane, which wire='ps-lite' rules out: leave one of the two "
                            "settings out")

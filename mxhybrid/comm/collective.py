@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, 
 import mxnet as mx
 import numpy as np
 
-from ..base.errors import JobError, SettingError
+from ..base.errors import InputError, JobError, SettingError
 from ..native.arrays import host_view
 from ..native.engine import Notifier, address_of
 from ..native.forks import fork_guard
@@ -46,18 +46,25 @@ class DenseSums(Protocol):
     def serves(self, array: Any) -> bool:
         """Return whether it sums an array; the answer is the same on all workers."""
 
-    def allreduce_(self, array: Any, name: str, priority: int) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is complete."""
+    def allreduce_(self, array: Any, name: str, priority: int, quantized: bool = False) -> None:
+        """Sum a dense array over all workers in place; returns before the sum is complete.
+
+        `quantized` values of float32 travel between hosts as int8.
+        """
 
     @property
     def workers_by_host(self) -> List[int]:
         """The ranks of all workers in the order of their ranges of an array."""
 
-    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> Any:
+    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False) -> Any:
         """Return a buffer for a sum of arrays that are handed over together (on all workers).
 
-        `ends` has the ends of the ranges of workers, if each of them owns a range.
+        `ends` has the ends of the ranges of workers, if each of them owns a range.  `quantized` values of float32
+        travel between hosts as int8.
         """
+
+    def carried_error(self, name: str) -> Optional[float]:
+        """Return the error that error feedback carries over from the last sum of this name, relative to its values."""
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
         """Free the memory of sums whose names begin with a prefix (on all workers, with nothing under way)."""
@@ -117,11 +124,19 @@ class Collective:
                            'after the last step and the last call of the store, or leave it out')
         return self._hvd
 
-    def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is complete."""
+    def allreduce_(self, array: Any, name: str, priority: int = 0, quantized: bool = False) -> None:
+        """Sum a dense array over all workers in place; returns before the sum is complete.
+
+        `quantized` values of float32 travel between hosts as int8; InputError if Horovod carries them.
+        """
+        by_lane = self.reduction is not None and self.reduction.serves(array)
+        if quantized and not by_lane:
+            raise InputError("%s: its sums are to travel as int8, but Horovod carries them: use dense='lane', or "
+                             "another wire_dtype for it" % name)
         ends = self._begins('allreduce', array, name, priority)
-        if self.reduction is not None and self.reduction.serves(array):
-            self.reduction.allreduce_(array, name, priority)
+        if by_lane:
+            assert self.reduction is not None
+            self.reduction.allreduce_(array, name, priority, *([True] if quantized else []))
         else:
             with self._reachable(array) as same, fork_guard:
                 self._horovod.allreduce_(same, op=self._hvd.Sum, name=name, priority=priority)
@@ -142,13 +157,22 @@ class Collective:
         """True if several arrays on CPUs can be summed in a bucket; Horovod itself combines arrays."""
         return self.reduction is not None
 
-    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> Any:
+    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False
+                         ) -> Any:
         """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`.
 
         `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
+        `quantized` values of float32 travel between hosts as int8.
         """
         assert self.reduction is not None
-        return self.reduction.buffer(name, count, dtype, ends)
+        return self.reduction.buffer(name, count, dtype, ends, quantized)
+
+    def carried_error(self, name: str) -> Optional[float]:
+        """Return the error that error feedback carries over from the last sum of this name, relative to its values.
+
+        None if the values of the sum do not travel as int8, or do not leave the host.
+        """
+        return None if self.reduction is None else self.reduction.carried_error(name)
 
     @property
     def workers_by_host(self) -> List[int]:

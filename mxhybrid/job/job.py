@@ -111,7 +111,8 @@ class Job:
         servers = ParameterServers(client, joined.num_servers, topology.rank, topology.num_workers,
                                    joined.first_client, FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
                                    trace, joined.encode_command, Deliveries(self.guard.fails_with()))
-        servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
+        servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled),
+                        self.settings.may_travel_as('float16'))
         if joined.lane:
             self._open_lane(servers, collective)
         return servers

@@ -4,7 +4,7 @@ from typing import Any, Iterable, List
 from ..base.errors import SettingError
 from ..base.local_sockets import differ_in_user, user_of_domain
 from ..base.log import get_logger
-from ..base.settings import Settings, variable
+from ..base.settings import Settings, as_written, variable
 from ..lane import library
 
 logger = get_logger(__name__)
@@ -69,5 +69,8 @@ def refuse_lane(settings: Settings, rank: int, reason: str) -> None:
     for name in ('wire', 'dense'):
         if getattr(settings, name) == 'lane':
             raise SettingError("%s='lane', but %s. Or leave the setting out" % (variable(name), reason))
+    if settings.may_travel_as('int8'):
+        raise SettingError("%s=%s needs the lane, but %s. Or use float16 in place of int8"
+                           % (variable('wire_dtype'), as_written(settings.wire_dtype), reason))
     if rank == 0:
         logger.warning('rows travel by ps-lite, which takes more of the CPU: %s', reason)

@@ -114,7 +114,11 @@ class Distributed:
             self._servers.command('find', name=reference_of(optimizer))
 
     def _check_dtype(self, call: str, name: str, dtype: Any) -> None:
-        if self._settings.halves and np.dtype(dtype) != np.float32:
+        if np.dtype(dtype) != np.float32 and self._settings.wire_dtype_for(name) == 'int8':
+            raise InputError('%s: %s is %s, but %s lets it travel as int8, which rounds rows of float32 only: make it '
+                             'float32, or choose float32 for its name'
+                             % (call, name, np.dtype(dtype), variable('wire_dtype')))
+        if self._settings.may_travel_as('float16') and np.dtype(dtype) != np.float32:
             raise InputError('%s: %s is %s, but with %s=float16 servers compute in float32 only: make it float32, '
                              'or leave %s out' % (call, name, np.dtype(dtype), variable('wire_dtype'),
                                                   variable('wire_dtype')))
@@ -125,8 +129,9 @@ class Distributed:
         Names may differ in the numbers that gluon counts up.  InputError on all workers if anything else differs.
         """
         names = [key[1] for key in keys]
-        keys = [key + ['route ' + self._context.settings.route_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
-                for key in keys]
+        settings = self._context.settings
+        keys = [key + ['route ' + settings.route_for(key[1]), 'travels as ' + settings.wire_dtype_for(key[1]),
+                       'own_rows=%d' % settings.own_rows] for key in keys]
         compared = [[key[0], name] + key[2:] for key, name in zip(keys, without_counters(names))]
         digest = np.concatenate([_digest(compared), _digest(names)])
         tag = '%s.agree' % self._prefix
@@ -283,7 +288,7 @@ class Distributed:
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
                                     StoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
-                                    self._settings.halves, self._settings.batch_rows)
+                                    self._settings.wire_dtype_for(name), self._settings.batch_rows)
 
     def _storage_for(self, name: str) -> Tuple[str, int]:
         """Return the folder of a dynamic table and its resident bytes (collective).
@@ -314,7 +319,8 @@ class Distributed:
         """The reason why updates cannot be sharded in this job, '' if they can."""
         if not self._collective.sums_together:
             return 'Horovod carries the dense sums (%s)' % self._job.wires
-        return 'values travel as float16 (wire_dtype)' if self._settings.halves else ''
+        rounding = [wire for wire in ('float16', 'int8') if self._settings.may_travel_as(wire)]
+        return 'values travel as %s (wire_dtype)' % ' or '.join(rounding) if rounding else ''
 
     def sharded_buckets(self, keys: List[Any]) -> List[ShardedBucket]:
         """Return new buckets for the dense weights among `keys` (on all workers)."""
@@ -394,7 +400,7 @@ class Distributed:
     @property
     def largest_gradient(self) -> float:
         """Largest magnitude of a float32 gradient that cannot overflow in the sum over all workers."""
-        return safe_magnitude(self._job.num_workers) if self._settings.halves else float('inf')
+        return safe_magnitude(self._job.num_workers) if self._settings.may_travel_as('float16') else float('inf')
 
     def allreduce_numbers(self, values: np.ndarray) -> Any:
         """Sum a few float64 values over all workers; return an array that is filled later and reused by the next call.

@@ -48,7 +48,8 @@ def route_table(job: Any, routes: List[Any], network: Network, network_steps: in
     changed = sorted({'%s travels as %s' % (route.dtype, route.wire) for route in routes if route.wire != route.dtype})
     title = '; '.join([title, job.wires] + changed)
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
-    return '\n'.join([title, aligned(head, rows)] + _network_table(network, network_steps) + _choices_table(routes))
+    return '\n'.join([title, aligned(head, rows)] + _network_table(network, network_steps) + _rounding_table(routes)
+                     + _choices_table(routes))
 
 
 def dynamic_tables_table(tables: List[Tuple[Any, Mapping[str, int]]]) -> str:
@@ -82,6 +83,24 @@ def _network_table(network: Network, steps: int) -> List[str]:
     title = 'between this host, with all its workers, and others; averages over %d step%s' % (steps,
                                                                                               's' * (steps != 1))
     return ['', title, aligned(['network', 'sent/step', 'received/step'], rows)]
+
+
+def _rounding_table(routes: List[Any]) -> List[str]:
+    """Return the lines of a table of the parameters whose values are rounded before they travel; none without any."""
+    rows = []
+    for route in routes:
+        traffic = route.traffic
+        if not traffic.saved:
+            continue
+        steps, moved = max(1, traffic.steps), traffic.pushed + traffic.pulled
+        error = route.carried_error
+        rows.append([route.name, str(route.wire), size_text(moved / steps), size_text(traffic.saved / steps),
+                     '%.0f%%' % (100 * traffic.saved / (moved + traffic.saved)),
+                     '-' if error is None else '%.2g%%' % (100 * error)])
+    head = ['rounded', 'travels as', 'bytes/step', 'saved/step', 'saved', 'carried error']
+    title = ('values that are rounded before they travel; carried error: the norm of what this host rounded off in the '
+             'last dense sum and adds to the next one, relative to the norm of its gradients')
+    return ['', title, aligned(head, rows)] if rows else []
 
 
 def _choices_table(routes: List[Any]) -> List[str]:

@@ -7,8 +7,8 @@ Workers send these messages, each with the descriptor of memory that they share:
 
 * ``worker`` (local number of the worker), answered by ``doorbell`` and ``block``, each with a descriptor;
 * ``table`` (number of the table, local number), answered by ``table`` with a descriptor;
-* ``allreduce`` (number, local number, dtype, number of elements, ends of the ranges of workers, if they own ranges),
-  answered by ``allreduce`` with a descriptor;
+* ``allreduce`` (number, local number, dtype, number of elements, ends of the ranges of workers, if they own ranges,
+  whether values travel as int8), answered by ``allreduce`` with a descriptor;
 * ``channel`` (local number, whether the channel leads to another host, ranks of writer and reader, number of the other
   host), answered by ``channel``.
 
@@ -42,8 +42,8 @@ PURPOSE = 'the lane'
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Called after updates with table, partition, begin and end in nanoseconds of the monotonic clock, and number of rows.
 Observer = Callable[[int, int, int, int, int], None]
-#: The shape of a table: rows, width, dtype, whether rows travel as float16, and the agent that owns each partition.
-Shape = Tuple[int, int, str, bool, Sequence[int]]
+#: The shape of a table: rows, width, dtype, the RowFormat, and the agent that owns each partition.
+Shape = Tuple[int, int, str, int, Sequence[int]]
 
 
 class DynamicShape(NamedTuple):
@@ -51,7 +51,7 @@ class DynamicShape(NamedTuple):
 
     width: int
     dtype: str
-    halves: bool
+    row_format: int
     batch_rows: int
     owners: Sequence[int]
 
@@ -76,13 +76,13 @@ _UNENDED: List['Agent'] = []
 
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for a shape."""
-    rows, width, dtype, halves, owners = shape
-    return rows, width, library.load().dtypes[dtype], int(halves), len(owners), library.numbers(owners)
+    rows, width, dtype, row_format, owners = shape
+    return rows, width, library.load().dtypes[dtype], row_format, len(owners), library.numbers(owners)
 
 
 def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for the shape of a dynamic table."""
-    return (shape.width, library.load().dtypes[shape.dtype], int(shape.halves), shape.batch_rows, len(shape.owners),
+    return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.batch_rows, len(shape.owners),
             library.numbers(shape.owners))
 
 
@@ -272,11 +272,7 @@ class Agent:
                 connection.tell(['doorbell'], self._library.agent_doorbell(self._handle))
                 connection.tell(['block'], self._library.agent_block(self._handle))
             elif kind == 'allreduce':
-                *shape, ends = arguments
-                output = self._library.checked(
-                    self._library.agent_open_ranges(self._handle, number, *shape, len(ends), library.counts(ends),
-                                                    descriptor) if ends else
-                    self._library.agent_open_allreduce(self._handle, number, *shape, descriptor))
+                output = self._library.checked(self._open_allreduce(descriptor, number, *arguments))
                 try:
                     connection.tell(['allreduce', number], output)
                 finally:
@@ -293,6 +289,15 @@ class Agent:
                     os.close(rows)
         finally:
             os.close(descriptor)
+
+    def _open_allreduce(self, descriptor: int, number: int, local: int, dtype: int, count: int, ends: List[int],
+                        quantized: bool = False) -> Any:
+        if quantized:
+            return self._library.agent_open_quantized(self._handle, number, local, count, descriptor)
+        if ends:
+            return self._library.agent_open_ranges(self._handle, number, local, dtype, count, len(ends),
+                                                   library.counts(ends), descriptor)
+        return self._library.agent_open_allreduce(self._handle, number, local, dtype, count, descriptor)
 
 
 def _view(address: Optional[int], shape: Tuple[int, ...], dtype: str) -> np.ndarray:

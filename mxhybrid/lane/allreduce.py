@@ -6,6 +6,7 @@ there.  Both is compiled, ``src/worker_allreduce.h``.
 """
 import ctypes
 import hashlib
+import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -26,13 +27,16 @@ class AllreduceBuffer:
 
     Both are flat arrays of MXNet, which are valid until the allreduce is dropped.  If `ends` has the end of the range
     of each worker, as for :meth:`Lane.open_allreduce`, a run may also be a reduce-scatter or an allgather of ranges.
+    `quantized` values, of float32, travel between hosts as int8, with error feedback.
     """
 
-    def __init__(self, lane: Lane, number: int, count: int, dtype: np.dtype, ends: Sequence[int] = ()):
+    def __init__(self, lane: Lane, number: int, count: int, dtype: np.dtype, ends: Sequence[int] = (),
+                 quantized: bool = False):
         self._library = library.load()
         self.number, self.dtype = number, dtype
         #: The compiled buffer, for compiled functions.
-        self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count, *([ends] if ends else []))
+        more: Tuple[Any, ...] = (ends, quantized) if ends or quantized else ()
+        self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count, *more)
         self.input = _array(self._library.allreduce_input(self.pointer), count, dtype)
         self.output = _array(self._library.allreduce_output(self.pointer), count, dtype)
         #: Handles of both arrays, for the engine.
@@ -63,6 +67,15 @@ class AllreduceBuffer:
         """Return whether all values of the last sum, of type float16, are finite; wait for that sum."""
         self.output.wait_to_read()
         return bool(self._library.finite_halves(self._library.allreduce_output(self.pointer), self.output.size))
+
+    def carried_error(self) -> Optional[float]:
+        """Return the norm of what this host has rounded off in the last run, relative to the norm of its values.
+
+        None if it has rounded nothing.
+        """
+        squares = (ctypes.c_double * 2)()
+        self._library.allreduce_squares(self.pointer, squares)
+        return math.sqrt(squares[1] / squares[0]) if squares[0] else None
 
     def start(self, priority: int) -> None:
         """Push the allreduce to the engine; it starts when all operations that write `input` are complete."""
@@ -95,6 +108,8 @@ class LaneAllreduce:
     def __init__(self, lane: Lane, serves_gpus: bool):
         self._lane, self._serves_gpus = lane, serves_gpus
         self._buffers: Dict[str, AllreduceBuffer] = {}
+        #: The buffers of sums whose values travel as int8, by name.
+        self._quantized: Dict[str, AllreduceBuffer] = {}
         #: Counts :meth:`forget`: later sums with the same names are different ones.
         self._generation = 0
 
@@ -107,25 +122,34 @@ class LaneAllreduce:
         """The ranks of all workers, in the order of hosts and then of ranks: the order of ranges."""
         return self._lane.membership.workers_by_host
 
-    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> AllreduceBuffer:
+    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False
+               ) -> AllreduceBuffer:
         """Return the buffer of a sum.  The first call creates it on all workers and waits for an agent of this host.
 
         `ends` has the ends of the ranges of workers, in the order of :attr:`workers_by_host`, if they own ranges.
+        `quantized` values, of float32, travel between hosts as int8.
         """
         dtype = np.dtype(dtype)
-        key = '%s %s %d' % (name, dtype.name, count)
+        key = '%s %s %d' % (name, 'int8' if quantized else dtype.name, count)
         buffer = self._buffers.get(key)
         if buffer is None:
             digest = hashlib.blake2b(('%d %s' % (self._generation, key)).encode(), digest_size=8).digest()
             buffer = self._buffers[key] = AllreduceBuffer(self._lane, int.from_bytes(digest, 'little'), count, dtype,
-                                                          ends)
+                                                          ends, quantized)
+        if quantized:
+            self._quantized[name] = buffer
         return buffer
 
-    def allreduce_(self, array: Any, name: str, priority: int) -> None:
+    def carried_error(self, name: str) -> Optional[float]:
+        """Return :meth:`AllreduceBuffer.carried_error` of a sum whose values travel as int8, None for others."""
+        buffer = self._quantized.get(name)
+        return None if buffer is None else buffer.carried_error()
+
+    def allreduce_(self, array: Any, name: str, priority: int, quantized: bool = False) -> None:
         """Push a sum of a dense array over all workers, in place, to the engine."""
         if not array.size:
             return
-        buffer = self.buffer(name, array.size, array.dtype)
+        buffer = self.buffer(name, array.size, array.dtype, quantized=quantized)
         if array.context.device_type == 'gpu':
             buffer.lock_pages(array.context.device_id)
         source, result = buffer.views(array.shape)
@@ -136,6 +160,7 @@ class LaneAllreduce:
     def forget(self, prefixes: Tuple[str, ...]) -> None:
         """Drop the sums whose names have these prefixes (on all workers, with no sum under way)."""
         self._generation += 1
+        self._quantized = {name: buffer for name, buffer in self._quantized.items() if not name.startswith(prefixes)}
         for key in [key for key in self._buffers if key.startswith(prefixes)]:
             buffer = self._buffers.pop(key)
             buffer.unlock_pages()

@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 19
+_VERSION = 20
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -22,8 +22,8 @@ StoreFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _U32, _I64, _U64, _POINTER, _INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
 _NUMBERS = ctypes.POINTER(_U32)
-_SHAPE = [_U64, _U32, _U32, _INT, _U32, _NUMBERS]
-_DYNAMIC_SHAPE = [_U32, _U32, _INT, _U32, _U32, _NUMBERS]
+_SHAPE = [_U64, _U32, _U32, _U32, _U32, _NUMBERS]
+_DYNAMIC_SHAPE = [_U32, _U32, _U32, _U32, _U32, _NUMBERS]
 _POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
 _COUNTS = ctypes.POINTER(_U64)
 _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
@@ -49,6 +49,7 @@ _FUNCTIONS = {
     'agent_drop_table': (_INT, [_POINTER, _U32]),
     'agent_open_allreduce': (_INT, [_POINTER, _U64, _U32, _U32, _U64, _INT]),
     'agent_open_ranges': (_INT, [_POINTER, _U64, _U32, _U32, _U64, _U32, _COUNTS, _INT]),
+    'agent_open_quantized': (_INT, [_POINTER, _U64, _U32, _U64, _INT]),
     'agent_drop_allreduce': (_INT, [_POINTER, _U64]),
     'agent_shard': (_POINTER, [_POINTER, _U32, _U32]),
     'agent_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, _DOUBLES]),
@@ -64,7 +65,7 @@ _FUNCTIONS = {
     'worker_add_table': (_INT, [_POINTER, _U32] + _SHAPE),
     'worker_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
     'worker_drop_table': (_INT, [_POINTER, _U32]),
-    'worker_push': (_INT, [_POINTER, _U32, _POINTER, _U32, _POINTER, _INT]),
+    'worker_push': (_INT, [_POINTER, _U32, _POINTER, _U32, _POINTER, _INT, _U32]),
     'worker_post': (_INT, [_POINTER, _U32, _POINTER, _U32, _U32, _INT]),
     'worker_wait': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
     'delivery_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER]),
@@ -87,6 +88,7 @@ _FUNCTIONS = {
     'allreduce_input': (_POINTER, [_POINTER]),
     'allreduce_output': (_POINTER, [_POINTER]),
     'allreduce_set_priority': (None, [_POINTER, ctypes.c_int32]),
+    'allreduce_squares': (None, [_POINTER, _DOUBLES]),
     'allreduce_start': (None, [_POINTER, _POINTER, _POINTER]),
     'allreduce_scatter': (None, [_POINTER, _POINTER, _POINTER]),
     'allreduce_gather': (None, [_POINTER, _POINTER, _POINTER]),

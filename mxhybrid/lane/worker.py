@@ -22,8 +22,9 @@ from .row_arrays import FEW_BYTES, mxnet_functions
 
 #: Milliseconds after which a wait checks for signals.
 _SLICE_MS = 200
-#: ``enum PullFlags`` of ``src/shared.h``.
+#: ``enum PullFlags`` and ``enum PushFlags`` of ``src/shared.h``.
 _FENCE, _UNCACHED = 1, 2
+_EXACT_ROWS = 1
 #: ``enum Overflow`` of ``src/worker.h``.
 _OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
 #: Kinds of messages between hosts (``enum Message`` of ``src/connection.h``) by purpose: data and credits of channels,
@@ -101,15 +102,18 @@ class Lane:
                 os.close(agent_memory)
         self._numbers[table.index] = number
 
-    def open_allreduce(self, number: int, dtype: int, count: int, ends: Sequence[int] = ()) -> int:
+    def open_allreduce(self, number: int, dtype: int, count: int, ends: Sequence[int] = (), quantized: bool = False
+                       ) -> int:
         """Open an allreduce and return its compiled buffer, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`.
 
-        `ends` has the end of the range of each worker, in the order of :meth:`Membership.workers_by_host`.
+        `ends` has the end of the range of each worker, in the order of :meth:`Membership.workers_by_host`.  `quantized`
+        values, of float32, travel between hosts as int8.
         """
         own_memory = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
         agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
         with self._request_lock:
-            self._agents[agent].send(['allreduce', number, self._local, dtype, count, list(ends)], own_memory)
+            self._agents[agent].send(['allreduce', number, self._local, dtype, count, list(ends), quantized],
+                                     own_memory)
             agent_memory = self._descriptor(agent)
         try:
             return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, agent_memory))
@@ -129,13 +133,14 @@ class Lane:
             self._agents[agent].send(['channel', self._local, int(outgoing), source, target, other], channel)
             self._agents[agent].receive(_ANSWER_TIMEOUT_S)
 
-    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
-        """Push rows (collective); return once they are copied."""
+    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
+        """Push rows (collective); return once they are copied.  `exact` rows are not rounded on the wire."""
         number = self._numbers[table.index]
         ids, rows = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(rows, table.dtype)
         with self._trace.span('hand over ' + table.name, 'servers'):
             while self._library.checked(self._library.worker_push(self._handle, number, ids.ctypes.data, len(ids),
-                                                                  rows.ctypes.data, _SLICE_MS)):
+                                                                  rows.ctypes.data, _SLICE_MS,
+                                                                  _EXACT_ROWS if exact else 0)):
                 pass
         self._pushed.add(number)
 

@@ -206,13 +206,14 @@ class Chooser:
         else:
             pulled = [union] * len(pushed)
         gathered = 0.0 if route.sparse else sum(pushed_by_rank)
-        partitioning = route.partitioning
-        assert partitioning is not None
+        table, partitioning = route.server_table, route.partitioning
+        assert table is not None and partitioning is not None
         rows_on: Dict[int, int] = Counter()
         for part, server in enumerate(partitioning.servers):
             rows_on[server] += partitioning.shape(part)[0]
-        use = Use(route.rows, route.width, route.wire.itemsize, pushed, pulled, self._clients, self._shares(rows_on),
-                  max(Counter(partitioning.servers).values()), gathered, len(self._hosts))
+        use = Use(route.rows, route.width, route.buffer_dtype.itemsize, table.row_bytes, pushed, pulled, self._clients,
+                  self._shares(rows_on), max(Counter(partitioning.servers).values()), gathered,
+                  len(self._hosts))
         return use, _mean(pushed_by_rank) / route.rows, union / route.rows
 
 

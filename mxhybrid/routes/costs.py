@@ -9,10 +9,15 @@ are counted by the same formulas (:mod:`mxhybrid.routes.probe`).
 from dataclasses import dataclass
 from typing import Dict, List, Sequence
 
+import numpy as np
+
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
 
 #: Bytes of a row id as workers gather them.
 ID_BYTES = 4
+#: Elements of a dense sum that have a scale in common where they travel as int8, ``kInt8Block`` of
+#: ``lane/src/int8.h``, and the bytes of a scale.
+_INT8_BLOCK, _SCALE_BYTES = 256, 4
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,11 @@ def ring_share(size: int, workers: int) -> int:
     return int(ring_bytes(size, workers, workers) / 2)
 
 
+def dense_bytes(count: int, wire: np.dtype) -> int:
+    """Return the bytes of `count` values of a dense sum that travel as `wire`; int8 needs a scale for each block."""
+    return count * wire.itemsize + (_SCALE_BYTES * -(-count // _INT8_BLOCK) if wire == np.int8 else 0)
+
+
 def gather_bytes(size: float, workers: int, hosts: int) -> float:
     """Return the bytes in and out of each host when `workers` gather `size` bytes in total."""
     if hosts == 1:
@@ -97,6 +107,7 @@ def gather_bytes(size: float, workers: int, hosts: int) -> float:
 class Use:
     """The use of a table of `rows` times `width` elements in a step.
 
+    A row takes `row_bytes` between workers and servers, and an element `itemsize` in an allreduce.
     `pushed` and `pulled` are the rows of each client, `clients` their hosts, `shares` the part of the table on each
     host's servers, `requests` the number of partitions on the server that has most of them, and `gathered` the number
     of row ids that all workers together gather, 0 if they do not gather ids.
@@ -105,6 +116,7 @@ class Use:
     rows: int
     width: int
     itemsize: int
+    row_bytes: int
     pushed: List[float]
     pulled: List[float]
     clients: List[int]
@@ -132,7 +144,7 @@ class Estimate:
 def estimate(use: Use, network: Network) -> Estimate:
     """Predict a step of a table by servers and by allreduce."""
     hosts = len(use.shares)
-    row_bytes = use.width * use.itemsize + ROW_OVERHEAD_BYTES
+    row_bytes = use.row_bytes + ROW_OVERHEAD_BYTES
     by_servers = server_bytes([(pushed + pulled) * row_bytes for pushed, pulled in zip(use.pushed, use.pulled)],
                               use.clients, use.shares)
     seconds = network.servers.seconds(by_servers, use.requests)

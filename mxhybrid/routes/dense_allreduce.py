@@ -3,14 +3,14 @@
 All routes of a dense weight in the workers sum dense gradients in this way; :mod:`mxhybrid.routes.row_gradients` adds
 row_sparse gradients.
 """
-from typing import Any, List
+from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
 from ..comm.float16 import HalfSum, OverflowAlarm
-from .costs import ring_share
+from .costs import dense_bytes, ring_share
 from .route import Route, RouteContext
 
 
@@ -24,7 +24,9 @@ class DenseAllreduce(Route):
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
         super().__init__(key, name, array, context)
         self._collective = context.collective
-        self._half_sum = HalfSum(OverflowAlarm(name)) if self.wire != self.dtype else None
+        self._half_sum = HalfSum(OverflowAlarm(name)) if self.buffer_dtype != self.dtype else None
+        #: The name of the last sum.
+        self.sum_name = self.tag
         self._keeps = True
         self._stored: Any = None
         self._scratch: Any = None
@@ -98,6 +100,19 @@ class DenseAllreduce(Route):
     def _value(self, priority: int) -> Any:
         return self.held()
 
+    @property
+    def carried_error(self) -> Optional[float]:
+        """The error that error feedback carries over from the last sum, or bucket of sums; None without."""
+        return self._collective.carried_error(self.sum_name) if self.is_quantized else None
+
+    @property
+    def moved_by_sum(self) -> Dict[str, int]:
+        """The bytes that a dense sum moves, and saves, as arguments of :meth:`Traffic.add`."""
+        count = self.rows * self.width
+        moved, exact = (ring_share(dense_bytes(count, dtype), self._collective.size)
+                        for dtype in (self.wire, self.dtype))
+        return {'pushed': moved, 'pulled': moved, 'saved': 2 * (exact - moved)}
+
     def held(self) -> Any:
         """Return the value that the store keeps."""
         if self._stored is None:
@@ -114,10 +129,12 @@ class DenseAllreduce(Route):
             _copy(values[0], [target])
         if self._half_sum is not None:
             self._half_sum.allreduce_(target, self._collective.allreduce_, self.tag, priority)
+        elif self.is_quantized:
+            self._collective.allreduce_(target, self.tag, priority, quantized=True)
         else:
             self._collective.allreduce_(target, self.tag, priority)
-        moved = ring_share(int(np.prod(self.shape)) * self.wire.itemsize, self._collective.size)
-        self.traffic.add(rows=self.rows, pushed=moved, pulled=moved)
+        self.sum_name = self.tag
+        self.traffic.add(rows=self.rows, **self.moved_by_sum)
 
 
 def _copy(source: Any, targets: List[Any]) -> None:

@@ -14,7 +14,6 @@ from ..comm.float16 import OverflowAlarm
 from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets, is_same
 from ..native.arrays import host_view
 from ..native.dense_rules import begin_update
-from .costs import ring_share
 from .dense_allreduce import DenseAllreduce
 from .wire import Sums
 
@@ -83,7 +82,7 @@ def divide(routes: List[Any]) -> List[List[Any]]:
     buckets: List[List[Any]] = []
     room_bytes = 0
     for route in routes:
-        size_bytes = route.rows * route.width * route.wire.itemsize
+        size_bytes = route.rows * route.width * route.buffer_dtype.itemsize
         same_type = buckets and (buckets[-1][0].dtype, buckets[-1][0].wire) == (route.dtype, route.wire)
         if not same_type or size_bytes > room_bytes:
             buckets.append([])
@@ -98,17 +97,17 @@ class RouteBucket:
 
     def __init__(self, collective: Sums, name: str, routes: List[Any]):
         self._collective, self._name, self.routes = collective, name, routes
-        self._dtype, wire = routes[0].dtype, routes[0].wire
+        self._dtype, buffer_dtype = routes[0].dtype, routes[0].buffer_dtype
         sizes = [route.rows * route.width for route in routes]
-        self._buffer = collective.allreduce_buffer(name, sum(sizes), wire)
+        self._buffer = collective.allreduce_buffer(name, sum(sizes), buffer_dtype, quantized=routes[0].is_quantized)
         ends = np.cumsum(sizes)
-        #: The sums in the type of the wire, which all workers of the host read.
+        #: The sums in the type of the buffer, which all workers of the host read.
         self._sums = [self._buffer.output[int(end - size):int(end)].reshape(route.shape)
                       for route, end, size in zip(routes, ends, sizes)]
         #: The sums in the type of the weights, for this worker.
         self._own: List[Any] = []
-        self._alarms = [OverflowAlarm(route.name) for route in routes] if wire != self._dtype else []
-        self._moved = [ring_share(size * wire.itemsize, collective.size) for size in sizes]
+        self._alarms = [OverflowAlarm(route.name) for route in routes] if buffer_dtype != self._dtype else []
+        self._moved = [route.moved_by_sum for route in routes]
         self._scratch: Dict[int, Any] = {}
         self._bucket: Any = None
         self._targets: Any = None
@@ -123,7 +122,8 @@ class RouteBucket:
             self._bucket = GradientBucket(self._buffer, gradients, self._dtype)
         self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority)
         for route, moved in zip(self.routes, self._moved):
-            route.traffic.add(rows=route.rows, pushed=moved, pulled=moved)
+            route.sum_name = self._name
+            route.traffic.add(rows=route.rows, **moved)
         outs = [outs for _, outs in work]
         if updater is not None:
             values = [route.held() for route in self.routes]

@@ -49,6 +49,11 @@ class Replica(OptimizedTable):
         """Bytes that this worker sends, and receives, for a push."""
         return self._sum.moved_bytes
 
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that rounding saves for a push."""
+        return self._sum.saved_bytes
+
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Sum rows over all workers and update with them (collective); returns before that is done."""
         self._settle()
@@ -139,6 +144,7 @@ class Replicated(TableWeight):
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext, replica: Optional[Replica] = None):
         super().__init__(key, name, array, context)
+        self.wire = self.buffer_dtype  # int8 would round the marks of rows
         self._table = replica or Replica(self.tag, self.rows, self.width, self.dtype, context.collective, self.wire)
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
@@ -151,7 +157,7 @@ class Replicated(TableWeight):
 
     def _count_push(self, rows: int) -> None:
         moved = self._table.moved_bytes
-        self.traffic.add(rows=rows, pushed=moved, pulled=moved)
+        self.traffic.add(rows=rows, pushed=moved, pulled=moved, saved=self._table.saved_bytes)
 
     def pull_rows(self, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows into `outs`."""

@@ -111,6 +111,22 @@ class ParameterSpec:
         return math.prod(self.shape[1:])
 
     @property
+    def carried_error(self) -> Optional[float]:
+        """The error that error feedback carries over from the last dense sum, relative to the gradients; None without.
+        """
+        return None
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if values travel as int8, which the transport rounds: they are float32 where routes handle them."""
+        return self.wire != self.dtype and self.wire == np.int8
+
+    @property
+    def buffer_dtype(self) -> np.dtype:
+        """The type of values in the buffers of sums."""
+        return self.dtype if self.is_quantized else self.wire
+
+    @property
     def partitioning(self) -> Optional[Partitioning]:
         """The partitioning of the table on the servers, if there is one."""
         return None
@@ -136,7 +152,7 @@ class Route(ParameterSpec):
     _without_table = 'no row_sparse value was pushed to it'
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
-        super().__init__(key, name, array, context.settings.wire_dtype)
+        super().__init__(key, name, array, context.settings.wire_dtype_for(name))
         self.context = context
         self.tag = context.tag(key, name)
 

@@ -17,12 +17,14 @@ class RowAllreduce(RowGradients):
 
     def __init__(self, former: Route):
         super().__init__(former)
+        self.wire = self.buffer_dtype  # int8 would round the marks of rows
         self._sum = RowSum(self.rows, self.width, self.wire, self.tag + '.rowsum', self._collective,
                            self.wire != self.dtype)
 
     def _sum_rows(self, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         self._sum.push(ids, rows, priority)
-        self.traffic.add(rows=len(ids), pushed=self._sum.moved_bytes, pulled=self._sum.moved_bytes)
+        self.traffic.add(rows=len(ids), pushed=self._sum.moved_bytes, pulled=self._sum.moved_bytes,
+                         saved=self._sum.saved_bytes)
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
         fill_outputs(self._sum.touched(), self._sum.take, self.shape, self.dtype, outs)

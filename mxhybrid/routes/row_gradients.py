@@ -22,7 +22,7 @@ class RowGradients(DenseAllreduce):
     def __init__(self, former: Route):
         super().__init__(former.key, former.name, former, former.context)
         self.take_over(former)
-        if self.context.settings.halves and self.dtype == np.float64:
+        if self.context.settings.may_travel_as('float16') and self.dtype == np.float64:
             raise InputError('push: %s is %s, but with %s=float16 servers compute in float32 only: make it float32, '
                              'or leave %s out' % (self.name, self.dtype, variable('wire_dtype'),
                                                   variable('wire_dtype')))

@@ -42,6 +42,11 @@ def wire_bytes(count: int, table: ServerRows) -> int:
     return count * (table.row_bytes + ROW_OVERHEAD_BYTES)
 
 
+def saved_bytes(count: int, table: ServerRows) -> int:
+    """Return the bytes that rounding saves for `count` rows of a table."""
+    return count * (table.width * table.dtype.itemsize - table.row_bytes)
+
+
 def fill_outputs(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, dtype: Any, outs: List[Any]
                  ) -> None:
     """Build a row_sparse array, let `fill` write its rows, and copy it to `outs`."""

@@ -3,6 +3,7 @@ from typing import Any, List, Optional
 
 import numpy as np
 
+from ..lane.row_format import row_format
 from ..servers.lifecycle import create_table
 from ..servers.partitioning import id_dtype
 from ..servers.protocol import ASSIGN
@@ -11,7 +12,7 @@ from .on_demand_rows import OnDemandRows, unsupported_reason
 from .route import Route
 from .row_allreduce import RowAllreduce
 from .row_gradients import RowGradients
-from .rows import pull_async, wire_bytes
+from .rows import pull_async, saved_bytes, wire_bytes
 
 
 class ServerGradients(RowGradients):
@@ -25,7 +26,8 @@ class ServerGradients(RowGradients):
         self._servers = self.context.servers
         self._table = create_table(self._servers, self.tag + '.gradient', self.shape, self.dtype,
                                    self.context.partitions_for(self), ASSIGN,
-                                   halves=self.wire != self.dtype, exact=False)
+                                   row_format=row_format(self.dtype, self.wire, self.width, sums=True),
+                                   exact=False)
         self._touched = np.empty(0, np.int64)
 
     @property
@@ -52,8 +54,10 @@ class ServerGradients(RowGradients):
         self._table.push(ids, rows, priority)
         everyone = self._collective.allgather(ids, self.tag + '.rows', id_dtype(self.rows))
         self._touched = np.unique(np.concatenate(everyone))
-        self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._table))
+        self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._table),
+                         saved=saved_bytes(len(ids), self._table))
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
         pull_async(self._table, self._touched, self.shape, outs, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(len(self._touched), self._table))
+        self.traffic.add(steps=0, pulled=wire_bytes(len(self._touched), self._table),
+                         saved=saved_bytes(len(self._touched), self._table))

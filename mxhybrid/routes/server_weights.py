@@ -4,6 +4,7 @@ from typing import Any, List, Optional
 
 import numpy as np
 
+from ..lane.row_format import row_format
 from ..native.arrays import row_reader
 from ..native.optimizer_state import rates_of, update_count
 from ..servers.lifecycle import create_table
@@ -12,7 +13,7 @@ from ..servers.protocol import REPLACE
 from ..servers.table import Table
 from .replicated import Replica, Replicated
 from .route import Route, RouteContext
-from .rows import fill_outputs, pull_async, pull_each_async, sum_devices, wire_bytes
+from .rows import fill_outputs, pull_async, pull_each_async, saved_bytes, sum_devices, wire_bytes
 from .table_weight import TableWeight
 
 
@@ -37,7 +38,7 @@ class ServerWeights(TableWeight):
         if not self._made:
             self._table = create_table(self._servers, self.tag, self.shape, self.dtype,
                                        self.context.partitions_for(self), REPLACE, row_reader(value),
-                                       halves=self.wire != self.dtype)
+                                       row_format=row_format(self.dtype, self.wire, self.width))
             self._made = True
             if self._servers.initialiser != 0 and not self._starts_alike(value):
                 self.write_weight(row_reader(value))
@@ -60,7 +61,7 @@ class ServerWeights(TableWeight):
         return np.array_equal(digests[0], digests[self._servers.initialiser])
 
     def _count_push(self, rows: int) -> None:
-        self.traffic.add(rows=rows, pushed=wire_bytes(rows, self._table))
+        self.traffic.add(rows=rows, pushed=wire_bytes(rows, self._table), saved=saved_bytes(rows, self._table))
 
     def pull_rows(self, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`; each row is pulled once; may return before they arrive."""
@@ -70,7 +71,7 @@ class ServerWeights(TableWeight):
             pull_async(table, id_arrays[0], self.shape, outs, priority)
         else:
             count = pull_each_async(table, self._servers.deliveries, id_arrays, self.shape, outs, priority)
-        self.traffic.add(steps=0, pulled=wire_bytes(count, table))
+        self.traffic.add(steps=0, pulled=wire_bytes(count, table), saved=saved_bytes(count, table))
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
         """Write all rows to `outs`, exactly as the servers hold them."""
@@ -90,7 +91,8 @@ class ServerWeights(TableWeight):
 
     def to_allreduce(self, optimizer: Any) -> Route:
         """Move the table to all workers, with its state (collective)."""
-        replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective, self.wire)
+        replica = Replica(self.tag, self.rows, self.width, self.dtype, self.context.collective,
+                          self.buffer_dtype)
         table = self._table
         if optimizer is not None and table.has_optimizer:
             replica.inherit_optimizer(table)

@@ -5,7 +5,7 @@ servers and :class:`mxhybrid.routes.replicated.Replica` in every worker.  Any ot
 interfaces.  Besides, routes create tables on servers (:func:`mxhybrid.servers.lifecycle.create_table`) and change their
 partitions (:func:`mxhybrid.servers.repartition.repartition`).
 """
-from typing import Any, Callable, Iterator, List, Protocol, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence
 
 import numpy as np
 
@@ -19,17 +19,22 @@ class Sums(Protocol):
     rank: int
     size: int
 
-    def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is complete."""
+    def allreduce_(self, array: Any, name: str, priority: int = 0, quantized: bool = False) -> None:
+        """Sum a dense array over all workers in place; returns before the sum is complete.
+
+        `quantized` values of float32 travel between hosts as int8.
+        """
 
     @property
     def sums_together(self) -> bool:
         """True if several arrays on CPUs can be summed together, by the next two methods."""
 
-    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = ()) -> Any:
+    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False
+                         ) -> Any:
         """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`.
 
         `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
+        `quantized` values of float32 travel between hosts as int8.
         """
 
     @property
@@ -45,6 +50,9 @@ class Sums(Protocol):
     def gather_ranges(self, buffer: Any, name: str, priority: int) -> None:
         """Give all workers each worker's range of ``buffer.input``, in ``buffer.output``; returns before they arrive.
         """
+
+    def carried_error(self, name: str) -> Optional[float]:
+        """Return the error that error feedback carries over from the last sum of this name, relative to its values."""
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array by worker 0's in place; returns before it arrives."""
@@ -67,6 +75,8 @@ class Rows(Protocol):
     """
 
     dtype: np.dtype
+    #: Elements of a row.
+    width: int
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Sum rows over all workers, and update with the sums or replace rows by them; returns before that is done."""

@@ -125,13 +125,15 @@ class ParameterServers:
         size, = struct.unpack_from('<I', data)
         return size, data[4:4 + size]
 
-    def open_table(self, table: Any, halves: bool) -> None:
+    def open_table(self, table: Any) -> None:
         """Create a table's rows, as zeros, on the lane (collective)."""
         assert isinstance(self.link, Lane)
         number, partitioning = next(self._lane_numbers), table.partitioning
-        shape = (partitioning.rows, partitioning.width, table.dtype.name, halves, list(partitioning.servers))
+        shape = (partitioning.rows, partitioning.width, table.dtype.name, int(table.row_format),
+                 list(partitioning.servers))
         self.command('shards', table=table.name, keys=partitioning.keys, number=number, rows=partitioning.rows,
-                     width=partitioning.width, dtype=table.dtype.name, halves=halves, owners=partitioning.servers)
+                     width=partitioning.width, dtype=table.dtype.name, row_format=int(table.row_format),
+                     owners=partitioning.servers)
         self.barrier()
         self.link.open(table, number, shape)
 
@@ -139,7 +141,7 @@ class ParameterServers:
         """Create a dynamic table, without rows, on the lane (collective)."""
         assert isinstance(self.link, Lane)
         number = next(self._lane_numbers)
-        shape = DynamicShape(table.width, table.dtype.name, table.halves, table.batch_rows, table.owners)
+        shape = DynamicShape(table.width, table.dtype.name, int(table.row_format), table.batch_rows, table.owners)
         self.command('dynamic_table', table=table.name, keys=table.server_keys, number=number, shape=shape,
                      first_values=table.first_values, options=table.options)
         self.barrier()

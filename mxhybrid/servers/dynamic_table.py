@@ -13,6 +13,7 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
+from ..lane.row_format import RowFormat, row_format
 from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
 from ..lane.worker import Lane
 from .cluster import ParameterServers
@@ -29,21 +30,23 @@ _WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'load': 'load 
 class DynamicTable(OptimizedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
-    def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int, halves: bool,
-                 batch_rows: int, first_values: FirstValues, options: StoreOptions):
+    def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
+                 row_format: RowFormat, batch_rows: int, first_values: FirstValues, options: StoreOptions):
         super().__init__(name, width, dtype)
         self.servers = servers
         #: The number of the table in its job, equal on all workers.
         self.index = next(servers.table_numbers)
         self.batch_rows, self.first_values, self.options = batch_rows, first_values, options
-        #: Whether rows travel as float16.
-        self.halves = halves
+        #: The form of rows between hosts.
+        self.row_format = row_format
         #: The server of each partition.
         self.owners = tuple((self.index + part) % servers.num_servers for part in range(partitions))
         #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
         self.server_keys: Sequence[int] = tuple(-1 - (self.index << 20) - part for part in range(partitions))
         self.family = [self]
         self.mode = CAPTURE
+        #: Whether pushed rows are weights or optimizer state, which travel unrounded.
+        self._overwrites = False
         self._prefetcher = RowPrefetcher(self._request, width, self.dtype)
         self._alarm = OverflowAlarm(name)
 
@@ -55,7 +58,7 @@ class DynamicTable(OptimizedTable):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row on the wire."""
-        return self.width * (2 if self.halves else self.dtype.itemsize)
+        return self.row_format.row_bytes(self.width, self.dtype)
 
     @property
     def _lane(self) -> Lane:
@@ -102,7 +105,7 @@ class DynamicTable(OptimizedTable):
         self._prefetcher.before_push()
         # After a push the host drops the rows that it caches.
         self.servers.link.settle_deliveries(self)
-        self.servers.link.push(self, keys, rows, priority)
+        self.servers.link.push(self, keys, rows, priority, self._overwrites)
         self._prefetcher.after_push()
         self._warn()
 
@@ -184,7 +187,7 @@ class DynamicTable(OptimizedTable):
         self.push(np.empty(0, np.int64), np.empty((0, self.width), self.dtype))
 
     def _warn(self) -> None:
-        for values in self.servers.link.overflows(self) if self.halves else ():
+        for values in self.servers.link.overflows(self) if self.row_format is RowFormat.FLOAT16 else ():
             self._alarm.sound(values)
 
     # -- optimizer -------------------------------------------------------------------------------------------------
@@ -222,7 +225,9 @@ class DynamicTable(OptimizedTable):
         """
         former_mode = self.mode
         self.set_mode(overwrite_mode(slot))
+        self._overwrites = True
         yield
+        self._overwrites = False
         self.set_mode(former_mode)
 
     def statistics(self) -> Dict[str, int]:
@@ -288,7 +293,7 @@ class DynamicTable(OptimizedTable):
 
 
 def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
-                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, halves: bool = False,
+                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, wire: Any = 'float32',
                          batch_rows: int = 1 << 20) -> DynamicTable:
     """Create a dynamic table without rows (collective).
 
@@ -299,14 +304,14 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
     first_values : values of the rows before their first update, equal on all workers
     partitions : number of partitions, which are placed on the servers in turn
     options : admission, expiry and storage of rows
-    halves : whether float32 rows travel as float16
+    wire : type in which float32 rows travel: float32, float16 or int8
     batch_rows : most distinct rows of a worker in a push or pull
 
     InputError on all workers, with nothing sent, for settings that cannot be.
     """
     dtype = np.dtype(dtype)
     check_dynamic_table(servers, name, width, dtype, partitions, options, batch_rows)
-    table = DynamicTable(servers, name, width, dtype, partitions, halves and dtype == np.float32, batch_rows,
+    table = DynamicTable(servers, name, width, dtype, partitions, row_format(dtype, np.dtype(wire), width), batch_rows,
                          first_values, options)
     servers.open_dynamic_table(table)
     servers.tables[name] = table, None
@@ -322,7 +327,8 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
                          % (name, variable('wire')))
     if dtype.name not in DTYPES:
         raise InputError("%s: a dynamic table of type %s: give float32 or float64, for which optimizers have kernels. "
-                         "Rows may travel as float16 nevertheless, see %s" % (name, dtype, variable('wire_dtype')))
+                         "Rows may travel as float16 or int8 nevertheless, see %s"
+                         % (name, dtype, variable('wire_dtype')))
     for what, value, least, most in (
             ('width', width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
             ('batch_rows', batch_rows, 1, 1 << 28), ('admit', options.admit, 1, (1 << 32) - 1),

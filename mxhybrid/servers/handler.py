@@ -168,11 +168,11 @@ class Handler(Optimizer):
         assert self._agent is not None
         self._agent.connect(Membership.from_json(agents, memory_domains), timeout)
 
-    def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str, halves: bool,
-                  owners: List[int]) -> None:
+    def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str,
+                  row_format: int, owners: List[int]) -> None:
         """Register a table on the lane, and the partitions of it that this server owns."""
         assert self._agent is not None
-        self._agent.add_table(number, (rows, width, dtype, halves, owners))
+        self._agent.add_table(number, (rows, width, dtype, row_format, owners))
         for part, (key, owner) in enumerate(zip(keys, owners)):
             count = rows_in_partition(rows, len(keys), part)
             if owner == self._agent.number:

@@ -5,6 +5,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..lane.row_format import RowFormat
 from ..native.arrays import allocate_rows, trim_heap
 from .cluster import ParameterServers
 from .half_precision_keys import PullOrdering, WireFormat, half_pairs, packed_width
@@ -17,18 +18,20 @@ Values = Callable[[np.ndarray], np.ndarray]
 
 
 def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any, partitions: int, mode: str,
-                 values: Optional[Values] = None, even: bool = False, halves: bool = False,
-                 exact: bool = True) -> Table:
+                 values: Optional[Values] = None, even: bool = False,
+                 row_format: RowFormat = RowFormat.EXACT, exact: bool = True) -> Table:
     """Create a table of about that number of `partitions` (collective); `mode` is the meaning of pushes to it.
 
     Its rows are the `values` of the worker that initialises, or zeros.  With `even` its partitions are placed on the
-    servers in turn, instead of on the servers with the fewest bytes.  With `halves` float32 rows travel as float16;
-    unless the table is `exact`, the servers then keep only float16 rows, and only the modes ASSIGN and REPLACE work.
+    servers in turn, instead of on the servers with the fewest bytes.  Rows travel in `row_format`, int8 by the lane
+    only.  With ps-lite and float16, servers keep only float16 rows unless the table is `exact`, and only the modes
+    ASSIGN and REPLACE work.
     InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
     dtype = np.dtype(dtype)
     if servers.on_lane:
-        return _create_on_lane(servers, name, shape, dtype, partitions, mode, values, even, halves)
+        return _create_on_lane(servers, name, shape, dtype, partitions, mode, values, even, row_format)
+    halves = row_format is RowFormat.FLOAT16
     rows, width = shape[0], int(np.prod(shape[1:]))
     count = partition_count(rows, width, dtype.itemsize, partitions)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, halves, exact, even), count,
@@ -65,14 +68,14 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
 
 
 def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: np.dtype, partitions: int, mode: str,
-                    values: Optional[Values], even: bool, halves: bool) -> Table:
+                    values: Optional[Values], even: bool, row_format: RowFormat) -> Table:
     rows, width = shape[0], int(np.prod(shape[1:]))
     count = partition_count(rows, width, dtype.itemsize, partitions)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
     partitioning = keys.partitioning
     table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
-    table.halves = halves
-    servers.open_table(table, halves)
+    table.row_format = row_format
+    servers.open_table(table)
     if values is not None:
         table.assign(values)
     table.open(mode)

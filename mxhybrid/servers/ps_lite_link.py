@@ -13,8 +13,9 @@ class PsLiteLink:
     def __init__(self, client: Optional[Client]):
         self._client: Any = client
 
-    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
-        """Push rows (collective); returns before the servers answer."""
+    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
+        """Push rows (collective); returns before the servers answer.  The table has keys for rows that are not rounded.
+        """
         order = table.partitioning.order(ids)
         self._client.push(table, table.partitioning.offsets(ids[order]), rows, order, priority)
 

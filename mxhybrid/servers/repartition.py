@@ -57,8 +57,8 @@ def repartition(table: Table, partitions: int) -> None:
         placement.claim(former, itemsize)
     target = table.successor(new)
     if servers.on_lane:
-        target.halves = table.halves
-        servers.open_table(target, table.halves)
+        target.row_format = table.row_format
+        servers.open_table(target)
     elif former is None:
         _create(target)
     servers.command('move', table=table.name, rows=old.rows, old=old.keys, new=new.keys, count=table.updates)

@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+from ..lane.row_format import RowFormat
 from .cluster import ParameterServers
 from .half_precision_keys import WireFormat
 from .optimized_table import OptimizedTable
@@ -35,8 +36,8 @@ class Table(OptimizedTable):
         #: The number of the table in its job, equal on all workers.
         self.index = next(servers.table_numbers)
         self.partitioning, self.wire_format, self._half_table = partitioning, wire_format, half_table
-        #: Whether rows travel as float16 on the lane, which rounds them.
-        self.halves = False
+        #: The form of rows on the lane, which rounds them.
+        self.row_format = RowFormat.EXACT
         self.family = [self]
         if half_table is not None:
             half_table.family.insert(0, self)
@@ -53,7 +54,7 @@ class Table(OptimizedTable):
         return self.servers.link.request(self, ids, priority)
 
     def _warn(self) -> None:
-        for values in self.servers.link.overflows(self) if self.halves else ():
+        for values in self.servers.link.overflows(self) if self.row_format is RowFormat.FLOAT16 else ():
             self.wire_format.warn(values)
 
     @property
@@ -117,24 +118,27 @@ class Table(OptimizedTable):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row on the wire."""
-        if self.halves:
-            return self.partitioning.width * 2
+        if self.row_format is not RowFormat.EXACT:
+            return self.row_format.row_bytes(self.partitioning.width, self.dtype)
         return (self._half_table or self).wire_format.row_bytes
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
         table = self._half_table or self
         table._prefetcher.before_push()
-        table.push_exactly(ids, rows, priority)
+        table._push(ids, rows, priority)
         table._prefetcher.after_push()
         self._warn()
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows like :meth:`push`, but unrounded."""
+        self._push(ids, rows, priority, exact=True)
+
+    def _push(self, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
         # Needed if the caller has not done it: after a push the host drops the rows that it caches.
         (self._half_table or self)._prefetcher.settle()
         self.servers.link.settle_deliveries(self)
-        self.servers.link.push(self, ids, rows, priority)
+        self.servers.link.push(self, ids, rows, priority, exact)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids`, after all earlier pushes of this worker, to `result` (blocks; not collective)."""
@@ -169,7 +173,7 @@ class Table(OptimizedTable):
 
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Pull rows like :meth:`pull`, but unrounded."""
-        if self.halves:
+        if self.row_format is not RowFormat.EXACT:
             self.pull_uncached(ids, result)
         elif self._half_table is None:
             self.pull(ids, result, priority)

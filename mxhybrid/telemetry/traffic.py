@@ -24,10 +24,13 @@ class Traffic:
     rows: int = 0
     pushed: int = 0
     pulled: int = 0
+    #: Bytes that were not moved because values were rounded before they travelled.
+    saved: int = 0
 
-    def add(self, steps: int = 1, rows: int = 0, pushed: int = 0, pulled: int = 0) -> None:
+    def add(self, steps: int = 1, rows: int = 0, pushed: int = 0, pulled: int = 0, saved: int = 0) -> None:
         """Add the traffic of a call."""
         self.steps += steps
         self.rows += rows
         self.pushed += pushed
         self.pulled += pulled
+        self.saved += saved

@@ -156,9 +156,9 @@ void Agent::drop_table(uint32_t number) {
 }
 
 int Agent::open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
-                          const std::vector<uint64_t>& ends) {
+                          const std::vector<uint64_t>& ends, bool quantized) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return allreduce_.open(number, worker, dtype, count, descriptor, ends);
+  return allreduce_.open(number, worker, dtype, count, descriptor, ends, quantized);
 }
 
 void Agent::drop_allreduce(uint64_t number) {

@@ -68,7 +68,7 @@ class Agent {
 
   /// See AgentAllreduce.
   int open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
-                     const std::vector<uint64_t>& ends = {});
+                     const std::vector<uint64_t>& ends = {}, bool quantized = false);
   void drop_allreduce(uint64_t number);
   /// See ChannelRelay.
   void open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "add.h"
+#include "int8.h"
 
 namespace lane {
 namespace {
@@ -26,7 +27,11 @@ size_t max_early_bytes() {
   return pages / 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-size_t size_of_values(const Header& header) { return header.count * size_of(static_cast<Dtype>(header.flags)); }
+bool is_quantized(const Header& header) { return header.flags & kQuantized; }
+Dtype dtype_of(const Header& header) { return static_cast<Dtype>(header.flags & ~kQuantized); }
+size_t size_of_values(const Header& header) {
+  return is_quantized(header) ? int8_bytes(header.count) : header.count * size_of(dtype_of(header));
+}
 
 }  // namespace
 
@@ -41,6 +46,7 @@ struct AgentAllreduce::Operation {
   // False until a worker of this host opens the allreduce; contributions may come earlier.
   bool known = false;
   Dtype dtype = Dtype::kFloat32;
+  bool quantized = false;
   uint64_t count = 0;
   std::vector<uint64_t> first;   // by chunk: its first element; the last entry is `count`
   std::vector<uint32_t> owners;  // by chunk: the host that owns it
@@ -65,6 +71,9 @@ struct AgentAllreduce::Operation {
   std::vector<uint8_t> expected;             // by chunk: whether its result is expected from another host
   std::map<uint32_t, Buffer> early_results;  // by chunk: results of an allgather that has not begun here
 
+  Memory residuals;     // one float for each element, if values are quantized
+  Int8Squares squares;  // of the current round
+
   AllreduceInput& input(uint32_t worker) const { return *inputs[worker]->at<AllreduceInput>(0); }
   int32_t priority() const { return input(0).priority.load(std::memory_order_relaxed); }
   bool has_all_inputs() const {
@@ -75,6 +84,10 @@ struct AgentAllreduce::Operation {
   }
   size_t offset(uint32_t number) const { return kAllreduceData + first[number] * size_of(dtype); }
   uint64_t size(uint32_t number) const { return first[number + 1] - first[number]; }
+  size_t wire_bytes(uint32_t number) const {
+    return quantized ? int8_bytes(size(number)) : size(number) * size_of(dtype);
+  }
+  uint8_t flags() const { return static_cast<uint8_t>(static_cast<uint8_t>(dtype) | (quantized ? kQuantized : 0)); }
 };
 
 AgentAllreduce::AgentAllreduce(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
@@ -109,7 +122,8 @@ void AgentAllreduce::set_chunks(Operation& operation) {
   if (hosts > 1) {
     const size_t chunks_per_host = std::max<size_t>(1, (bytes + hosts * kMaxChunkBytes - 1) / (hosts * kMaxChunkBytes));
     chunk_bytes = std::max((bytes + hosts * chunks_per_host - 1) / (hosts * chunks_per_host), kMinChunkBytes);
-    chunk_bytes = (chunk_bytes + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
+    const size_t alignment = operation.quantized ? kInt8Block * sizeof(float) : Layout::kAlignment;
+    chunk_bytes = (chunk_bytes + alignment - 1) / alignment * alignment;
   }
   const uint64_t chunk = std::max<uint64_t>(1, chunk_bytes / size_of(operation.dtype));
   if (operation.ends.empty()) {
@@ -135,7 +149,10 @@ void AgentAllreduce::set_chunks(Operation& operation) {
 }
 
 int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
-                         const std::vector<uint64_t>& ends) {
+                         const std::vector<uint64_t>& ends, bool quantized) {
+  if (quantized && (dtype != Dtype::kFloat32 || !ends.empty())) {
+    throw std::runtime_error("only sums of float32 without ranges of workers travel as int8");
+  }
   auto& entry = operations_[number];
   if (!entry) entry = std::make_unique<Operation>();
   Operation& operation = *entry;
@@ -145,7 +162,12 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
         std::make_shared<Memory>(size);  // first: it may be refused, and another thread uses the operation
     operation.number = number;
     operation.dtype = dtype;
+    operation.quantized = quantized;
     operation.count = count;
+    if (quantized && hosts_.size() > 1) {
+      operation.residuals = Memory(count * sizeof(float));
+      operation.residuals.close_descriptor();  // only this process maps it
+    }
     set_ranges(operation, ends);
     operation.known = true;
     operation.shared = operation.memory->at<AllreduceOutput>(0);
@@ -156,13 +178,14 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
         if (contribution.size() == 0) continue;
         early_bytes_ -= contribution.size() + kEarlyCost;
         if (chunk >= operation.chunks || operation.owners[chunk] != host_ ||
-            contribution.size() != operation.size(chunk) * size_of(dtype)) {
+            contribution.size() != operation.wire_bytes(chunk)) {
           throw std::runtime_error("hosts sum arrays of different sizes or types under one name");
         }
       }
     }
   }
-  if (operation.dtype != dtype || operation.count != count || operation.ends != ends || operation.inputs.at(worker)) {
+  if (operation.dtype != dtype || operation.quantized != quantized || operation.count != count ||
+      operation.ends != ends || operation.inputs.at(worker)) {
     throw std::runtime_error("workers of this host sum arrays of different sizes or types under one name");
   }
   operation.inputs[worker] = std::make_shared<Memory>(descriptor, size);
@@ -218,6 +241,7 @@ void AgentAllreduce::start(Operation& operation) {
   ++operation.round;
   operation.waiting = operation.chunks;
   operation.kind = static_cast<AllreduceKind>(operation.input(0).kind.load(std::memory_order_relaxed));
+  operation.squares = {};
   if (operation.kind == AllreduceKind::kGather && !operation.ends.empty()) {
     gather(operation);
   } else {
@@ -246,8 +270,14 @@ void AgentAllreduce::sum(Operation& operation) {
       finish_chunk(operation, chunk);
     } else {
       operation.expected[chunk] = operation.kind != AllreduceKind::kScatter;
-      send(operation, chunk, Message::kContribution, copied ? result : sources[0],
-           copied ? operation.memory : operation.inputs[0], owner);
+      const char* host_sum = copied ? result : sources[0];
+      if (operation.quantized) {
+        const std::shared_ptr<Buffer> rounded = quantize(operation, chunk, host_sum);
+        send(operation, chunk, Message::kContribution, rounded->data(), rounded, owner);
+      } else {
+        send(operation, chunk, Message::kContribution, host_sum, copied ? operation.memory : operation.inputs[0],
+             owner);
+      }
     }
   }
 }
@@ -287,39 +317,65 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
   for (uint32_t position = 0; position < hosts_.size(); ++position) {
     if (hosts_[position] == host_) {
       sources.push_back(operation.inputs.size() > 1 ? result : operation.inputs[0]->at<char>(offset));
-    } else {
-      sources.push_back(owned.contributions[position].data());
+      continue;
     }
+    Buffer& contribution = owned.contributions[position];
+    if (operation.quantized) {
+      Buffer values(operation.size(chunk) * sizeof(float));
+      dequantize_blocks(contribution.data(), operation.size(chunk), values.as<float>());
+      contribution = std::move(values);
+    }
+    sources.push_back(contribution.data());
   }
   add_arrays(operation.dtype, sources, operation.size(chunk), result);
   operation.owned.erase(chunk);
-  for (uint32_t host : hosts_) {
-    if (host != host_ && operation.kind != AllreduceKind::kScatter) send(operation, chunk, Message::kResult, result, operation.memory, host);
+  if (operation.kind != AllreduceKind::kScatter) {
+    const char* values = result;
+    std::shared_ptr<const void> owner = operation.memory;
+    if (operation.quantized) {
+      const std::shared_ptr<Buffer> rounded = quantize(operation, chunk, result);
+      dequantize_blocks(rounded->data(), operation.size(chunk), reinterpret_cast<float*>(result));
+      values = rounded->data();
+      owner = rounded;
+    }
+    for (uint32_t host : hosts_) {
+      if (host != host_) send(operation, chunk, Message::kResult, values, owner, host);
+    }
   }
   --operation.waiting;
 }
 
+std::shared_ptr<Buffer> AgentAllreduce::quantize(Operation& operation, uint32_t chunk, const char* values) {
+  auto rounded = std::make_shared<Buffer>(operation.wire_bytes(chunk));
+  quantize_blocks(reinterpret_cast<const float*>(values), operation.residuals.at<float>(0) + operation.first[chunk],
+                  operation.size(chunk), rounded->data(), operation.squares);
+  return rounded;
+}
+
 void AgentAllreduce::finish(Operation& operation) {
   operation.under_way = false;
+  operation.shared->value_squares.store(operation.squares.values, std::memory_order_relaxed);
+  operation.shared->residual_squares.store(operation.squares.residuals, std::memory_order_relaxed);
   operation.shared->rounds.store(operation.round, std::memory_order_release);
   has_results_ = true;
 }
 
 void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, const char* data,
-                          std::shared_ptr<Memory> owner, uint32_t host) {
+                          std::shared_ptr<const void> owner, uint32_t host) {
   auto message = std::make_unique<OutgoingMessage>();
   message->header.kind = kind;
-  message->header.flags = static_cast<uint8_t>(operation.dtype);
+  message->header.flags = operation.flags();
   message->header.part = chunk;
   message->header.count = static_cast<uint32_t>(operation.size(chunk));
   message->header.number = operation.number;
-  message->segments[0] = {const_cast<char*>(data), operation.size(chunk) * size_of(operation.dtype)};
+  message->segments[0] = {const_cast<char*>(data), operation.wire_bytes(chunk)};
   // A reduce-scatter ends, and workers write their inputs anew, when all contributions are sent.
   Operation* const scatter = operation.kind == AllreduceKind::kScatter ? &operation : nullptr;
-  if (kind == Message::kResult) ++*operation.unsent;
-  message->sent = [this, kind, scatter, owner,
+  const bool reads_output = kind == Message::kResult && !operation.quantized;
+  if (reads_output) ++*operation.unsent;
+  message->sent = [this, reads_output, scatter, owner,
                    unsent = operation.unsent] {  // keeps the memory until the message is sent
-    if (kind == Message::kResult && --*unsent == 0) {
+    if (reads_output && --*unsent == 0) {
       retry_ = true;
     } else if (scatter != nullptr && --scatter->waiting == 0) {
       finish(*scatter);
@@ -335,14 +391,16 @@ AgentAllreduce::Operation& AgentAllreduce::checked_operation(const Header& heade
       membership_.allreduce_agent(host_, header.number) != agent_) {
     throw std::runtime_error("a message about an allreduce that another server handles");
   }
-  if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("an allreduce of an unknown type");
+  if (dtype_of(header) > Dtype::kInt64 || (is_quantized(header) && dtype_of(header) != Dtype::kFloat32)) {
+    throw std::runtime_error("an allreduce of an unknown type");
+  }
   if (header.count == 0) throw std::runtime_error("an empty chunk of an allreduce");
   auto& entry = operations_[header.number];
   if (!entry) entry = std::make_unique<Operation>();
   Operation& operation = *entry;
   const bool is_contribution = header.kind == Message::kContribution;
   if (operation.known) {
-    if (header.part >= operation.chunks || static_cast<Dtype>(header.flags) != operation.dtype ||
+    if (header.part >= operation.chunks || header.flags != operation.flags() ||
         header.count != operation.size(header.part) ||
         operation.owners[header.part] != (is_contribution ? host_ : host) ||
         (!is_contribution && !operation.expected[header.part] &&
@@ -363,7 +421,7 @@ void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments
   Operation& operation = checked_operation(header, from);
   const size_t size = size_of_values(header);
   Buffer& arriving = arriving_[from];
-  if (header.kind == Message::kResult && operation.expected[header.part]) {
+  if (header.kind == Message::kResult && operation.expected[header.part] && !operation.quantized) {
     arriving = Buffer();
     segments[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
     return;
@@ -381,7 +439,10 @@ void AgentAllreduce::end(const Header& header, uint32_t from) {
       operation.early_results[header.part] = std::move(early);
       return;
     }
-    if (early.size() > 0) {  // the allgather has begun while the result arrived
+    if (operation.quantized) {
+      dequantize_blocks(early.data(), operation.size(header.part),
+                        operation.memory->at<float>(operation.offset(header.part)));
+    } else if (early.size() > 0) {  // the allgather has begun while the result arrived
       std::memcpy(operation.memory->at<char>(operation.offset(header.part)), early.data(), early.size());
     }
     operation.expected[header.part] = 0;

@@ -6,6 +6,12 @@
 // all hosts (kResult).  So an array crosses the link of each of H hosts 2(H-1)/H times in each direction, as with a
 // ring allreduce, but in two hops.  Hosts need not agree on an order of allreduces: each one begins and ends by itself.
 //
+// Values of float32 may travel as int8, in blocks with a scale (int8.h), with error feedback: what rounding leaves over
+// is added to the values of the next round.  The values that are rounded are the host's sum of a chunk that another host
+// owns, and the result of a chunk that this host owns.  So there is one residual for each element, which the agent keeps,
+// and the owner uses the rounded result, too, so that all workers get the same bits.  An allreduce within one host is
+// exact.
+//
 // If each worker owns a range of the array, the two hops may be rounds of their own: a reduce-scatter, in which hosts
 // exchange contributions, and an allgather, in which they exchange results.  Between them workers replace their ranges.
 #pragma once
@@ -32,8 +38,9 @@ class AgentAllreduce {
   /// Map the input of a worker of this host, by its local number: memory that begins with an AllreduceInput.  Returns
   /// the descriptor of the output, memory that begins with an AllreduceOutput, which the caller closes.  `ends` has the
   /// end of the range of each worker, in the order of hosts and local numbers; it is empty if workers own no ranges.
+  /// `quantized` values, of float32, travel as int8.
   int open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor,
-           const std::vector<uint64_t>& ends);
+           const std::vector<uint64_t>& ends, bool quantized);
   /// Drop an allreduce for one worker of this host; it is not under way.
   void drop(uint64_t number);
 
@@ -57,8 +64,9 @@ class AgentAllreduce {
   void gather(Operation& operation);
   void finish_chunk(Operation& operation, uint32_t chunk);
   void finish(Operation& operation);
-  void send(Operation& operation, uint32_t chunk, Message kind, const char* data, std::shared_ptr<Memory> owner,
+  void send(Operation& operation, uint32_t chunk, Message kind, const char* data, std::shared_ptr<const void> owner,
             uint32_t host);
+  std::shared_ptr<Buffer> quantize(Operation& operation, uint32_t chunk, const char* values);
   Operation& checked_operation(const Header& header, uint32_t from);
 
   const uint32_t agent_, host_;

@@ -1,7 +1,6 @@
 // Messages from other agents.  Every message is checked before it is used.
 #include <stdexcept>
 
-#include "half.h"
 #include "agent_tables.h"
 
 namespace lane {
@@ -35,7 +34,7 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       }
       push.count = header.count;
       push.ids = Buffer(header.count * shape.id_bytes());
-      push.rows = Buffer(header.count * shape.wire_row_bytes(false));
+      push.rows = Buffer(header.count * shape.wire_row_bytes(header.flags & kExactRows));
       segments[0] = {push.ids.data(), push.ids.size()};
       segments[1] = {push.rows.data(), push.rows.size()};
       return;
@@ -61,9 +60,9 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       }
       OutgoingPull& pull = entry->second;
       const size_t size = pull.count * shape.wire_row_bytes(pull.flags & kUncached);
-      if (shape.wire_row_bytes(pull.flags & kUncached) != shape.row_bytes()) {
-        pull.halves = Buffer(size);
-        segments[0] = {pull.halves.data(), size};
+      if (shape.rounds(pull.flags & kUncached)) {
+        pull.rounded = Buffer(size);
+        segments[0] = {pull.rounded.data(), size};
       } else {
         segments[0] = {pull.to, size};
       }
@@ -93,9 +92,9 @@ void Agent::Peer::end(const Header& header) {
       if (!well_formed(shape, header.part, push.ids.as<void>(), push.count)) {
         throw std::runtime_error("a push with malformed local ids");
       }
-      if (shape.halves) {
+      if (shape.rounds(header.flags & kExactRows)) {
         Buffer rows(push.count * shape.row_bytes());
-        widen(push.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(push.count) * shape.width);
+        decode_rows(shape, push.rows.data(), push.count, rows.data());
         push.rows = std::move(rows);
       }
       agent.queue_push(table, header.part, agent.membership_.agent_hosts[number], std::move(push));
@@ -110,10 +109,7 @@ void Agent::Peer::end(const Header& header) {
     default: {
       auto entry = table.outgoing_pulls.find(header.number);
       OutgoingPull& pull = entry->second;
-      if (pull.halves.size()) {
-        widen(pull.halves.as<uint16_t>(), reinterpret_cast<float*>(pull.to),
-              static_cast<size_t>(pull.count) * shape.width);
-      }
+      if (pull.rounded.size()) decode_rows(shape, pull.rounded.data(), pull.count, pull.to);
       agent.note_version(table, header.number, pull);
       table.outgoing_pulls.erase(entry);
     }

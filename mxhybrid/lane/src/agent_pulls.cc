@@ -3,7 +3,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "half.h"
 #include "agent_tables.h"
 
 namespace lane {
@@ -307,26 +306,31 @@ void Agent::read_rows(const Table& table, const IncomingPull& pull, char* rows) 
   const TableShape& shape = table.shape;
   const Part& part = table.parts[pull.part];
   const size_t row_bytes = shape.row_bytes(), wire_bytes = shape.wire_row_bytes(pull.flags & kUncached);
+  const bool is_rounded = shape.rounds(pull.flags & kUncached);
+  const RoundingContext rounding{table.number, kAnswers, pull.version};
   if (shape.dynamic) {
     const int64_t* keys = pull.ids.as<int64_t>();
-    if (wire_bytes == row_bytes) {
+    if (!is_rounded) {
       part.store->read(keys, pull.count, rows);
       return;
     }
     Buffer full(pull.count * row_bytes);
     part.store->read(keys, pull.count, full.data());
-    narrow(full.as<float>(), reinterpret_cast<uint16_t*>(rows), static_cast<size_t>(pull.count) * shape.width);
+    for (uint32_t k = 0; k < pull.count; ++k) {
+      encode_answer(shape, rounding, row_number(shape, pull.part, keys[k]), full.data() + k * row_bytes,
+                    rows + k * wire_bytes);
+    }
     return;
   }
   const int32_t* local_ids = pull.ids.as<int32_t>();
-  if (wire_bytes == row_bytes) {
+  if (!is_rounded) {
     gather(part.shard, local_ids, pull.count, row_bytes, rows);
     return;
   }
   for (uint32_t k = 0; k < pull.count; ++k) {
     if (k + kPrefetchedRows < pull.count) __builtin_prefetch(part.shard + local_ids[k + kPrefetchedRows] * row_bytes);
-    narrow(reinterpret_cast<const float*>(part.shard + local_ids[k] * row_bytes),
-           reinterpret_cast<uint16_t*>(rows + k * wire_bytes), shape.width);
+    encode_answer(shape, rounding, row_number(shape, pull.part, local_ids[k]), part.shard + local_ids[k] * row_bytes,
+                  rows + k * wire_bytes);
   }
 }
 
@@ -334,11 +338,13 @@ void Agent::answer_own_pull(Table& table, const IncomingPull& pull) {
   auto outgoing = table.outgoing_pulls.find(pull.number);
   char* const to = outgoing->second.to;
   const TableShape& shape = table.shape;
-  table.parts[pull.part].store->read(pull.ids.as<int64_t>(), pull.count, to);
-  if (shape.halves && !(pull.flags & kUncached)) {
-    // Other hosts get rounded rows, and all workers have to see the same values.
-    float* values = reinterpret_cast<float*>(to);
-    round_to_half(values, values, static_cast<size_t>(pull.count) * shape.width);
+  const int64_t* keys = pull.ids.as<int64_t>();
+  table.parts[pull.part].store->read(keys, pull.count, to);
+  // Other hosts get rounded rows, and all workers have to see the same values.
+  const RoundingContext rounding{table.number, kAnswers, pull.version};
+  for (uint32_t k = 0; shape.rounds(pull.flags & kUncached) && k < pull.count; ++k) {
+    char* row = to + k * shape.row_bytes();
+    round_answer(shape, rounding, row_number(shape, pull.part, keys[k]), row, row);
   }
   table.outgoing_pulls.erase(outgoing);
 }

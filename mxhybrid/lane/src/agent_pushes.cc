@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "half.h"
 #include "agent_tables.h"
 
 namespace lane {
@@ -68,12 +67,15 @@ void Agent::forward_push(Table& table, uint32_t part) {
   }
   uint32_t count = max_rows;
   bool reads_workers = false;
-  if (lists.size() == 1 && !shape.halves) {  // sent from the worker's memory
+  const uint32_t flags = table.push_flags();
+  const bool is_exact = flags & kExactRows, is_rounded = shape.rounds(is_exact);
+  if (lists.size() == 1 && !is_rounded) {  // sent from the worker's memory
     message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].ids));
     message->segments[1].data = const_cast<char*>(lists[0].rows);
     reads_workers = true;
   } else {
-    const size_t row_bytes = shape.wire_row_bytes(false);
+    const size_t row_bytes = shape.wire_row_bytes(is_exact);
+    const RoundingContext rounding{table.number, host_, table.rounds};
     message->buffers[0] = Buffer(max_rows * sizeof(Id));
     message->buffers[1] = Buffer(max_rows * row_bytes);
     Id* ids = message->buffers[0].as<Id>();
@@ -81,8 +83,8 @@ void Agent::forward_push(Table& table, uint32_t part) {
     count = 0;
     table.merger.each(lists, [&](Id id, const char* row) {
       ids[count] = id;
-      if (shape.halves) {
-        narrow(reinterpret_cast<const float*>(row), reinterpret_cast<uint16_t*>(rows + count * row_bytes), shape.width);
+      if (is_rounded) {
+        encode_push(shape, rounding, row_number(shape, part, id), row, rows + count * row_bytes);
       } else {
         std::memcpy(rows + count * row_bytes, row, row_bytes);
       }
@@ -92,8 +94,9 @@ void Agent::forward_push(Table& table, uint32_t part) {
     message->segments[1].data = rows;
   }
   message->segments[0].size = count * sizeof(Id);
-  message->segments[1].size = count * shape.wire_row_bytes(false);
+  message->segments[1].size = count * shape.wire_row_bytes(is_exact);
   message->header.kind = Message::kPush;
+  message->header.flags = static_cast<uint8_t>(flags);
   message->header.table = table.number;
   message->header.part = part;
   message->header.count = count;

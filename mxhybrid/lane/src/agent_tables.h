@@ -79,7 +79,7 @@ struct Agent::OutgoingPull {
   uint32_t peer, part, version, count;
   uint8_t flags;
   char* to;
-  Buffer halves;  // rows that arrive as float16
+  Buffer rounded;  // rows that arrive rounded
 };
 
 /// A pull of another agent or, in a dynamic table, of this agent from its own partition, for workers of its host.
@@ -156,6 +156,12 @@ struct Agent::Table {
     }
   }
   uint32_t* bounds_of(uint32_t worker) const { return views[worker].memory.at<uint32_t>(worker_layout.push_bounds); }
+  /// Return the PushFlags of the current round.
+  uint32_t push_flags() const {
+    uint32_t flags = 0;
+    for (const WorkerView& view : views) flags |= view.shared->push_flags;
+    return flags;
+  }
   /// Return the rows that a worker pushed to a partition in the current round.
   template <typename Id>
   RowListOf<Id> pushed(uint32_t worker, uint32_t part) const {

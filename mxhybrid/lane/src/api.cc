@@ -45,20 +45,20 @@ Membership membership_of(uint32_t agents, const uint32_t* hosts, uint32_t count,
   return membership;
 }
 
-TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, uint32_t parts,
+TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format, uint32_t parts,
                     const uint32_t* owners) {
   TableShape shape;
   shape.rows = rows;
   shape.width = width;
   shape.dtype = static_cast<lane::Dtype>(dtype);
-  shape.halves = halves != 0;
+  shape.format = static_cast<lane::RowFormat>(format);
   shape.owners.assign(owners, owners + parts);
   return shape;
 }
 
-TableShape dynamic_shape_of(uint32_t width, uint32_t dtype, int halves, uint32_t batch_rows, uint32_t parts,
+TableShape dynamic_shape_of(uint32_t width, uint32_t dtype, uint32_t format, uint32_t batch_rows, uint32_t parts,
                             const uint32_t* owners) {
-  TableShape shape = shape_of(0, width, dtype, halves, parts, owners);
+  TableShape shape = shape_of(0, width, dtype, format, parts, owners);
   shape.dynamic = true;
   shape.batch_rows = batch_rows;
   return shape;
@@ -99,7 +99,7 @@ Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* 
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 19; }
+int lane_version() { return 20; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 
@@ -138,21 +138,21 @@ int lane_agent_connect(void* agent, uint32_t peer, int socket) {
 int lane_agent_add_worker(void* agent, uint32_t worker, int descriptor) {
   return guarded([&] { static_cast<Agent*>(agent)->add_worker(worker, descriptor); return 0; }, -1);
 }
-int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
+int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format,
                         uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
-    static_cast<Agent*>(agent)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+    static_cast<Agent*>(agent)->add_table(number, shape_of(rows, width, dtype, format, parts, owners));
     return 0;
   }, -1);
 }
 /// Add a dynamic table; `stores` has the options of the row stores, the same for all partitions except that partition p
 /// has the subdirectory `p` of the directory.
-int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name, uint32_t width, uint32_t dtype, int halves,
+int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name, uint32_t width, uint32_t dtype, uint32_t format,
                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t first_values,
                                  double value, uint64_t seed, uint32_t admit, uint64_t capacity, uint64_t expire_after,
                                  int evict_rarest, const char* directory, uint64_t resident_bytes) {
   return guarded([&] {
-    const TableShape shape = dynamic_shape_of(width, dtype, halves, batch_rows, parts, owners);
+    const TableShape shape = dynamic_shape_of(width, dtype, format, batch_rows, parts, owners);
     static_cast<Agent*>(agent)->add_dynamic_table(number, shape, name, [&](uint32_t part) {
       lane::RowStoreOptions options;
       options.dtype = shape.dtype;
@@ -204,6 +204,15 @@ int lane_agent_open_ranges(void* agent, uint64_t number, uint32_t worker, uint32
       [&] {
         return static_cast<Agent*>(agent)->open_allreduce(number, worker, static_cast<lane::Dtype>(dtype), count,
                                                           descriptor, std::vector<uint64_t>(ends, ends + workers));
+      },
+      -1);
+}
+/// Do the same for an allreduce of float32 whose values travel between hosts as int8, see int8.h.
+int lane_agent_open_quantized(void* agent, uint64_t number, uint32_t worker, uint64_t count, int descriptor) {
+  return guarded(
+      [&] {
+        return static_cast<Agent*>(agent)->open_allreduce(number, worker, lane::Dtype::kFloat32, count, descriptor, {},
+                                                          true);
       },
       -1);
 }
@@ -269,18 +278,18 @@ int lane_worker_add_agent(void* worker, uint32_t agent, int doorbell, int descri
   return guarded([&] { static_cast<Worker*>(worker)->add_agent(agent, doorbell, descriptor); return 0; }, -1);
 }
 /// Return the descriptor of the table's memory, which is open until all agents of the host are attached.
-int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
+int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format,
                           uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
-    return static_cast<Worker*>(worker)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+    return static_cast<Worker*>(worker)->add_table(number, shape_of(rows, width, dtype, format, parts, owners));
   }, -1);
 }
 /// Do the same for a dynamic table.
-int lane_worker_add_dynamic_table(void* worker, uint32_t number, uint32_t width, uint32_t dtype, int halves,
+int lane_worker_add_dynamic_table(void* worker, uint32_t number, uint32_t width, uint32_t dtype, uint32_t format,
                                   uint32_t batch_rows, uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->add_table(
-        number, dynamic_shape_of(width, dtype, halves, batch_rows, parts, owners));
+        number, dynamic_shape_of(width, dtype, format, batch_rows, parts, owners));
   }, -1);
 }
 int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descriptor) {
@@ -291,9 +300,11 @@ int lane_worker_drop_table(void* worker, uint32_t number) {
 }
 /// Return 0 when done, 1 when the time is over.
 int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t count, const void* rows,
-                     int milliseconds) {
+                     int milliseconds, uint32_t flags) {
   return guarded([&] {
-    return static_cast<Worker*>(worker)->push(number, ids, count, static_cast<const char*>(rows), milliseconds) ? 0 : 1;
+    return static_cast<Worker*>(worker)->push(number, ids, count, static_cast<const char*>(rows), milliseconds, flags)
+               ? 0
+               : 1;
   }, -1);
 }
 /// Return the handle of a row request, at least 0, or -2 while all requests are in use.
@@ -413,6 +424,10 @@ void* lane_allreduce_input(void* buffer) { return static_cast<WorkerAllreduce::B
 void* lane_allreduce_output(void* buffer) { return static_cast<WorkerAllreduce::Buffer*>(buffer)->output(); }
 void lane_allreduce_set_priority(void* buffer, int32_t priority) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->set_priority(priority);
+}
+/// Write the sums of squares of the values that this host quantized in the last round, and of the residuals left over.
+void lane_allreduce_squares(void* buffer, double* squares) {
+  static_cast<WorkerAllreduce::Buffer*>(buffer)->read_squares(squares);
 }
 /// EngineAsyncFunc of MXNet's include/mxnet/c_api.h.
 void lane_allreduce_start(void*, void* on_complete, void* buffer) {

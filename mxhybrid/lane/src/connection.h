@@ -60,10 +60,10 @@ inline Priority priority_of(Message kind) {
 
 /// The head of a message.  Its fields by kind:
 ///
-///   kPush                   table, part, count (rows)
+///   kPush                   flags (PushFlags), table, part, count (rows)
 ///   kPull, kRows            flags (PullFlags), table, part, count (rows), number (of the pull); kPull: version (the
 ///                           number of pushes that the rows must include)
-///   kContribution, kResult  flags (Dtype), part (chunk), count (elements), number (of the allreduce)
+///   kContribution, kResult  flags (Dtype, and kQuantized), part (chunk), count (elements), number (of the allreduce)
 ///   kRingData, kRingCredit  table (rank of the writer), part (rank of the reader), ring, count (bytes); kRingData:
 ///                           flags (binary logarithm of the capacity), number (tag)
 struct Header {
@@ -75,6 +75,9 @@ struct Header {
   uint64_t number = 0;
 };
 static_assert(sizeof(Header) == 32, "headers have no gaps");
+
+/// A flag of kContribution and kResult: elements of float32 travel as int8, see int8.h.
+constexpr uint8_t kQuantized = 0x80;
 
 /// A contiguous part of a message.
 struct Segment {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "half.h"
 #include "keys.h"
 
 namespace lane {
@@ -116,6 +117,51 @@ bool well_formed(const TableShape& shape, uint32_t part, const int64_t* keys, ui
     if ((i > 0 && keys[i] <= keys[i - 1]) || partition_of(keys[i], shape.partitions()) != part) return false;
   }
   return true;
+}
+
+void encode_push(const TableShape& shape, const RoundingContext& context, uint64_t row, const char* from, char* to) {
+  const float* values = reinterpret_cast<const float*>(from);
+  if (shape.format == RowFormat::kFloat16) {
+    narrow(values, reinterpret_cast<uint16_t*>(to), shape.width);
+  } else {
+    quantize_row(values, shape.width, {row, context.pushes, context.table, context.source}, to);
+  }
+}
+
+void encode_answer(const TableShape& shape, const RoundingContext& context, uint64_t row, const char* from, char* to) {
+  if (shape.format == RowFormat::kInt8) {
+    quantize_row(reinterpret_cast<const float*>(from), shape.width, to);
+  } else {
+    encode_push(shape, context, row, from, to);
+  }
+}
+
+void decode_rows(const TableShape& shape, const char* from, uint32_t count, char* to) {
+  float* values = reinterpret_cast<float*>(to);
+  if (shape.format == RowFormat::kFloat16) {
+    widen(reinterpret_cast<const uint16_t*>(from), values, static_cast<size_t>(count) * shape.width);
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    dequantize_row(from + i * int8_row_bytes(shape.width), shape.width, values + static_cast<size_t>(i) * shape.width);
+  }
+}
+
+void round_answer(const TableShape& shape, const RoundingContext& context, uint64_t row, const char* from, char* to) {
+  if (shape.format == RowFormat::kFloat16) {
+    round_to_half(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), shape.width);
+    return;
+  }
+  constexpr size_t kNarrowRow = 1024;
+  char narrow_row[kNarrowRow];
+  std::vector<char> wide_row;
+  char* encoded = narrow_row;
+  if (int8_row_bytes(shape.width) > kNarrowRow) {
+    wide_row.resize(int8_row_bytes(shape.width));
+    encoded = wide_row.data();
+  }
+  encode_answer(shape, context, row, from, encoded);
+  dequantize_row(encoded, shape.width, reinterpret_cast<float*>(to));
 }
 
 void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to) {

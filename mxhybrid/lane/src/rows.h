@@ -128,6 +128,28 @@ inline bool well_formed(const TableShape& shape, uint32_t part, const void* ids,
                        : well_formed(shape, part, static_cast<const int32_t*>(ids), count);
 }
 
+/// The pushes, pulls and answers in which a row is rounded at random, see RowRounding.
+struct RoundingContext {
+  uint32_t table, source, pushes;
+};
+/// The source of answers to pulls, which are the same whichever host sends them.
+constexpr uint32_t kAnswers = UINT32_MAX;
+
+/// Return the number of a row with a local id or, in a dynamic table, a key, by which it is rounded.
+inline uint64_t row_number(const TableShape& shape, uint32_t part, int32_t local_id) {
+  return static_cast<uint64_t>(local_id) * shape.partitions() + part;
+}
+inline uint64_t row_number(const TableShape&, uint32_t, int64_t key) { return static_cast<uint64_t>(key); }
+
+/// Write a row that is pushed as it travels.
+void encode_push(const TableShape& shape, const RoundingContext& context, uint64_t row, const char* from, char* to);
+/// Write a row that is pulled as it travels.
+void encode_answer(const TableShape& shape, const RoundingContext& context, uint64_t row, const char* from, char* to);
+/// Write rows that have travelled rounded as float32.
+void decode_rows(const TableShape& shape, const char* from, uint32_t count, char* to);
+/// Round a row that is pulled on the host of its owner as if it had travelled.
+void round_answer(const TableShape& shape, const RoundingContext& context, uint64_t row, const char* from, char* to);
+
 /// Copy row `local_ids[i]` of `from` to row i of `to`.
 void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to);
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dtype.h"
+#include "int8.h"
 #include "memory.h"
 
 namespace lane {
@@ -74,6 +75,16 @@ constexpr int kMaxLocalAgents = 16;
 /// The most row requests of one worker for one table at a time.
 constexpr int kMaxRowRequests = 8;
 
+/// The form in which rows, of float32 unless they are exact, travel between hosts.
+enum class RowFormat : uint32_t {
+  kExact,
+  kFloat16,
+  /// int8 with a scale for each row, see int8.h.  Pushed rows are rounded at random, pulled rows to nearest.
+  kInt8,
+  /// The same for a table of sums of gradients: pulled rows are rounded at random, too.
+  kInt8Sums,
+};
+
 /// The shape of a table, and the owners of its partitions.
 ///
 /// With P partitions, row r is row r / P of partition r % P; r / P is its *local id*.  On every host exactly one agent
@@ -92,8 +103,7 @@ struct TableShape {
   uint32_t width = 0;
   /// A floating-point type.
   Dtype dtype = Dtype::kFloat32;
-  /// Whether the rows, of float32, travel between hosts as float16.
-  bool halves = false;
+  RowFormat format = RowFormat::kExact;
   /// The number of the agent that owns each partition.
   std::vector<uint32_t> owners;
   bool dynamic = false;
@@ -111,8 +121,13 @@ struct TableShape {
   size_t id_bytes() const { return dynamic ? sizeof(int64_t) : sizeof(int32_t); }
   uint64_t rows_of(uint32_t part) const { return (rows - part + partitions() - 1) / partitions(); }
   size_t row_bytes() const { return width * size_of(dtype); }
+  /// Return whether rows are rounded between hosts, unless they are to be `exact`.
+  bool rounds(bool exact) const { return format != RowFormat::kExact && !exact; }
   /// Bytes of a row between hosts.
-  size_t wire_row_bytes(bool uncached) const { return halves && !uncached ? width * sizeof(uint16_t) : row_bytes(); }
+  size_t wire_row_bytes(bool exact) const {
+    if (!rounds(exact)) return row_bytes();
+    return format == RowFormat::kFloat16 ? width * sizeof(uint16_t) : int8_row_bytes(width);
+  }
 };
 
 // ------------------------------------------------------------------------------------------------ an agent's memory
@@ -201,8 +216,13 @@ struct WorkerBlock {
 enum PullFlags : uint32_t {
   /// A request without rows, which is completed once all agents have applied the pushes up to its version.
   kFence = 1,
-  /// Rows are not rounded to float16 on the wire, and are not cached.
+  /// Rows are not rounded on the wire, and are not cached.
   kUncached = 2,
+};
+
+enum PushFlags : uint32_t {
+  /// Rows are not rounded on the wire: they are weights or optimizer state.
+  kExactRows = 1,
 };
 
 /// A request of a worker for rows.
@@ -226,6 +246,8 @@ struct WorkerTable {
   alignas(64) Counter activity;
   /// The number of pushes so far.  The rows of a push stay until all agents of the host have `consumed` them.
   alignas(64) Counter pushed;
+  /// The PushFlags of the last push, the same on all workers; written before `pushed`.
+  uint32_t push_flags;
   RowRequest requests[kMaxRowRequests];
 };
 
@@ -267,6 +289,9 @@ enum class AllreduceKind : uint32_t {
 struct AllreduceOutput {
   /// The number of results so far.
   alignas(64) Counter rounds;
+  /// For an allreduce that travels as int8: the sums of squares of the values that this host quantized in the last round,
+  /// and of the residuals that were left over; written before `rounds`.
+  std::atomic<double> value_squares, residual_squares;
   /// The workers of the host that have given their inputs.  The worker that completes a round notifies the agent.
   alignas(64) Arrivals arrived;
 };

@@ -39,9 +39,10 @@ struct Worker::AgentView {
 };
 
 struct Worker::Table {
-  Table(const TableShape& shape)
-      : shape(shape), layout(shape), memory(layout.size), shared(memory.at<WorkerTable>(0)) {}
+  Table(uint32_t number, const TableShape& shape)
+      : number(number), shape(shape), layout(shape), memory(layout.size), shared(memory.at<WorkerTable>(0)) {}
 
+  const uint32_t number;
   const TableShape shape;
   const WorkerTableLayout layout;
   Memory memory;
@@ -113,7 +114,7 @@ uint32_t Worker::position(uint32_t agent) const {
 }
 
 int Worker::add_table(uint32_t number, const TableShape& shape) {
-  auto table = std::make_shared<Table>(shape);
+  auto table = std::make_shared<Table>(number, shape);
   table->views.resize(agents_.size());
   table->shards.resize(shape.partitions());
   std::set<uint32_t> push_agents, pull_agents;
@@ -202,12 +203,13 @@ bool Worker::may_push(const Table& table, bool after_deliveries) {
                       [](const PostedRequest& request) { return request.delivered; });
 }
 
-bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds) {
+bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds,
+                  uint32_t flags) {
   const std::shared_ptr<Table> table = this->table(number);
   check_ids(table->shape, ids, count);
   if (!wait_until([&] { return may_push(*table, false); }, milliseconds)) return false;
   Doorbells doorbells(*this);
-  write_push(*table, {number, count, ids, count, nullptr, const_cast<char*>(rows)});
+  write_push(*table, {number, count, ids, count, nullptr, const_cast<char*>(rows)}, flags);
   announce_push(*table, doorbells);
   return true;
 }
@@ -227,7 +229,7 @@ uint32_t Worker::push(const TableRows* pushes, uint32_t tables, int milliseconds
       doorbells.ring();
       if (!wait_until([&] { return may_push(table, true); }, milliseconds)) return i;
     }
-    write_push(table, pushes[i]);
+    write_push(table, pushes[i], 0);
     announce_push(table, doorbells);
     unannounced_bytes += pushes[i].count * table.shape.row_bytes();
     if (unannounced_bytes < kNotifiedBytes) continue;
@@ -237,7 +239,7 @@ uint32_t Worker::push(const TableRows* pushes, uint32_t tables, int milliseconds
   return tables;
 }
 
-void Worker::write_push(Table& table, const TableRows& push) {
+void Worker::write_push(Table& table, const TableRows& push, uint32_t flags) {
   const TableShape& shape = table.shape;
   const WorkerTableLayout& layout = table.layout;
   const size_t row_bytes = shape.row_bytes();
@@ -269,9 +271,11 @@ void Worker::write_push(Table& table, const TableRows& push) {
   } else {
     for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i * row_bytes, push.rows + order[i] * row_bytes, row_bytes);
   }
-  if (shape.halves && !fits(reinterpret_cast<const float*>(to), static_cast<size_t>(count) * shape.width)) {
+  if (shape.format == RowFormat::kFloat16 && !(flags & kExactRows) &&
+      !fits(reinterpret_cast<const float*>(to), static_cast<size_t>(count) * shape.width)) {
     table.overflows |= kPushedOverflow;
   }
+  table.shared->push_flags = flags;
 }
 
 void Worker::announce_push(Table& table, Doorbells& doorbells) {
@@ -462,24 +466,28 @@ void Worker::each_row(Table& table, int handle, Write write) {
         __builtin_prefetch(from + ahead * row_bytes);
       }
       const size_t row = is_readable ? static_cast<uint32_t>(local_ids[i]) : slots[i];
-      write(request.order[i], from + row * row_bytes, is_readable);
+      const uint64_t number = is_readable ? row_number(table.shape, part, local_ids[i]) : 0;
+      write(request.order[i], from + row * row_bytes, is_readable, number);
     }
   }
 }
 
 void Worker::write(Table& table, int handle, char* out) {
   const size_t row_bytes = table.shape.row_bytes();
-  const bool rounded = table.shape.halves && !(table.requests[handle].flags & kUncached);
+  const PostedRequest& request = table.requests[handle];
+  const bool rounded = table.shape.rounds(request.flags & kUncached);
+  const bool may_overflow = rounded && table.shape.format == RowFormat::kFloat16;
+  const RoundingContext rounding{table.number, kAnswers, request.version};
   bool overflow = false;
-  each_row(table, handle, [&](uint32_t position, const char* row, bool is_readable) {
+  each_row(table, handle, [&](uint32_t position, const char* row, bool is_readable, uint64_t number) {
     char* to = out + position * row_bytes;
     if (is_readable && rounded) {
       // Other hosts get rounded rows, and all workers have to see the same values.
-      round_to_half(reinterpret_cast<const float*>(row), reinterpret_cast<float*>(to), table.shape.width);
+      round_answer(table.shape, rounding, number, row, to);
     } else {
       std::memcpy(to, row, row_bytes);
     }
-    overflow = overflow || (rounded && !finite(reinterpret_cast<const float*>(to), table.shape.width));
+    overflow = overflow || (may_overflow && !finite(reinterpret_cast<const float*>(to), table.shape.width));
   });
   if (overflow) table.overflows |= kPulledOverflow;
 }
@@ -489,9 +497,10 @@ void Worker::write(Table& table, int handle, const TableRows& rows) {
   const size_t row_bytes = table.shape.row_bytes();
   bool overflow = false;
   std::vector<const char*> row_of(rows.count);
-  each_row(table, handle, [&](uint32_t position, const char* row, bool) {
+  const bool may_overflow = table.shape.format == RowFormat::kFloat16;
+  each_row(table, handle, [&](uint32_t position, const char* row, bool, uint64_t) {
     row_of[position] = row;
-    overflow = overflow || (table.shape.halves && !finite(reinterpret_cast<const float*>(row), table.shape.width));
+    overflow = overflow || (may_overflow && !finite(reinterpret_cast<const float*>(row), table.shape.width));
   });
   for (uint64_t i = 0; i < rows.num_rows; ++i) {
     std::memcpy(rows.rows + i * row_bytes, row_of[rows.positions[i]], row_bytes);

@@ -49,8 +49,10 @@ class Worker {
   /// tables that were pushed to.  Rows with the same id are summed.  All workers push, each from one thread at a time.
   /// A push is done once the rows are copied.
   uint32_t push(const TableRows* pushes, uint32_t tables, int milliseconds);
-  /// Push rows, of shape (count, width), of sorted unique ids to one table, and wait for no delivery.
-  bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds);
+  /// Push rows, of shape (count, width), of sorted unique ids to one table, and wait for no delivery.  `flags` are
+  /// PushFlags.
+  bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds,
+            uint32_t flags = 0);
   /// Post a request for rows of sorted unique ids, which are to include all pushes so far.  Returns the handle of the
   /// request, or -1 while all requests of the table are in use.  Call `wait` next, or `deliver` if `delivered` is true.
   int post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
@@ -96,7 +98,7 @@ class Worker {
   template <typename Done>
   bool wait_until(Done done, int milliseconds);
   bool may_push(const Table& table, bool after_deliveries);
-  void write_push(Table& table, const TableRows& push);
+  void write_push(Table& table, const TableRows& push, uint32_t flags);
   void announce_push(Table& table, Doorbells& doorbells);
   int post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered, Doorbells& doorbells);
   bool is_completed(const Table& table, int handle);

@@ -50,6 +50,12 @@ class WorkerAllreduce::Buffer {
   void set_priority(int32_t priority) {
     input_.at<AllreduceInput>(0)->priority.store(priority, std::memory_order_relaxed);
   }
+  /// Write AllreduceOutput::value_squares and residual_squares.
+  void read_squares(double* squares) const {
+    const AllreduceOutput* output = output_.at<AllreduceOutput>(0);
+    squares[0] = output->value_squares.load(std::memory_order_relaxed);
+    squares[1] = output->residual_squares.load(std::memory_order_relaxed);
+  }
   /// Start a run; the input is complete.  Calls `complete` once the output is there.
   void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
 

@@ -69,8 +69,9 @@ def test_variables_carry_the_projects_prefix():
     ('storage_memory', '8G', (('*', 8 * 1000 ** 3),), {'u*': 5 * 10 ** 6}, (('u*', 5 * 10 ** 6),)),
     ('storage_memory', '1.5 MB', (('*', 1500000),), '2000000B', (('*', 2 * 10 ** 6),)),
     ('partition_file', '/a/found.json', '/a/found.json', pathlib.Path('/b/found.json'), '/b/found.json'),
-    ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
-    ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),
+    ('wire_dtype', ' float16 ', (('*', 'float16'),), np.float16, (('*', 'float16'),)),
+    ('wire_dtype', 'float16', (('*', 'float16'),), np.dtype('float32'), (('*', 'float32'),)),
+    ('wire_dtype', 'e*=int8, *=float16', (('e*', 'int8'), ('*', 'float16')), {'f*': np.int8}, (('f*', 'int8'),)),
 ])
 def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
     environ = {variable(name): text}
@@ -352,21 +353,39 @@ def test_values_that_are_not_paths_are_refused(name, value):
 def test_other_types_on_the_wire_are_refused_with_those_that_work(value):
     text = problem({'wire_dtype': value})
     assert text.startswith('wire_dtype=%r is not a type' % (value,))
-    assert "'float32' or 'float16'" in text
+    assert "'float32', 'float16' or 'int8'" in text and "'embed*=int8,*=float16'" in text
     if isinstance(value, str) and value:
         assert problem({}, {'MXHYBRID_WIRE_DTYPE': value}).startswith('MXHYBRID_WIRE_DTYPE=%r is not' % value)
 
 
 @pytest.mark.parametrize('partitions', ['auto', {'embed*': 'auto', '*': 2}])
-def test_tables_that_travel_as_float16_are_not_searched(partitions):
-    text = problem({'partitions': partitions}, {'MXHYBRID_WIRE_DTYPE': 'float16'})
-    assert "partitions='auto'" in text and "wire_dtype='float16'" in text and 'counts' in text
+@pytest.mark.parametrize('wire_dtype', ['float16', 'int8', 'embed*=int8,*=float32'])
+def test_tables_that_are_rounded_are_not_searched(partitions, wire_dtype):
+    text = problem({'partitions': partitions}, {'MXHYBRID_WIRE_DTYPE': wire_dtype})
+    assert "partitions='auto'" in text and 'wire_dtype=%r' % wire_dtype in text and 'counts' in text
     resolve({'partitions': partitions, 'wire_dtype': 'float32'}, {})
 
 
 def test_float32_travels_unchanged_by_default():
-    assert not resolve({}, {}).halves
-    assert resolve({'wire_dtype': 'float16'}, {}).halves
+    settings = resolve({}, {})
+    assert not settings.rounds and settings.wire_dtype_for('net_weight') == 'float32'
+    assert resolve({'wire_dtype': 'float16'}, {}).may_travel_as('float16')
+
+
+def test_the_type_on_the_wire_follows_the_first_pattern_that_matches():
+    settings = resolve({'wire_dtype': {'*embed*': 'int8', 'net*': np.float16}}, {})
+    assert [settings.wire_dtype_for(name) for name in ('net_embed0_weight', 'net_dense0_bias', 'other')] == [
+        'int8', 'float16', 'float32']
+    assert settings.rounds and settings.may_travel_as('int8') and settings.may_travel_as('float16')
+    assert problem({'wire_dtype': {'embed*': 'int4'}}).startswith("wire_dtype[embed*]='int4' is not a type")
+    assert problem({'wire_dtype': 'embed*=int8,float16'}).startswith(
+        "wire_dtype='embed*=int8,float16': every entry must read pattern=type")
+
+
+def test_int8_needs_the_lane():
+    text = problem({'wire_dtype': 'a*=int8', 'wire': 'ps-lite'})
+    assert text.startswith("wire_dtype='a*=int8' needs the lane, which wire='ps-lite' rules out: use float16")
+    resolve({'wire_dtype': 'float16', 'wire': 'ps-lite'}, {})
 
 
 # ------------------------------------------------------------------------------------------ messages
@@ -377,7 +396,8 @@ def test_float32_travels_unchanged_by_default():
     ('storage', 'a*=/a/b,*=Memory', "'a*=/a/b,*=memory'"), ('storage_memory', '8M', '8000000'),
     ('routes', 'emb*=servers', "'emb*=servers'"), ('partitions', '8', '8'), ('partitions', 'auto', "'auto'"),
     ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('own_rows', 'off', '0'),
-    ('own_rows', 'on', '1'), ('wire_dtype', 'float16', "'float16'")])
+    ('own_rows', 'on', '1'), ('wire_dtype', 'float16', "'float16'"),
+    ('wire_dtype', 'a*=int8, *=float16', "'a*=int8,*=float16'")])
 def test_values_are_shown_as_a_user_writes_them(name, text, written):
     value = getattr(resolve({}, {variable(name): text}), name)
     for received in (value, json.loads(json.dumps(value))):

@@ -22,6 +22,14 @@ def test_every_worker_needs_a_server_of_its_host_and_user():
             is_served(ASKED, 0, ['boot/1/7', lonely], ['boot/1/7'])
 
 
+def test_int8_needs_the_lane():
+    settings = Settings(wire_dtype=(('embed*', 'int8'), ('*', 'float16')))
+    with pytest.raises(SettingError, match=r"^MXHYBRID_WIRE_DTYPE='embed\*=int8,\*=float16' needs the lane, but a host "
+                                           'has workers, but no server .* use float16 in place of int8$'):
+        is_served(settings, 1, ['boot/1/7', 'other/1/7'], ['boot/1/7'])
+    assert not is_served(Settings(wire_dtype=(('*', 'float16'),)), 1, ['boot/1/7', 'other/1/7'], ['boot/1/7'])
+
+
 def test_unix_sockets_for_ps_lite_are_refused_between_hosts():
     check_reach(['a', 'a'], [True, True])
     check_reach(['a', 'b'], [False, False])

@@ -14,7 +14,8 @@ from mxhybrid.telemetry.traffic import Traffic
 def route(name, shape, kind, traffic, partitioning=None, wire='float32'):
     """Return what the table reads of a route."""
     return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, partitioning=partitioning,
-                                 choice=None, all_rows=kind == 'allreduce', dtype='float32', wire=wire)
+                                 choice=None, all_rows=kind == 'allreduce', dtype='float32', wire=wire,
+                                 carried_error=None)
 
 
 def job(**changes):
@@ -114,3 +115,15 @@ def test_the_numbers_that_chose_a_route_are_shown_below_the_table():
     assert len(lines) == 12
     near.choice = forced.choice = None
     assert 'busiest' not in route_table(job(), [near, forced, small])
+
+
+def test_parameters_that_are_rounded_are_shown_with_the_bytes_saved_and_the_carried_error():
+    dense = route('layer_weight', (100, 10), 'allreduce', Traffic(2, 200, 2000, 2000, saved=12000), wire='int8')
+    table = route('words', (1000, 8), 'server weights', Traffic(2, 40, 400, 800, saved=1200), wire='float16')
+    exact = route('bias', (10,), 'allreduce', Traffic(2, 20, 80, 80))
+    dense.carried_error = 0.0123
+    *_, title, head, _, first, second = route_table(job(), [dense, table, exact]).split('\n')
+    assert title.startswith('values that are rounded before they travel; carried error: the norm')
+    assert head.split() == ['rounded', 'travels', 'as', 'bytes/step', 'saved/step', 'saved', 'carried', 'error']
+    assert first.split() == ['layer_weight', 'int8', '2.0', 'kB', '6.0', 'kB', '75%', '1.2%']
+    assert second.split() == ['words', 'float16', '600', 'B', '600', 'B', '50%', '-']

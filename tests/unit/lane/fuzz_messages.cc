@@ -150,13 +150,15 @@ class Other : public MessageSink {
   size_t size_of_body(const Header& header) const {
     const TableShape& shape = shapes[header.table % shapes.size()];
     switch (header.kind) {
-      case Message::kPush: return header.count * (shape.id_bytes() + shape.wire_row_bytes(false));
+      case Message::kPush: return header.count * (shape.id_bytes() + shape.wire_row_bytes(header.flags & kExactRows));
       case Message::kPull: return header.count * shape.id_bytes();
       case Message::kRows: return header.count * shape.wire_row_bytes(header.flags & kUncached);
       case Message::kRingData: return header.count;
       case Message::kBye:
       case Message::kRingCredit: return 0;
-      default: return header.count * size_of(static_cast<Dtype>(header.flags));
+      default:
+        return header.flags & kQuantized ? int8_bytes(header.count)
+                                         : header.count * size_of(static_cast<Dtype>(header.flags));
     }
   }
 
@@ -185,10 +187,10 @@ class Hosts {
       agent_.open_channel(0, true, 0, host, host, links_.back()->out.memory().descriptor());
     }
     tables_.resize(4);
-    tables_[0].shape = shape(20, 2, false, {0, 1, 2, 0});
-    tables_[1].shape = shape(9, 3, true, {1, 0});
-    tables_[2].shape = shape(20, 700, false, {0, 1});  // 28 kB in one message
-    tables_[3].shape = shape(0, 2, false, {0, 1, 0});
+    tables_[0].shape = shape(20, 2, RowFormat::kExact, {0, 1, 2, 0});
+    tables_[1].shape = shape(9, 3, RowFormat::kFloat16, {1, 0});
+    tables_[2].shape = shape(20, 700, RowFormat::kExact, {0, 1});  // 28 kB in one message
+    tables_[3].shape = shape(0, 2, RowFormat::kInt8, {0, 1, 0});
     tables_[3].shape.dynamic = true;
     tables_[3].shape.batch_rows = kKeys;
     for (uint32_t table = 0; table < tables_.size(); ++table) {
@@ -196,12 +198,15 @@ class Hosts {
       open_table(tables_[table]);
       for (auto& other : others_) other->shapes.push_back(tables_[table].shape);
     }
-    const uint64_t counts[] = {5, 24000, 300};  // chunks: one, of this host; one of each host; one of the next host
-    for (uint64_t number = 6; number < 9; ++number) {
+    // Chunks: one, of this host; one of each host; one of the next host; and two allreduces that travel as int8, one of
+    // this host and one of the next host.
+    const uint64_t counts[] = {5, 24000, 300, 600, 300};
+    for (uint64_t number = 6; number < 11; ++number) {
       allreduces_.emplace_back();
       allreduces_.back().number = number;
       allreduces_.back().count = counts[number - 6];
-      if (number < 8) open_allreduce(allreduces_.back());
+      allreduces_.back().quantized = number > 8;
+      if (number != 8) open_allreduce(allreduces_.back());
     }
   }
 
@@ -233,6 +238,7 @@ class Hosts {
   };
   struct OpenAllreduce {
     uint64_t number = 0, count = 0;
+    bool quantized = false;
     Memory input, output;
     uint32_t rounds = 0;
     bool under_way() const { return input.mapped() && output.at<AllreduceOutput>(0)->rounds.load() != rounds; }
@@ -245,11 +251,11 @@ class Hosts {
   };
 
   static Membership membership() { return {{0, 1, 2}, {1, 1, 1}}; }
-  static TableShape shape(uint64_t rows, uint32_t width, bool halves, const std::vector<uint32_t>& owners) {
+  static TableShape shape(uint64_t rows, uint32_t width, RowFormat format, const std::vector<uint32_t>& owners) {
     TableShape made;
     made.rows = rows;
     made.width = width;
-    made.halves = halves;
+    made.format = format;
     made.owners = owners;
     return made;
   }
@@ -278,7 +284,8 @@ class Hosts {
     const size_t size = kAllreduceData + allreduce.count * sizeof(float);
     allreduce.input = Memory(size);
     const int result =
-        agent_.open_allreduce(allreduce.number, 0, Dtype::kFloat32, allreduce.count, allreduce.input.descriptor());
+        agent_.open_allreduce(allreduce.number, 0, Dtype::kFloat32, allreduce.count, allreduce.input.descriptor(), {},
+                              allreduce.quantized);
     allreduce.output = Memory(result, size);
     close(result);
     allreduce.rounds = 0;
@@ -372,12 +379,13 @@ class Hosts {
       default: {
         const uint64_t chunk = allreduce.number == 7 ? 8192 : allreduce.count;
         header.kind = kind == kAContribution ? Message::kContribution : Message::kResult;
-        header.flags = static_cast<uint8_t>(Dtype::kFloat32);
+        header.flags = static_cast<uint8_t>(static_cast<uint8_t>(Dtype::kFloat32) |
+                                            (allreduce.quantized ? kQuantized : 0));
         header.table = header.version = header.ring = 0;
         header.count =
             static_cast<uint32_t>(std::min(chunk, allreduce.count - std::min(allreduce.count, part * chunk)));
         header.number = allreduce.number;
-        values = header.count * sizeof(float);
+        values = allreduce.quantized ? int8_bytes(header.count) : header.count * sizeof(float);
         proper = kAllreduce;
       }
     }
@@ -590,6 +598,12 @@ std::vector<Case> cases() {
       {"allreduces", "", 2,
        joined({step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {1}), parts, totals,
                step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {1})})},
+      {"allreduces as int8", "", 2,
+       joined({step(kStartAllreduce, 1, {3}), step(kStartAllreduce, 1, {4}), say(kAContribution, 1, {3, 0}),
+               say(kAContribution, 2, {3, 0}), say(kAResult, 1, {4, 0}), step(kStartAllreduce, 1, {3}),
+               step(kStartAllreduce, 1, {4})})},
+      {"a sum of another form", "of an allreduce that has another size or type", 0,
+       joined({step(kStartAllreduce, 1, {3}), say(kAContribution, 1, {3, 0, 0, 0, 0, 1, 0x80})})},
       {"early contributions", "", 1,
        joined({step(kReopenAllreduce, 1, {0}), parts, step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {0}),
                step(kStartAllreduce, 1, {0})})},

@@ -128,9 +128,10 @@ class Hosts:
         """Hand an agent its connection with another one."""
         lib.checked(lib.agent_connect(self.agents[agent], peer, sock.detach()))
 
-    def table(self, number, rows, width, owners, dtype=np.float32, halves=False):
+    def table(self, number, rows, width, owners, dtype=np.float32, row_format=0):
         """Add a table of zeros."""
-        shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], halves, len(owners), library.numbers(owners))
+        shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], row_format, len(owners),
+                 library.numbers(owners))
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_table(agent, *shape))
@@ -152,10 +153,10 @@ class Hosts:
                     else:
                         self.agent_memories[number, agent] = agent_memory
 
-    def dynamic_table(self, number, width, owners, dtype=np.float32, halves=False, batch_rows=1000, first=('zero', 0.0),
+    def dynamic_table(self, number, width, owners, dtype=np.float32, row_format=0, batch_rows=1000, first=('zero', 0.0),
                       seed=0, admit=1, capacity=0, expire_after=0):
         """Add a dynamic table; `first` has the kind and value of its first values."""
-        shape = (number, width, lib.dtypes[np.dtype(dtype).name], halves, batch_rows, len(owners),
+        shape = (number, width, lib.dtypes[np.dtype(dtype).name], row_format, batch_rows, len(owners),
                  library.numbers(owners))
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
@@ -195,11 +196,11 @@ class Hosts:
                                                width * dtype.itemsize))
         return states
 
-    def push(self, worker, number, ids, rows):
+    def push(self, worker, number, ids, rows, exact=False):
         ids = np.ascontiguousarray(ids, np.int64)
         rows = np.ascontiguousarray(rows, self.tables[number][2])
         return lib.checked(lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
-                                           LIMIT_MS)) == 0
+                                           LIMIT_MS, int(exact))) == 0
 
     def post(self, worker, number, ids, flags=0):
         ids = np.ascontiguousarray(ids, np.int64)
@@ -230,14 +231,16 @@ class Hosts:
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
         return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
-    def allreduce(self, number, dtype, count, ends=None):
+    def allreduce(self, number, dtype, count, ends=None, quantized=False):
         """Open an allreduce; return the buffer of each worker.  `ends` has the ends of the ranges of all workers."""
         opened = []
         for _, local, worker in self.workers:
             shape = lib.dtypes[np.dtype(dtype).name], count
             worker_memory = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
             agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
-            if ends is None:
+            if quantized:
+                agent_memory = lib.checked(lib.agent_open_quantized(agent, number, local, count, worker_memory))
+            elif ends is None:
                 agent_memory = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, worker_memory))
             else:
                 agent_memory = lib.checked(lib.agent_open_ranges(agent, number, local, *shape, len(ends),

@@ -23,7 +23,7 @@ TIMEOUT_S, MOST_S = 0.3, 5
 
 
 class Table:
-    index, name, dtype, halves = 0, 'table', np.dtype('float32'), False
+    index, name, dtype = 0, 'table', np.dtype('float32')
 
 
 class AgentAndWorker:
@@ -46,8 +46,8 @@ class AgentAndWorker:
         self.other = connect_peers(1, addresses, [0], listener, SECRET, 10, lane_agent.PURPOSE)[0]
 
     def table(self, rows, width, owner):
-        self.agent.add_table(0, (rows, width, 'float32', False, [owner]))
-        self.lane.open(Table, 0, (rows, width, 'float32', False, [owner]))
+        self.agent.add_table(0, (rows, width, 'float32', 0, [owner]))
+        self.lane.open(Table, 0, (rows, width, 'float32', 0, [owner]))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
+from mxhybrid.lane.row_format import RowFormat
 
 from .hosts import ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 from .test_rows import JOBS
@@ -207,7 +208,7 @@ def test_a_large_round_gives_its_memory_back():
 @pytest.mark.parametrize('workers, agents', [([1], [1]), ([1, 1], [1, 1])])
 def test_values_that_overflow_float16_are_reported(workers, agents):
     with hosts(workers, agents) as job:
-        job.dynamic_table(0, 3, [part % len(job.agents) for part in range(2)], halves=True)
+        job.dynamic_table(0, 3, [part % len(job.agents) for part in range(2)], row_format=RowFormat.FLOAT16)
         job.rule(0, ASSIGN)
         last = len(job.workers) - 1
 
@@ -232,7 +233,7 @@ def test_pushes_without_pulls_wait_for_a_late_host():
 
         def push(worker, limit_ms=LIMIT_MS):
             return lib.checked(lib.worker_push(job.workers[worker][2], 0, pointer(keys), len(keys), pointer(rows),
-                                               limit_ms)) == 0
+                                               limit_ms, 0)) == 0
         ahead = 0
         while ahead < 3 * most and push(0, 500):
             ahead += 1

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.lane import kernels
+from mxhybrid.lane.row_format import RowFormat
 
 from .hosts import ASSIGN, UNCACHED, hosts
 
@@ -18,7 +19,7 @@ def through_float16(values, width):
     count = len(values)
     values = np.append(values, np.zeros(-count % width)).astype(np.float32).reshape(-1, width)
     with hosts([1, 1], [1, 1]) as job:
-        job.table(0, len(values), width, [0], halves=True)
+        job.table(0, len(values), width, [0], row_format=RowFormat.FLOAT16)
         job.rule(0, ASSIGN)
         ids = np.arange(len(values))
         assert job.push(0, 0, ids, values) and job.push(1, 0, [], np.empty((0, 1)))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
+from mxhybrid.lane.row_format import RowFormat
 
 from .hosts import ADAM, ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 
@@ -69,7 +70,7 @@ def test_malformed_ids_are_refused_before_a_byte_is_written(ids, parts):
 @pytest.mark.parametrize('workers, agents', [([1], [1]), ([1, 1], [1, 1])])
 def test_values_that_overflow_float16_are_reported(workers, agents):
     with hosts(workers, agents) as job:
-        job.table(0, 9, 3, [part % len(job.agents) for part in range(2)], halves=True)
+        job.table(0, 9, 3, [part % len(job.agents) for part in range(2)], row_format=RowFormat.FLOAT16)
         job.rule(0, ASSIGN)
         last = len(job.workers) - 1
 
@@ -129,7 +130,7 @@ def test_deliveries_wait_for_pushes_of_other_workers():
 @pytest.mark.parametrize('workers, agents', JOBS)
 def test_uncached_pulls_and_fences(workers, agents):
     with hosts(workers, agents) as job:
-        job.table(1, 50, 4, [part % len(job.agents) for part in range(3)], halves=True)
+        job.table(1, 50, 4, [part % len(job.agents) for part in range(3)], row_format=RowFormat.FLOAT16)
         job.rule(1, ASSIGN)
         values = np.random.RandomState(0).rand(50, 4).astype(np.float32)
 
@@ -232,7 +233,7 @@ def test_pushes_without_pulls_wait_for_a_late_host(workers):
         def push(worker, limit_ms=LIMIT_MS):
             ids, values = np.arange(rows), np.ones((rows, 4), np.float32)
             return lib.checked(lib.worker_push(job.workers[worker][2], 0, pointer(ids), rows, pointer(values),
-                                               limit_ms)) == 0
+                                               limit_ms, 0)) == 0
         ahead = 0
         while ahead < 3 * most and all(push(worker, 500) for worker in range(workers)):
             ahead += 1

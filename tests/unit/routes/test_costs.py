@@ -68,7 +68,7 @@ def test_names_of_hosts_do_not_matter_and_no_byte_is_counted_more_than_once(clie
 
 def use(alpha, workers=4, rows=10000, width=64, requests=1, gathered=0.0):
     """A table on `workers` hosts of one worker each."""
-    return Use(rows, width, 4, [alpha * rows] * workers, [alpha * rows] * workers, list(range(workers)),
+    return Use(rows, width, 4, 4 * width, [alpha * rows] * workers, [alpha * rows] * workers, list(range(workers)),
                [1 / workers] * workers, requests, gathered, workers)
 
 

@@ -150,7 +150,7 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers):
 
 def test_rows_travel_as_float16_and_all_workers_see_the_same_rows():
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, halves=True)
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, wire='float16')
         rows, exact = np.empty((len(KEYS), WIDTH), 'float32'), np.empty((len(KEYS), WIDTH), 'float32')
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
