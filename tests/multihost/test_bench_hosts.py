@@ -13,7 +13,9 @@ from .test_cluster import traces
 
 BENCH = [sys.executable, SCRIPTS / 'bench']
 SMALL = ['--hosts', '2', '--workers', '2', '--shrink', '20', '--warmup', '1', '--steps', '3', '--rounds', '1']
-CONTENDERS = ['hybrid', 'hybrid_float16', 'dist_sync', 'horovod_gather']
+CONTENDERS = ['hybrid', 'hybrid_float16', 'hybrid_int8', 'dist_sync', 'horovod_gather']
+#: The bytes that rounding may leave at least, and at most, of the bytes of `hybrid`.
+LEFT = {'hybrid_float16': (0.5, 0.6), 'hybrid_int8': (0.25, 0.4)}
 
 
 def test_links_are_limited_at_both_ends():
@@ -43,10 +45,11 @@ def test_two_hosts(tmp_path):
     for name, figures in measured['contenders'].items():
         assert len(figures['rounds'][0]['hosts']) == 2
         for way in ('sent', 'received'):
-            # Each pays for ids and headers, too: none can move less than the bound, or half of it as float16.
-            assert figures[way] > measured['bound'][way] / (2 if name == 'hybrid_float16' else 1) > 0
+            # Each pays for ids and headers, too: none can move less than the bound, or a part of it after rounding.
+            assert figures[way] > measured['bound'][way] * LEFT.get(name, (1, 1))[0] > 0
     for way in ('sent', 'received'):
-        assert measured['contenders']['hybrid_float16'][way] < 0.6 * measured['contenders']['hybrid'][way]
+        for name, (_, most) in LEFT.items():
+            assert measured['contenders'][name][way] < most * measured['contenders']['hybrid'][way]
     assert not traces('mxhybrid-%d-' % job.pid)
 
 

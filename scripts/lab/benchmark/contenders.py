@@ -211,6 +211,12 @@ class HybridFloat16(Hybrid):
     _settings = {'wire_dtype': 'float16'}
 
 
+class HybridInt8(Hybrid):
+    """The store of mxhybrid, whose values travel as int8."""
+
+    _settings = {'wire_dtype': 'int8'}
+
+
 class DistSync(_Store):
     """MXNet's own parameter servers, for tables and dense parameters alike."""
 
@@ -318,4 +324,5 @@ class HorovodGather(_Horovod):
 
 #: Class by the name that --contenders takes.
 CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'hybrid_float16': HybridFloat16,
-           'dist_sync': DistSync, 'horovod_gather': HorovodGather, 'horovod_dense': HorovodDense}
+           'hybrid_int8': HybridInt8, 'dist_sync': DistSync, 'horovod_gather': HorovodGather,
+           'horovod_dense': HorovodDense}

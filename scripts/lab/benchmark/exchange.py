@@ -10,7 +10,7 @@ from lab.processes import JobFailed
 from . import launching, links, report
 from .bounds import lower_bound
 from .contender_job import ContenderJob
-from .gradients import Expected, differences
+from .gradients import ROUNDOFF, Expected, differences
 from .worker import make_workload
 from .workloads import step_batch
 
@@ -105,11 +105,13 @@ class Exchange:
         expected = {'step': Expected(self._workload, size, {last: 1}),
                     'past': Expected(self._workload, size, Counter(step_batch(step) for step in range(done)))}
         rounded: Dict[str, List[Expected]] = {'step': [], 'past': []}
-        if contender in launching.ROUNDED:
+        roundoff = ROUNDOFF.get(launching.ROUNDED.get(contender, ''), 0.0)
+        if roundoff:
             # Each gradient on its way to the servers, and each weight on its way back, before and after the step.
             rounded = {'past': [expected['past']] * 2, 'step': [expected['past'], expected['step']] * 2}
         wrong = [text for reading in readings for when, sums in reading['sums'].items()
-                 for text in differences(self._workload, expected[when], reading['rank'], last, sums, rounded[when])]
+                 for text in differences(self._workload, expected[when], reading['rank'], last, sums, rounded[when],
+                                         roundoff)]
         if wrong:
             raise JobFailed('%s did not sum the gradients: %s%s'
                             % (contender, wrong[0], ', and %d more' % (len(wrong) - 1) if wrong[1:] else ''))

@@ -11,8 +11,11 @@ from .workloads import Dense, Table, Workload
 
 _RANKS, _COLUMNS, _PARAMETERS = 7, 5, 3
 
-#: Between a sum in float32, added up in another order, and ours; and of float16: its unit roundoff.
-_FLOAT32, FLOAT16 = 1e-6, 2.0 ** -11
+#: The error of a sum in float32 that is added up in another order.
+_FLOAT32 = 1e-6
+#: The errors of values that are rounded once, relative to their sum.  float16: its unit roundoff.  int8: half a 127th
+#: of the largest element of a row, which is less than twice the mean; errors of random rounding cancel.
+ROUNDOFF = {'float16': 2.0 ** -11, 'int8': 1 / 127}
 
 #: Checksum of rows: their sum, and their sum weighted by position.
 Checksum = Tuple[float, float]
@@ -79,11 +82,11 @@ class Expected:
 
 
 def differences(workload: Workload, expected: Expected, rank: int, batch: int, actual: Dict[str, Checksum],
-                rounded: Sequence[Expected] = ()) -> List[str]:
+                rounded: Sequence[Expected] = (), roundoff: float = 0.0) -> List[str]:
     """Return sentences about the parameters whose sums are not as expected.
 
-    All values are positive. If a contender rounds some of them to float16 for transport, a checksum is off by at most
-    `FLOAT16` times the checksums of these values, which are in `rounded`.
+    All values are positive.  If a contender rounds some of them for transport, a checksum is off by at most `roundoff`
+    times the checksums of these values, which are in `rounded`.
     """
     ids = {name: np.unique(drawn) for name, drawn in workload.draw(batch, rank).items()}
 
@@ -97,6 +100,6 @@ def differences(workload: Workload, expected: Expected, rank: int, batch: int, a
     allowed = {name: _FLOAT32 * value for name, value in expected_checksums.items()}
     for sums in rounded:
         for name, value in checksums(sums).items():
-            allowed[name] = allowed[name] + FLOAT16 * value
+            allowed[name] = allowed[name] + roundoff * value
     return ['%s on worker %d: checksum %s, expected %s' % (name, rank, tuple(actual[name]), tuple(value))
             for name, value in expected_checksums.items() if not (np.abs(actual[name] - value) <= allowed[name]).all()]

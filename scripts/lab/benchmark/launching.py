@@ -8,11 +8,11 @@ from .contender_job import ContenderJob
 from .places import Loopback
 
 #: Every contender, in the order in which they take turns.
-CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_float16', 'dist_sync', 'horovod_gather', 'horovod_dense',
-              'torch_sharded')
+CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_float16', 'hybrid_int8', 'dist_sync', 'horovod_gather',
+              'horovod_dense', 'torch_sharded')
 
-#: Contenders that round values to float16 before they travel.
-ROUNDED = ('hybrid_float16',)
+#: The types to which contenders round values before they travel.
+ROUNDED = {'hybrid_float16': 'float16', 'hybrid_int8': 'int8'}
 
 WORKER = ['-m', 'lab.benchmark.worker']
 

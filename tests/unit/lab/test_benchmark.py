@@ -175,7 +175,9 @@ def test_expected_sums_are_those_of_adding_up(small, times):
             assert len(texts) == 1 and texts[0].startswith('%s on worker 2' % name)
 
 
-def test_sums_of_rounded_values_may_be_off_by_float16s_roundoff_and_no_more(small):
+@pytest.mark.parametrize('wire', ['float16', 'int8'])
+def test_sums_of_rounded_values_may_be_off_by_the_roundoff_and_no_more(small, wire):
+    roundoff = gradients.ROUNDOFF[wire]
     past, step = gradients.Expected(small, 4, {0: 3, 1: 3}), gradients.Expected(small, 4, {1: 1})
     rounded = [past, step]
     found = {one.name: step.of_table(one, np.unique(small.draw(1, 0)[one.name])) for one in small.tables}
@@ -183,12 +185,12 @@ def test_sums_of_rounded_values_may_be_off_by_float16s_roundoff_and_no_more(smal
     for one in small.dense:
         # The past holds six steps, the step one.
         for share, good in ((6.9, True), (7.1, False), (-6.9, True), (-7.1, False)):
-            off = tuple(np.array(found[one.name]) * (1 + share * gradients.FLOAT16))
-            texts = gradients.differences(small, step, 0, 1, dict(found, **{one.name: off}), rounded)
+            off = tuple(np.array(found[one.name]) * (1 + share * roundoff))
+            texts = gradients.differences(small, step, 0, 1, dict(found, **{one.name: off}), rounded, roundoff)
             assert (texts == []) == good
             assert gradients.differences(small, step, 0, 1, dict(found, **{one.name: off}))
     for name in found:
-        assert len(gradients.differences(small, step, 0, 1, dict(found, **{name: (0.0, 0.0)}), rounded)) == 1
+        assert len(gradients.differences(small, step, 0, 1, dict(found, **{name: (0.0, 0.0)}), rounded, roundoff)) == 1
 
 
 # ------------------------------------------------------------------------------------------- report
