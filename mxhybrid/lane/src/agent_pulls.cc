@@ -12,6 +12,8 @@ namespace {
 constexpr uint32_t kUnusualGrowth = 4;
 /// The number of rows by which prefetching is ahead.
 constexpr uint32_t kPrefetchedRows = 4;
+/// The number of keys by which prefetching of the cache of a dynamic table is ahead.
+constexpr uint32_t kPrefetchedKeys = 12;
 
 }  // namespace
 
@@ -178,6 +180,7 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
     missing.clear();
     uint32_t first_slot = 0;
     for (uint32_t i = 0; i < count; ++i) {
+      if (i + kPrefetchedKeys < count) cache.prefetch(keys[first + i + kPrefetchedKeys]);
       const auto [slot, is_new] = cache.slot_of(keys[first + i]);
       slots[first + i] = slot;
       if (!is_new) continue;

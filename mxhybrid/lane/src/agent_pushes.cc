@@ -228,23 +228,24 @@ uint32_t Agent::apply_to_store(Table& table, uint32_t number, const std::vector<
   if (part.rule.kind == RuleKind::kIgnore) return 0;
   RowStore& store = *part.store;
   if (lists.size() == 1) return store.update(part.rule, lists[0].ids, lists[0].rows, lists[0].count);
-  // In blocks, since the store fetches memory for several keys at a time.
   const size_t row_bytes = table.shape.row_bytes();
-  Buffer rows(RowStore::kBlock * row_bytes);
+  Buffer sums(RowStore::kBlock * row_bytes);
   int64_t keys[RowStore::kBlock];
+  const char* rows[RowStore::kBlock];
   uint32_t count = 0;
-  const auto update_block = [&] {
-    store.prefetch(keys, count);
-    for (uint32_t i = 0; i < count; ++i) store.update_row(keys[i], rows.data() + i * row_bytes);
-    count = 0;
-  };
   store.begin_update(part.rule);
   table.merger.each(lists, [&](int64_t key, const char* row) {
     keys[count] = key;
-    std::memcpy(rows.data() + count * row_bytes, row, row_bytes);
-    if (++count == RowStore::kBlock) update_block();
+    rows[count] = row;
+    if (table.merger.is_sum(row)) {
+      rows[count] = sums.data() + count * row_bytes;
+      std::memcpy(sums.data() + count * row_bytes, row, row_bytes);
+    }
+    if (++count < RowStore::kBlock) return;
+    store.update_block(keys, rows, count);
+    count = 0;
   });
-  update_block();
+  store.update_block(keys, rows, count);
   return store.end_update();
 }
 

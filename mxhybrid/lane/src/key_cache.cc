@@ -13,7 +13,7 @@ constexpr uint64_t kRequestsCached = 4;
 constexpr uint64_t kFewSlots = 1024;
 /// Memory of a region is given back if it was written to this many times the slots of each of the last two rounds.
 constexpr uint64_t kUnusualGrowth = 4;
-/// The binary logarithm of the smallest size of the hash table, which is at most half full.
+/// The binary logarithm of the smallest size of the hash table, which is at most 3/4 full, and mostly half full.
 constexpr int kSmallestSize = 11;
 
 }  // namespace
@@ -30,17 +30,15 @@ KeyCache::KeyCache(uint32_t batch_rows, uint32_t workers)
 
 void KeyCache::forget() {
   count_ = 0;
-  if (slots_.size() > (size_t{1} << kSmallestSize) || slots_.empty()) {
+  if (entries_.size() > (size_t{1} << kSmallestSize) || entries_.empty()) {
     // The table grows again, in few steps, if the next round needs it.
     shift_ = 64 - kSmallestSize;
-    while (used_ * 2 > (size_t{1} << (64 - shift_))) --shift_;
+    while (used_ * size_t{2} > (size_t{1} << (64 - shift_))) --shift_;
   }
   const size_t size = size_t{1} << (64 - shift_);
-  if (size != slots_.size()) {
-    std::vector<int64_t>(size).swap(keys_);
-    std::vector<uint32_t>(size, 0).swap(slots_);
-  } else {
-    std::fill(slots_.begin(), slots_.end(), 0);
+  if (size != entries_.size() || ++round_ == 0) {
+    std::vector<Entry>(size, Entry{}).swap(entries_);
+    round_ = 1;
   }
 }
 
@@ -80,38 +78,24 @@ uint32_t KeyCache::take(uint32_t count) {
   return first;
 }
 
-size_t KeyCache::position_of(int64_t key) const {
-  // Multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
-  const uint64_t bits = static_cast<uint64_t>(key);
-  size_t position = ((bits ^ (bits >> 32)) * 0x9e3779b97f4a7c15) >> shift_;
-  while (slots_[position] != 0 && keys_[position] != key) position = (position + 1) & (slots_.size() - 1);
-  return position;
-}
-
 std::pair<uint32_t, bool> KeyCache::slot_of(int64_t key) {
   size_t position = position_of(key);
-  if (slots_[position] != 0) return {slots_[position] - 1, false};
-  if (++count_ * size_t{2} > slots_.size()) {
+  if (entries_[position].round == round_) return {entries_[position].slot, false};
+  if (++count_ * size_t{4} > entries_.size() * 3) {
     grow();
     position = position_of(key);
   }
   const uint32_t slot = take(1);
-  keys_[position] = key;
-  slots_[position] = slot + 1;
+  entries_[position] = {key, slot, round_};
   return {slot, true};
 }
 
 void KeyCache::grow() {
-  const std::vector<int64_t> keys = std::move(keys_);
-  const std::vector<uint32_t> slots = std::move(slots_);
+  const std::vector<Entry> entries = std::move(entries_);
   --shift_;
-  keys_.assign(keys.size() * 2, 0);
-  slots_.assign(slots.size() * 2, 0);
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i] == 0) continue;
-    const size_t position = position_of(keys[i]);
-    keys_[position] = keys[i];
-    slots_[position] = slots[i];
+  entries_.assign(entries.size() * 2, Entry{});
+  for (const Entry& entry : entries) {
+    if (entry.round == round_) entries_[position_of(entry.key)] = entry;
   }
 }
 

@@ -33,6 +33,8 @@ class KeyCache {
   void begin_round(const InUse& in_use, const Discard& discard);
   /// Make room for a request of at most `count` slots.
   void make_room(uint32_t count, const InUse& in_use);
+  /// Fetch the memory that `slot_of` will read for a key.
+  void prefetch(int64_t key) const { __builtin_prefetch(&entries_[home_of(key)]); }
   /// Return the slot of a key and whether it is new, so that the caller must write its row.
   std::pair<uint32_t, bool> slot_of(int64_t key);
   /// Take `count` slots that hold no row of a known key; return the first one.
@@ -46,7 +48,19 @@ class KeyCache {
   void forget();
   void begin_region(const InUse& in_use);
   void grow();
-  size_t position_of(int64_t key) const;
+  size_t home_of(int64_t key) const {
+    // Multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+    const uint64_t bits = static_cast<uint64_t>(key);
+    return ((bits ^ (bits >> 32)) * 0x9e3779b97f4a7c15) >> shift_;
+  }
+  /// Return the position of a key, or the free one where it belongs.
+  size_t position_of(int64_t key) const {
+    size_t position = home_of(key);
+    while (entries_[position].round == round_ && entries_[position].key != key) {
+      position = (position + 1) & (entries_.size() - 1);
+    }
+    return position;
+  }
 
   const uint32_t batch_rows_, workers_;
   /// For each region: the number of slots whose memory may have been written since it was given back.
@@ -54,10 +68,14 @@ class KeyCache {
   uint32_t region_ = 0, used_ = 0;
   /// The most slots of a request so far, and the slots of the region that the round before used.
   uint32_t largest_ = 0, used_before_ = 0;
-  /// A hash table with linear probing: keys, and their slots plus 1, or 0 where there is no key.
-  std::vector<int64_t> keys_;
-  std::vector<uint32_t> slots_;
-  uint32_t count_ = 0;
+  /// The slot of a key, if `round` is the current one; otherwise there is no key.
+  struct Entry {
+    int64_t key;
+    uint32_t slot, round;
+  };
+  /// A hash table with linear probing.
+  std::vector<Entry> entries_;
+  uint32_t count_ = 0, round_ = 0;
   int shift_ = 0;
 };
 

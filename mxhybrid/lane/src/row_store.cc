@@ -75,15 +75,6 @@ void RowStore::prefetch_record(uint32_t slot) const {
   __builtin_prefetch(record + bytes - 1, 1);
 }
 
-void RowStore::prefetch(const int64_t* keys, size_t count) const {
-  uint64_t hashes[kBlock];
-  for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash_of(keys[i]));
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t slot = index_.guess(hashes[i]);
-    if (slot != SlotIndex::kNone) prefetch_record(slot);
-  }
-}
-
 void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const {
   for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash_of(keys[i]));
   for (size_t i = 0; i < count; ++i) {
@@ -277,14 +268,6 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
   }
 }
 
-void RowStore::update_row(int64_t key, const char* gradient) {
-  const uint64_t hash = hash_of(key);
-  const uint32_t slot = find(key, hash);
-  if (slot != SlotIndex::kNone) use_record(slot);
-  update_slot(slot, key, hash, gradient);
-  if (pages_) pages_->trim(records_);
-}
-
 bool RowStore::is_admitted(uint64_t hash) {
   if (sightings_->add(hash) < options_.admit) return false;
   ++admitted_by_sightings_;
@@ -360,17 +343,21 @@ uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gra
                              std::to_string(count) + " distinct keys: give a capacity of several times as many");
   }
   begin_update(rule);
-  uint64_t hashes[kBlock];
-  uint32_t slots[kBlock];
+  const char* rows[kBlock];
   for (size_t first = 0; first < count; first += kBlock) {
     const size_t block = std::min(kBlock, count - first);
-    find_block(keys + first, block, hashes, slots);
-    for (size_t i = 0; i < block; ++i) {
-      update_slot(slots[i], keys[first + i], hashes[i], gradients + (first + i) * row_bytes_);
-    }
-    if (pages_) pages_->trim(records_);
+    for (size_t i = 0; i < block; ++i) rows[i] = gradients + (first + i) * row_bytes_;
+    update_block(keys + first, rows, block);
   }
   return end_update();
+}
+
+void RowStore::update_block(const int64_t* keys, const char* const* gradients, size_t count) {
+  uint64_t hashes[kBlock];
+  uint32_t slots[kBlock];
+  find_block(keys, count, hashes, slots);
+  for (size_t i = 0; i < count; ++i) update_slot(slots[i], keys[i], hashes[i], gradients[i]);
+  if (pages_) pages_->trim(records_);
 }
 
 void RowStore::assign(const int64_t* keys, const char* rows, size_t count) {

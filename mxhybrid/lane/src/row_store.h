@@ -86,12 +86,10 @@ class RowStore {
   /// Update rows of sorted, unique keys; return how many.  This is one step.  A rule is that of an optimizer, or
   /// kIgnore, kAssign, kReplace or kAssignState.
   uint32_t update(const Rule& rule, const int64_t* keys, const char* gradients, size_t count);
-  /// The same key by key: begin a step, update each key at most once, end the step.
+  /// The same in blocks of at most kBlock keys: begin a step, update each key at most once, end the step.
   void begin_update(const Rule& rule);
-  void update_row(int64_t key, const char* gradient);
+  void update_block(const int64_t* keys, const char* const* gradients, size_t count);
   uint32_t end_update();
-  /// Fetch the memory of a few keys into the cache, before `update_row` or `read`; at most kBlock at once.
-  void prefetch(const int64_t* keys, size_t count) const;
 
   /// Set rows, or optimizer state, of keys, which get rows where they have none.
   void assign(const int64_t* keys, const char* rows, size_t count);

@@ -35,6 +35,7 @@ class Merger {
       return;
     }
     sum_.resize(row_bytes_);
+    if (lists.size() == 2) return each_of_two(lists[0], lists[1], take);
     positions_.assign(lists.size(), 0);
     Heads<Id>& heads = heads_of<Id>();
     heads.resize(lists.size());
@@ -61,8 +62,30 @@ class Merger {
   }
 
   size_t row_bytes() const { return row_bytes_; }
+  /// Return whether a row that `each` has passed on is a sum, whose memory the next sum overwrites.
+  bool is_sum(const char* row) const { return row == sum_.data(); }
 
  private:
+  template <typename Id, typename Take>
+  void each_of_two(const RowListOf<Id>& first, const RowListOf<Id>& second, Take take) {
+    uint32_t i = 0, j = 0;
+    while (i < first.count && j < second.count) {
+      const Id id = first.ids[i], other = second.ids[j];
+      if (id < other) {
+        take(id, first.rows + i++ * row_bytes_);
+      } else if (other < id) {
+        take(other, second.rows + j++ * row_bytes_);
+      } else {
+        const char* row = first.rows + i++ * row_bytes_;
+        std::copy(row, row + row_bytes_, sum_.data());
+        add_(sum_.data(), second.rows + j++ * row_bytes_, row_bytes_);
+        take(id, static_cast<const char*>(sum_.data()));
+      }
+    }
+    for (; i < first.count; ++i) take(first.ids[i], first.rows + i * row_bytes_);
+    for (; j < second.count; ++j) take(second.ids[j], second.rows + j * row_bytes_);
+  }
+
   /// The next id of a list, or a larger number after the last one.  Any int64 may be a key, so that needs more bits;
   /// local ids are below INT32_MAX.
   template <typename Id>

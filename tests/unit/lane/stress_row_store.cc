@@ -61,7 +61,7 @@ class Program {
           scan();
           break;
         case 2:
-          update_by_row();
+          update_by_block();
           break;
         default:
           update();
@@ -99,16 +99,18 @@ class Program {
     for (int64_t key : list) subtract(key, gradient);
   }
 
-  void update_by_row() {
+  void update_by_block() {
     const std::vector<int64_t> list = keys();
     const std::vector<double> gradient(width_, 3);
+    const std::vector<const char*> gradients(list.size(), reinterpret_cast<const char*>(gradient.data()));
     store_->begin_update(rule_);
-    store_->prefetch(list.data(), std::min(list.size(), RowStore::kBlock));
-    for (int64_t key : list) {
-      store_->update_row(key, reinterpret_cast<const char*>(gradient.data()));
-      subtract(key, 3);
+    for (size_t first = 0; first < list.size();) {
+      const size_t count = std::min<size_t>(1 + below(RowStore::kBlock), list.size() - first);
+      store_->update_block(list.data() + first, gradients.data() + first, count);
+      first += count;
     }
     store_->end_update();
+    for (int64_t key : list) subtract(key, 3);
   }
 
   void erase() {
