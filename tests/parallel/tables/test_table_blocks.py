@@ -6,7 +6,7 @@ from lab.jobs import run_job
 from . import BODIES
 
 BODY = BODIES / 'table_blocks.py'
-CASES = ['sgd', 'momentum', 'adam', 'adam on store', 'adagrad', 'groupadagrad', 'ftrl']
+CASES = ['sgd', 'momentum', 'adam', 'adam on store', 'adagrad', 'groupadagrad', 'ftrl', 'amp']
 
 
 @pytest.fixture(scope='module')
@@ -16,7 +16,7 @@ def expected():
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions, cases', [
-    ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, 7, ['adam', 'adagrad', 'momentum'])],
+    ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, 7, ['adam', 'adagrad', 'momentum', 'amp'])],
     ids=['horovodrun', 'launch.py'])
 def test_equals_one_process(expected, launcher, workers, servers, partitions, cases):
     result = run_job(BODY, launcher, workers=workers, servers=servers, args=['--cases', ','.join(cases)],
@@ -28,6 +28,7 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions, ca
             for rank in range(workers):
                 np.testing.assert_allclose(result.results[rank][case][name], values, rtol=tolerance, atol=tolerance,
                                            err_msg='%s: %s on rank %d' % (case, name, rank))
+    assert expected['amp']['scale'] == 2 ** 13  # three steps were left out
     assert_reports(result, partitions)
     for messages in (result.results[rank]['disagreements'] for rank in range(workers)):
         assert messages['width'].startswith('dynamic table net_items_weight: workers disagree: worker 0 has width=4, '

@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 from lab.reports import report
 from mxnet import autograd, gluon
+from mxnet.contrib import amp
 
 import mxhybrid
 
@@ -20,7 +21,10 @@ CASES = {
     'adagrad': ('adagrad', {'learning_rate': 0.1}, 'float32'),
     'groupadagrad': ('groupadagrad', {'learning_rate': 0.1}, 'float32'),
     'ftrl': ('ftrl', {'learning_rate': 0.1, 'lamda1': 0.001}, 'float32'),
+    'amp': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}, 'float64'),
 }
+#: Steps of the case amp in which the gradients of one worker overflow.
+OVERFLOWS = (1, 5, 8)
 
 
 class Net(gluon.Block):
@@ -46,8 +50,13 @@ def make(worker, case, **extra):
     net = Net(dtype, **extra)
     net.initialize(mx.init.Constant(0.5))
     on_store = True if case.endswith('on store') else None
-    return net, gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore='hybrid',
-                              update_on_kvstore=on_store)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore='hybrid',
+                            update_on_kvstore=on_store)
+    if case == 'amp':
+        amp.amp._amp_initialized = True  # amp.init would switch to float16 layers, which the CPU lacks
+        amp.init_trainer(trainer)
+        trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()
+    return net, trainer
 
 
 def share(worker, step, dtype):
@@ -83,6 +92,10 @@ def fit(worker, net, trainer, steps, dtype):
                 loss = net.out(mx.nd.zeros((1, 4), dtype=dtype)).sum()
             else:
                 loss = ((net(items, users.astype(np.int64), offsets) - target) ** 2).sum()
+            if hasattr(trainer, '_amp_loss_scaler'):
+                overflows = step in OVERFLOWS and worker['rank'] == min(1, worker['size'] - 1)
+                with amp.scale_loss(loss * np.inf if overflows else loss, trainer) as loss:
+                    pass
         loss.backward()
         trainer.step(BATCH)
 
@@ -108,6 +121,8 @@ def run(worker, case):
     # A row that no batch has is that of worker 0's new seed.
     arrays['untouched'] = net.tables['items']([12345]).asnumpy()
     arrays.update((name, array.asnumpy()) for name, array in values(net).items())
+    if case == 'amp':
+        arrays['scale'] = np.array(trainer._amp_loss_scaler.loss_scale)
     return arrays, trainer._kvstore.report()
 
 
