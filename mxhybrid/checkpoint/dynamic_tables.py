@@ -1,8 +1,8 @@
 """Saves and restores dynamic tables, whose rows their owners write and read themselves: the servers, or this process.
 
 All workers call the functions of this module together.  In a job each server writes its partitions into the directory
-of the checkpoint, which all hosts must see, and reads the rows of its partitions from all parts.  Where not all servers
-see the files of a checkpoint that is loaded, worker 0 sends the rows.
+of the checkpoint, and reads the rows of its partitions from all parts.  Where not all servers see the directory,
+worker 0 fetches the files that servers write on their own disks, and sends the rows of a checkpoint that is loaded.
 """
 import os
 import shutil
@@ -62,11 +62,16 @@ class TableSave:
         self._results: Dict[str, Dict[str, Any]] = {}
         self._problem: Optional[HybridError] = None
         self._paths: Dict[str, str] = {}
+        #: Whether all servers see the directory of a table, by its name, and whether the log says that some do not.
+        self._seen: Dict[str, bool] = {}
+        self._has_told = False
         #: The identity of the checkpoint on which this one builds; None if it is whole.
         self.base: Optional[Dict[str, str]] = None
 
     def begin(self, writer: files.Writer, delta: bool) -> List[List[Any]]:
-        """Return the path of each table below which its parts are written, and its mark for a delta, as JSON."""
+        """Return for each table, as JSON, the path below which its parts are written, its mark for a delta, and whether
+        all servers see the path.
+        """
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
         marks = self._usable_marks(last) if delta and last is not None else {}
         if marks and last is not None:
@@ -77,20 +82,22 @@ class TableSave:
         work = []
         for number, item in enumerate(self._tables):
             self._paths[item.name] = writer.make_table_directory(number)
-            self._check_hosts(item)
-            work.append([self._paths[item.name], marks.get(item.name)])
+            work.append([self._paths[item.name], marks.get(item.name), self._is_seen(item)])
         return work
 
-    def _check_hosts(self, item: Item) -> None:
-        """Refuse a directory that the hosts of some servers do not see."""
+    def _is_seen(self, item: Item) -> bool:
+        """Return whether the hosts of all servers see the directory."""
         token = os.path.join(self._paths[item.name], 'token')
         with open(token, 'w') as file:
             file.write(os.urandom(16).hex())
         hosts = item.param.table.hosts_without(token)
         os.remove(token)
-        if hosts:
-            raise CheckpointError('the servers on %s, which have rows of %s, do not see %s: give a directory that all '
-                                  'hosts of the job share' % (', '.join(hosts), item.name, self._directory))
+        if hosts and not self._has_told:
+            logger.info('checkpoint.save: the servers on %s do not see %s: rows of dynamic tables pass through '
+                        'worker 0', ', '.join(hosts), self._directory)
+            self._has_told = True
+        self._seen[item.name] = not hosts
+        return not hosts
 
     def _usable_marks(self, last: LastSave) -> Dict[str, int]:
         if last.directory != self._directory:
@@ -106,11 +113,12 @@ class TableSave:
 
     def write(self, work: List[List[Any]]) -> None:
         """Let the owners of the rows write them (collective); errors are raised by :meth:`repeat`."""
-        for item, (path, mark) in zip(self._tables, work):
+        for item, (path, mark, is_seen) in zip(self._tables, work):
             if path is None:
                 continue
+            table = item.param.table
             try:
-                self._results[item.name] = item.param.table.save(path, since=mark)
+                self._results[item.name] = (table.save if is_seen else table.save_by_worker)(path, since=mark)
             except HybridError as error:
                 self._problem = self._problem or error
 
@@ -125,7 +133,7 @@ class TableSave:
             if mixed:
                 shutil.rmtree(path)
                 os.mkdir(path)
-            work.append([path if mixed else None, None])
+            work.append([path if mixed else None, None, self._seen[item.name]])
         return work
 
     def add(self, writer: files.Writer) -> None:

@@ -3,8 +3,10 @@
 A row has a key, any int64.  A key without a row reads as its first values, a function of seed, key and column, and
 reading makes no row: the first push of a key does.  Rows travel by the lane only.
 """
+import os
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, TypeVar
 
 import numpy as np
 
@@ -18,13 +20,16 @@ from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
 from ..lane.worker import Lane
 from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
+from .file_pieces import fetch
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable, Recipe
 from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
 
 #: Work of servers, in words.
-_WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'load': 'load its rows'}
+_WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'save_here': 'save its rows',
+         'load': 'load its rows'}
+_Result = TypeVar('_Result')
 
 
 class DynamicTable(OptimizedTable):
@@ -256,6 +261,29 @@ class DynamicTable(OptimizedTable):
             results.update(answer)
         return results
 
+    def save_by_worker(self, directory: str, since: Optional[int] = None) -> Dict[str, Any]:
+        """Do the same as :meth:`save` where servers do not see the directory of worker 0 (collective).
+
+        Each server writes its partitions on its own disk, and worker 0 fetches the files in pieces.  CheckpointError in
+        worker 0 if it cannot write.
+        """
+        return self._alone(lambda: self._fetch(directory, since)) or {}
+
+    def _fetch(self, directory: str, since: Optional[int]) -> Dict[str, Any]:
+        results: Dict[str, Any] = {}
+        try:
+            for server, answer in zip(sorted(set(self.owners)), self._ask('save_here', since=since)):
+                for part, result in answer.items():
+                    fetch(partial(self._piece, server), result['files'], part, os.path.join(directory, part))
+                results.update(answer)
+        finally:
+            self.servers.command('dynamic_forget', keys=self.server_keys)
+        return results
+
+    def _piece(self, server: int, file: str, start: int, size_bytes: int) -> bytes:
+        self.servers.command('dynamic_read', keys=self.server_keys, server=server, file=file, start=start)
+        return self.servers.read_mailbox(server, np.uint8, size_bytes).tobytes()
+
     def load(self, directories: Sequence[str]) -> None:
         """Replace all rows by those of directories of parts, from old to new (collective).
 
@@ -265,11 +293,15 @@ class DynamicTable(OptimizedTable):
 
     def _at_rest(self, method: str, **arguments: Any) -> List[Any]:
         """Return the answers of servers to a command, while no worker pushes or pulls."""
+        return self._alone(lambda: self._ask(method, **arguments)) or []
+
+    def _alone(self, act: Callable[[], _Result]) -> Optional[_Result]:
+        """Return in worker 0 the result of `act`, which it calls while no worker pushes or pulls (collective)."""
         self.collect()
         self.servers.link.settle()
         self.servers.barrier()
         try:
-            return self._ask(method, **arguments) if self.servers.is_root else []
+            return act() if self.servers.is_root else None
         finally:
             self.servers.barrier()
 

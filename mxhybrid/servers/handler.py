@@ -38,6 +38,7 @@ from ..telemetry.trace_sender import TraceSender
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
 from .dynamic_shard import DynamicShard, StoreOptions, row_store_options
+from .file_pieces import ScratchFiles
 from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
@@ -69,6 +70,7 @@ class Handler(Optimizer):
         #: The folders of dynamic tables in files by their numbers there.
         self._folders: Dict[int, str] = {}
         self._answer_text = b''
+        self._scratch = ScratchFiles()
         self._trace_sender: Optional[TraceSender] = None
         self.trace: AnyRecorder = OFF
 
@@ -226,6 +228,36 @@ class Handler(Optimizer):
         """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
         self._answer_about(keys, lambda number, store: store.save(
             os.path.join(directory, str(number)), since, number, len(keys)))
+
+    def do_dynamic_save_here(self, keys: List[int], since: Optional[int]) -> None:
+        """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
+        def save(number: int, store: RowStore) -> Any:
+            assert folder is not None
+            return store.save(os.path.join(folder, str(number)), since, number, len(keys))
+
+        def save_all(scratch: str) -> None:
+            nonlocal folder
+            folder = scratch
+            self._answer_about(keys, save)
+        folder: Optional[str] = None
+        # Where the rows are in files, their directory has room for files.
+        storage = next((path for number, path in self._folders.items() if self._dynamic_keys[number] == keys), '')
+        try:
+            self._scratch.write(os.path.dirname(storage), save_all)
+        except OSError as error:
+            self._answer({'error': 'cannot write into %s: %s; let TMPDIR name a directory with room for the rows'
+                                   % (error.filename, error.strerror or error)})
+
+    def do_dynamic_read(self, keys: List[int], server: int, file: str, start: int) -> None:
+        """Leave a piece of a saved file in the mailbox, if this is the server that has it."""
+        assert self._agent is not None
+        if server == self._agent.number:
+            piece = self._scratch.read(file, start)
+            host_view(self._mailbox).view(np.uint8)[:len(piece)] = np.frombuffer(piece, np.uint8)
+
+    def do_dynamic_forget(self, keys: List[int]) -> None:
+        """Free the saved files."""
+        self._scratch.close()
 
     def do_dynamic_load(self, keys: List[int], directories: List[str]) -> None:
         """Replace the rows of a dynamic table; leave their numbers by partition, or an error, in the mailbox."""

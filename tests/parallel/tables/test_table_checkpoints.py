@@ -11,9 +11,9 @@ BODY = BODIES / 'table_checkpoints.py'
 SERVERS_WRITE = ['horovodrun', 2, 2, 3]
 
 
-def run(launcher, workers, servers, partitions, *args):
+def run(launcher, workers, servers, partitions, *args, **env):
     return run_job(BODY, launcher, workers=workers, servers=servers, args=list(args), timeout=150,
-                   env={'MXHYBRID_PARTITIONS': str(partitions)})
+                   env=dict(env, MXHYBRID_PARTITIONS=str(partitions)))
 
 
 @pytest.fixture(scope='module')
@@ -39,7 +39,19 @@ def assert_equal(result, expected, workers):
 
 
 def test_servers_write_their_partitions(alone, together):
-    result, directory = together
+    assert_same_training(alone, *together)
+
+
+def test_worker_0_fetches_files_from_hosts_that_do_not_see_the_directory(alone, tmp_path):
+    result = run(*SERVERS_WRITE, '--part', 'save', '--directory', str(tmp_path / 'saved'), '--unseen',
+                 TMPDIR=str(tmp_path)).ok()
+    assert [path.name for path in tmp_path.iterdir()] == ['saved']  # servers leave no files
+    assert 'do not see' in result.output and 'pass through worker 0' in result.output
+    assert_same_training(alone, result, str(tmp_path / 'saved'))
+
+
+def assert_same_training(alone, result, directory):
+    """Check the results of a job with those of one process, and the checkpoints of both."""
     assert_equal(result, alone[0], 2)
     for case in alone[0]:
         with mxhybrid.checkpoint.open('%s/%s' % (directory, case), verify=True) as tables, \
@@ -72,6 +84,6 @@ def test_refused_on_every_rank(together):
     for values in result.results.values():
         width, unseen = values['errors']
         assert 'items.weight has width 4 in the checkpoint, 5 in the net' in width
-        assert 'the servers on elsewhere, which have rows of items.weight, do not see' in unseen
+        assert 'cannot write rows of a dynamic table' in unseen
         np.testing.assert_array_equal(values['imported'],
                                       np.random.RandomState(0).standard_normal((50, 4)))

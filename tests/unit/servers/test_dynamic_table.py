@@ -1,11 +1,14 @@
 """Dynamic tables of workers and servers: updates equal those of MXNet's optimizers in one process."""
+import tempfile
+
 import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.base.errors import InputError, JobError
+from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.servers import file_pieces
 from mxhybrid.servers.dynamic_shard import StoreOptions
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_named, retire_tables
@@ -262,9 +265,13 @@ def test_retired_tables_are_dropped():
             assert not server._partitions and not server._shards and not server._dynamic_keys
 
 
-@pytest.mark.parametrize('workers, servers, partitions, later_partitions', [([1], [1], 2, 3), ([1, 1], [1, 2], 5, 2)])
-def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, workers, servers, partitions,
-                                                               later_partitions):
+@pytest.mark.parametrize('workers, servers, partitions, later_partitions, by_worker', [
+    ([1], [1], 2, 3, False), ([1, 1], [1, 2], 5, 2, False), ([1, 1], [1, 2], 5, 2, True)])
+def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeypatch, workers, servers, partitions,
+                                                               later_partitions, by_worker):
+    (tmp_path / 'scratch').mkdir()
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'scratch'))
+    monkeypatch.setattr(file_pieces, 'PIECE_BYTES', 100)
     adagrad = mx.optimizer.create('adagrad')
 
     def train(servers):
@@ -274,7 +281,9 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, workers
             table.set_optimizer(adagrad, 0.1, 0.0, step)
             table.push(*gradients(servers.rank, step, 'float32'))
             if step in (1, 3):
-                results = table.save(str(tmp_path / str(step)), since=marks.pop() if marks else None)
+                save = table.save_by_worker if by_worker else table.save
+                results = save(str(tmp_path / str(step)), since=marks.pop() if marks else None)
+                assert not list((tmp_path / 'scratch').iterdir())
                 assert bool(results) == (servers.rank == 0)
                 marks = {result['mark'] for result in results.values()} or {None}
                 assert all(result['whole'] == (step == 1) for result in results.values())
@@ -294,6 +303,38 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, workers
         return True
     with dynamic_job(workers, servers) as job:
         assert all(job.run(train))
+
+
+def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
+    """The error is raised in worker 0, and training goes on."""
+    def train(servers):
+        table, errors = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3), []
+        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        table.push(KEYS, np.ones((len(KEYS), WIDTH)))
+        (tmp_path / 'file').touch()
+
+        def save(path):
+            try:
+                table.save_by_worker(path)
+                errors.append('')
+            except (CheckpointError, JobError) as error:
+                errors.append(str(error))
+        save(str(tmp_path / 'file' / 'below'))
+        monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'none'))
+        save(str(tmp_path / 'saved'))
+        monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+        save(str(tmp_path / 'saved'))
+        table.touch()
+        return errors
+    with dynamic_job([1], [1]) as job:
+        (blocked, no_scratch, good), = job.run(train)
+    assert blocked.startswith('cannot write rows of a dynamic table into %s: Not a directory' % (
+        tmp_path / 'file' / 'below' / '0'))
+    assert 'items: server 0 cannot save its rows: cannot write into %s' % (tmp_path / 'none') in no_scratch
+    assert no_scratch.endswith('let TMPDIR name a directory with room for the rows') and not good
+    with pytest.raises(JobError, match='does not have the content that its server has written'):
+        file_pieces.fetch(lambda file, start, size_bytes: b'x', {'keys': {'bytes': 1, 'blake2b': ''}}, '0',
+                          str(tmp_path / 'other'))
 
 
 def test_an_error_of_loading_is_raised_by_worker_0_and_training_goes_on():

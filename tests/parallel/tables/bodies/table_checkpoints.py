@@ -1,7 +1,7 @@
 """Train a net with dynamic tables, save a checkpoint and deltas on the way, go on; load them and go on from there.
 
 ``--part save`` saves to the directory, ``--part resume`` goes on from it.  With ``--unseen``, worker 0 takes the hosts
-of the servers for hosts that do not see the files.
+of the servers for hosts that do not see the files; with ``--part refused``, their disks are full, too.
 """
 import argparse
 import os
@@ -85,7 +85,7 @@ def resume(worker, directory, case):
 
 
 def refused(worker, directory):
-    """Return the errors of a save that servers cannot see, and of a load into tables of another width."""
+    """Return the errors of a load into tables of another width, and of a save that servers cannot make."""
     errors = []
     training = Training(worker, 'adam', 99, width=5)
     model = training.net, training.trainer
@@ -119,6 +119,12 @@ def main():
         from mxhybrid.servers.dynamic_table import DynamicTable
         DynamicTable.hosts_without = lambda self, file: ['elsewhere']
         dynamic_tables._PIECE_BYTES = 200
+        if args.part == 'refused':
+            from mxhybrid.servers import dynamic_table
+
+            def full(*_):
+                raise mxhybrid.CheckpointError('cannot write rows of a dynamic table')
+            dynamic_table.fetch = full
     if args.part == 'refused':
         report(worker['rank'], errors=refused(worker, args.directory), imported=imported(worker))
     else:
