@@ -231,19 +231,13 @@ class Handler(Optimizer):
 
     def do_dynamic_save_here(self, keys: List[int], since: Optional[int]) -> None:
         """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
-        def save(number: int, store: RowStore) -> Any:
-            assert folder is not None
-            return store.save(os.path.join(folder, str(number)), since, number, len(keys))
-
-        def save_all(scratch: str) -> None:
-            nonlocal folder
-            folder = scratch
-            self._answer_about(keys, save)
-        folder: Optional[str] = None
+        def save(folder: str) -> None:
+            self._answer_about(keys, lambda number, store: store.save(
+                os.path.join(folder, str(number)), since, number, len(keys)))
         # Where the rows are in files, their directory has room for files.
         storage = next((path for number, path in self._folders.items() if self._dynamic_keys[number] == keys), '')
         try:
-            self._scratch.write(os.path.dirname(storage), save_all)
+            self._scratch.write(os.path.dirname(storage), save)
         except OSError as error:
             self._answer({'error': 'cannot write into %s: %s; let TMPDIR name a directory with room for the rows'
                                    % (error.filename, error.strerror or error)})
