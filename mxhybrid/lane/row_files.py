@@ -76,7 +76,7 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
                     break
                 portion = [np.empty((count,) + shape, dtype) for _, dtype, shape in columns]
                 for (name, _, _), values in zip(columns, portion):
-                    library.row_scan_read(scan, _COLUMNS.index(name), values.ctypes.data)
+                    library.checked(library.row_scan_read(scan, _COLUMNS.index(name), values.ctypes.data))
                 if writing is not None:
                     writing.result()
                 writing = thread.submit(_write, outputs, portion)

@@ -229,9 +229,10 @@ uint32_t Agent::apply_to_store(Table& table, uint32_t number, const std::vector<
   RowStore& store = *part.store;
   if (lists.size() == 1) return store.update(part.rule, lists[0].ids, lists[0].rows, lists[0].count);
   const size_t row_bytes = table.shape.row_bytes();
-  Buffer sums(RowStore::kBlock * row_bytes);
-  int64_t keys[RowStore::kBlock];
-  const char* rows[RowStore::kBlock];
+  const size_t block = store.block();
+  Buffer sums(block * row_bytes);
+  std::vector<int64_t> keys(block);
+  std::vector<const char*> rows(block);
   uint32_t count = 0;
   store.begin_update(part.rule);
   table.merger.each(lists, [&](int64_t key, const char* row) {
@@ -241,11 +242,11 @@ uint32_t Agent::apply_to_store(Table& table, uint32_t number, const std::vector<
       rows[count] = sums.data() + count * row_bytes;
       std::memcpy(sums.data() + count * row_bytes, row, row_bytes);
     }
-    if (++count < RowStore::kBlock) return;
-    store.update_block(keys, rows, count);
+    if (++count < block) return;
+    store.update_block(keys.data(), rows.data(), count);
     count = 0;
   });
-  store.update_block(keys, rows, count);
+  store.update_block(keys.data(), rows.data(), count);
   return store.end_update();
 }
 

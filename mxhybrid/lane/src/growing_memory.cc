@@ -51,19 +51,6 @@ void GrowingMemory::grow(size_t size) {
   if (is_file()) madvise(base_, size_, MADV_RANDOM);
 }
 
-void GrowingMemory::fetch(size_t offset, size_t length) const { madvise(base_ + offset, length, MADV_WILLNEED); }
-
-void GrowingMemory::write_back(size_t offset, size_t length) const {
-  sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
-}
-
-void GrowingMemory::release(size_t offset, size_t length) const {
-  madvise(base_ + offset, length, MADV_DONTNEED);  // the bytes stay in the file's cache, from which they are removed next
-  sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length),
-                  SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-  posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_DONTNEED);
-}
-
 GrowingMemory::GrowingMemory(GrowingMemory&& other) noexcept { *this = std::move(other); }
 
 GrowingMemory& GrowingMemory::operator=(GrowingMemory&& other) noexcept {

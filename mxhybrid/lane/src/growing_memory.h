@@ -26,13 +26,6 @@ class GrowingMemory {
   /// Return whether the memory is that of a file.
   bool is_file() const { return descriptor_ >= 0; }
 
-  /// Start to read bytes of a file that are about to be used.
-  void fetch(size_t offset, size_t length) const;
-  /// Start to write bytes of a file to the disk.
-  void write_back(size_t offset, size_t length) const;
-  /// Wait until these bytes are written, and give their memory back.  A failure costs memory, nothing else.
-  void release(size_t offset, size_t length) const;
-
  private:
   char* base_ = nullptr;
   size_t size_ = 0;

@@ -51,6 +51,7 @@ void RowScan::divide(const Range& range) {
 
 size_t RowScan::next() {
   slots_.clear();
+  records_ = Buffer();
   if (ranges_.empty()) return 0;
   while (ranges_.back().count > portion_) {
     const Range range = ranges_.back();
@@ -76,18 +77,25 @@ void RowScan::keys(int64_t* keys) const {
   for (uint32_t slot : slots_) *keys++ = store_.key_of(slot);
 }
 
-void RowScan::copy(size_t offset, size_t bytes, char* to) const {
+void RowScan::copy(size_t offset, size_t bytes, char* to) {
+  const size_t record_bytes = store_.record_bytes();
+  if (store_.is_cached() && records_.size() == 0) {
+    records_ = Buffer(slots_.size() * record_bytes);
+    store_.copy_records(slots_.data(), slots_.size(), records_.data());
+  }
+  const auto record = [&](size_t i) {
+    return records_.size() ? records_.data() + i * record_bytes : store_.record_at(slots_[i]);
+  };
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (i + kAhead < slots_.size()) __builtin_prefetch(store_.row_of(slots_[i + kAhead]) + offset);
-    store_.use(slots_[i]);
-    std::memcpy(to + i * bytes, store_.row_of(slots_[i]) + offset, bytes);
+    if (i + kAhead < slots_.size()) __builtin_prefetch(record(i + kAhead) + offset);
+    std::memcpy(to + i * bytes, record(i) + offset, bytes);
   }
 }
 
-void RowScan::rows(char* rows) const { copy(0, store_.row_bytes(), rows); }
+void RowScan::rows(char* rows) { copy(0, store_.row_bytes(), rows); }
 
-void RowScan::states(uint32_t number, char* states) const {
-  copy(store_.row_bytes() + (number ? store_.state_bytes(0) : 0), store_.state_bytes(number), states);
+void RowScan::states(uint32_t number, char* states) {
+  copy(store_.state_offset(number), store_.state_bytes(number), states);
 }
 
 void RowScan::steps(uint32_t* steps) const {

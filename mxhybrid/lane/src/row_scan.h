@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory.h"
 #include "row_store.h"
 
 namespace lane {
@@ -23,8 +24,8 @@ class RowScan {
 
   // The current portion.
   void keys(int64_t* keys) const;
-  void rows(char* rows) const;
-  void states(uint32_t number, char* states) const;
+  void rows(char* rows);
+  void states(uint32_t number, char* states);
   /// The step that changed each row last, and the number of its updates if the store counts these.
   void steps(uint32_t* steps) const;
   void update_counts(uint32_t* counts) const;
@@ -39,7 +40,7 @@ class RowScan {
   static uint64_t ordered(int64_t key) { return static_cast<uint64_t>(key) ^ uint64_t{1} << 63; }
   bool is_scanned(uint64_t slot) const;
   void divide(const Range& range);
-  void copy(size_t offset, size_t bytes, char* to) const;
+  void copy(size_t offset, size_t bytes, char* to);
 
   const RowStore& store_;
   const int64_t since_;
@@ -47,6 +48,7 @@ class RowScan {
   uint64_t count_ = 0;
   std::vector<Range> ranges_;  // those that are left, in descending order
   std::vector<uint32_t> slots_;
+  Buffer records_;  // of the portion, if they may have to be read from a file: once for all of their columns
 };
 
 }  // namespace lane

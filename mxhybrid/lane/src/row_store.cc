@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 namespace lane {
@@ -31,15 +32,27 @@ RowStore::RowStore(const RowStoreOptions& options)
   if (options.admit > 1) sightings_ = std::make_unique<CountMinSketch>();
   if (!options.directory.empty()) {
     directory_ = std::make_unique<StorageDirectory>(options.directory);
-    if (options.resident_bytes) pages_ = std::make_unique<ResidentPages>(options.resident_bytes);
   }
   keys_ = new_area("keys");
-  records_ = new_area("rows");
+  make_records(record_bytes_, &records_, &cache_);
 }
 
 GrowingMemory RowStore::new_area(const char* name) const {
   if (!directory_) return GrowingMemory();
-  return GrowingMemory(directory_->new_file(name), "the file '" + std::string(name) + "' in " + directory_->path());
+  return GrowingMemory(directory_->new_file(name), name_of_file(name));
+}
+
+std::string RowStore::name_of_file(const char* name) const {
+  return "the file '" + std::string(name) + "' in " + directory_->path();
+}
+
+void RowStore::make_records(size_t record_bytes, GrowingMemory* records, std::unique_ptr<RecordCache>* cache) const {
+  if (directory_ && options_.resident_bytes) {
+    *cache = std::make_unique<RecordCache>(directory_->new_file("rows"), name_of_file("rows"), record_bytes,
+                                           options_.resident_bytes);
+  } else {
+    *records = new_area("rows");
+  }
 }
 
 RowStore::~RowStore() = default;
@@ -50,29 +63,47 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
     if (bytes[i] % size_of(options_.dtype)) throw std::runtime_error("optimizer state has the type of the rows");
   }
   const size_t record_bytes = row_bytes_ + bytes[0] + bytes[1];
-  GrowingMemory records = new_area("rows");
-  records.grow(slots_ * record_bytes);
+  GrowingMemory records;
+  std::unique_ptr<RecordCache> cache;
+  make_records(record_bytes, &records, &cache);
+  if (cache) {
+    cache->grow(slots_);
+  } else {
+    records.grow(slots_ * record_bytes);
+  }
   for (uint64_t slot = 0; slot < slots_; ++slot) {
-    std::memcpy(records.data() + slot * record_bytes, row_of(slot), row_bytes_);
+    if (!is_live(slot)) continue;
+    char* record = cache ? cache->create(slot) : records.data() + slot * record_bytes;
+    std::memcpy(record, record_of(slot), row_bytes_);
+    std::memset(record + row_bytes_, 0, record_bytes - row_bytes_);
   }
   records_ = std::move(records);
-  if (pages_) pages_ = std::make_unique<ResidentPages>(options_.resident_bytes);
+  cache_ = std::move(cache);
   std::copy(bytes, bytes + 2, state_bytes_);
   record_bytes_ = record_bytes;
 }
 
-void RowStore::use_record(uint32_t slot) const {
-  if (pages_) pages_->use(records_, slot * record_bytes_, record_bytes_);
-}
-
 void RowStore::prefetch_record(uint32_t slot) const {
-  use_record(slot);
   __builtin_prefetch(keys() + slot);
   __builtin_prefetch(steps() + slot, 1);
-  const char* record = row_of(slot);
   const size_t bytes = std::min(record_bytes_, kLines * kLine);
+  if (cache_) return cache_->prefetch(slot, bytes);
+  const char* record = mapped_record(slot);
   for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(record + offset, 1);
   __builtin_prefetch(record + bytes - 1, 1);
+}
+
+void RowStore::load(const int64_t* keys, size_t count, uint32_t step) const {
+  uint64_t hashes[kBlock];
+  uint32_t slots[kBlock];
+  std::vector<uint32_t> loaded;
+  loaded.reserve(count);
+  for (size_t first = 0; first < count; first += kBlock) {
+    const size_t block = std::min(kBlock, count - first);
+    find_block(keys + first, block, hashes, slots);
+    std::copy_if(slots, slots + block, std::back_inserter(loaded), [](uint32_t slot) { return slot != SlotIndex::kNone; });
+  }
+  cache_->load(loaded.data(), loaded.size(), step);
 }
 
 void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const {
@@ -84,7 +115,6 @@ void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, u
   for (size_t i = 0; i < count; ++i) {
     if (slots[i] != SlotIndex::kNone && key_of(slots[i]) == keys[i]) continue;
     slots[i] = find(keys[i], hashes[i]);
-    if (slots[i] != SlotIndex::kNone) use_record(slots[i]);
   }
 }
 
@@ -95,28 +125,25 @@ void RowStore::write_missing(int64_t key, char* row) const {
 void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
   uint64_t hashes[kBlock];
   uint32_t slots[kBlock];
-  for (size_t first = 0; first < count; first += kBlock) {
-    const size_t block = std::min(kBlock, count - first);
-    find_block(keys + first, block, hashes, slots);
-    for (size_t i = 0; i < block; ++i) {
-      char* row = rows + (first + i) * row_bytes_;
-      if (slots[i] == SlotIndex::kNone) {
-        write_missing(keys[first + i], row);
-      } else {
-        std::memcpy(row, row_of(slots[i]), row_bytes_);
+  in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
+    for (; first < end; first += kBlock) {
+      const size_t block = std::min(kBlock, end - first);
+      find_block(keys + first, block, hashes, slots);
+      for (size_t i = 0; i < block; ++i) {
+        char* row = rows + (first + i) * row_bytes_;
+        if (slots[i] == SlotIndex::kNone) {
+          write_missing(keys[first + i], row);
+        } else {
+          std::memcpy(row, record_of(slots[i]), row_bytes_);
+        }
       }
     }
-    if (pages_) pages_->trim(records_);
-  }
+  });
 }
 
 uint32_t RowStore::place(int64_t key, uint64_t hash) {
-  if (pages_) pages_->trim(records_);
   uint32_t slot = find(key, hash);
-  if (slot != SlotIndex::kNone) {
-    use_record(slot);
-    return slot;
-  }
+  if (slot != SlotIndex::kNone) return slot;
   if (!index_.has_room()) index_.grow(keys(), slots_, [this](uint64_t slot) { return is_live(slot); });
   if (free_ != SlotIndex::kNone) {
     slot = free_;
@@ -129,16 +156,20 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
     keys_.grow((slots_ + 1) * sizeof(int64_t));
     steps_.grow((slots_ + 1) * sizeof(uint32_t));
     if (counts_updates()) counts_.grow((slots_ + 1) * sizeof(uint32_t));
-    records_.grow((slots_ + 1) * record_bytes_);
+    if (cache_) {
+      cache_->grow(slots_ + 1);
+    } else {
+      records_.grow((slots_ + 1) * record_bytes_);
+    }
     if (slots_ / 64 == live_.size()) live_.push_back(0);
     slot = static_cast<uint32_t>(slots_++);
   }
-  use_record(slot);
+  char* record = cache_ ? cache_->create(slot) : mapped_record(slot);
   keys()[slot] = key;
   steps()[slot] = step_;
   if (counts_updates()) counts()[slot] = 0;
-  options_.first_values.fill(options_.dtype, key, options_.width, row_of(slot));
-  std::memset(row_of(slot) + row_bytes_, 0, record_bytes_ - row_bytes_);
+  options_.first_values.fill(options_.dtype, key, options_.width, record);
+  std::memset(record + row_bytes_, 0, record_bytes_ - row_bytes_);
   live_[slot >> 6] |= uint64_t{1} << (slot & 63);
   index_.insert(hash, slot);
   return slot;
@@ -154,6 +185,7 @@ void RowStore::remove(uint32_t slot, uint32_t step) {
     }
   }
   index_.erase(hash_of(key_of(slot)), slot);
+  if (cache_) cache_->remove(slot);
   live_[slot >> 6] &= ~(uint64_t{1} << (slot & 63));
   keys()[slot] = free_;
   free_ = slot;
@@ -173,8 +205,7 @@ uint64_t RowStore::erase(const int64_t* keys, size_t count) {
 void RowStore::clear() {
   index_.clear();
   keys_ = new_area("keys");
-  records_ = new_area("rows");
-  if (pages_) pages_ = std::make_unique<ResidentPages>(options_.resident_bytes);
+  make_records(record_bytes_, &records_, &cache_);
   steps_ = GrowingMemory();
   counts_ = GrowingMemory();
   live_.clear();
@@ -257,14 +288,13 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
                              " rows of a partition are fewer than the distinct keys of one step: give a capacity "
                              "of several times the keys of a step");
   }
+  char* record = changed_record(slot);
   if (kernel_ != nullptr) {
-    char* row = row_of(slot);
-    char* states[2] = {row + row_bytes_, row + row_bytes_ + state_bytes_[0]};
-    kernel_(settings_, {row, {states[0], states[1]}, gradient, options_.width});
+    kernel_(settings_, {record, {record + state_offset(0), record + state_offset(1)}, gradient, options_.width});
   } else if (rule_.kind == RuleKind::kAssignState) {
-    std::memcpy(state_of(slot, rule_.slot), gradient, std::min(state_bytes_[rule_.slot], row_bytes_));
+    std::memcpy(record + state_offset(rule_.slot), gradient, std::min(state_bytes_[rule_.slot], row_bytes_));
   } else {
-    std::memcpy(row_of(slot), gradient, row_bytes_);
+    std::memcpy(record, gradient, row_bytes_);
   }
 }
 
@@ -343,11 +373,11 @@ uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gra
                              std::to_string(count) + " distinct keys: give a capacity of several times as many");
   }
   begin_update(rule);
-  const char* rows[kBlock];
-  for (size_t first = 0; first < count; first += kBlock) {
-    const size_t block = std::min(kBlock, count - first);
-    for (size_t i = 0; i < block; ++i) rows[i] = gradients + (first + i) * row_bytes_;
-    update_block(keys + first, rows, block);
+  std::vector<const char*> rows(std::min(block(), count));
+  for (size_t first = 0; first < count; first += rows.size()) {
+    const size_t number = std::min(rows.size(), count - first);
+    for (size_t i = 0; i < number; ++i) rows[i] = gradients + (first + i) * row_bytes_;
+    update_block(keys + first, rows.data(), number);
   }
   return end_update();
 }
@@ -355,62 +385,77 @@ uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gra
 void RowStore::update_block(const int64_t* keys, const char* const* gradients, size_t count) {
   uint64_t hashes[kBlock];
   uint32_t slots[kBlock];
-  find_block(keys, count, hashes, slots);
-  for (size_t i = 0; i < count; ++i) update_slot(slots[i], keys[i], hashes[i], gradients[i]);
-  if (pages_) pages_->trim(records_);
+  in_batches(keys, count, step_, [&](size_t first, size_t end) {
+    for (; first < end; first += kBlock) {
+      const size_t number = std::min(kBlock, end - first);
+      find_block(keys + first, number, hashes, slots);
+      for (size_t i = 0; i < number; ++i) update_slot(slots[i], keys[first + i], hashes[i], gradients[first + i]);
+    }
+  });
 }
 
 void RowStore::assign(const int64_t* keys, const char* rows, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t slot = place(keys[i], hash_of(keys[i]));
-    std::memcpy(row_of(slot), rows + i * row_bytes_, row_bytes_);
-    steps()[slot] = step_ + 1;
-  }
+  in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      const uint32_t slot = place(keys[i], hash_of(keys[i]));
+      std::memcpy(changed_record(slot), rows + i * row_bytes_, row_bytes_);
+      steps()[slot] = step_ + 1;
+    }
+  });
 }
 
 void RowStore::assign_state(uint32_t number, const int64_t* keys, const char* states, size_t count) {
   check_state(number);
   const size_t size = state_bytes_[number];
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t slot = place(keys[i], hash_of(keys[i]));
-    std::memcpy(state_of(slot, number), states + i * size, size);
-    steps()[slot] = step_ + 1;
-  }
+  in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      const uint32_t slot = place(keys[i], hash_of(keys[i]));
+      std::memcpy(changed_record(slot) + state_offset(number), states + i * size, size);
+      steps()[slot] = step_ + 1;
+    }
+  });
 }
 
 void RowStore::read_state(uint32_t number, const int64_t* keys, size_t count, char* states) const {
   check_state(number);
   const size_t size = state_bytes_[number];
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t slot = find(keys[i], hash_of(keys[i]));
-    if (slot == SlotIndex::kNone) {
-      std::memset(states + i * size, 0, size);
-    } else {
-      use_record(slot);
-      std::memcpy(states + i * size, state_of(slot, number), size);
-      if (pages_) pages_->trim(records_);
+  in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      const uint32_t slot = find(keys[i], hash_of(keys[i]));
+      if (slot == SlotIndex::kNone) {
+        std::memset(states + i * size, 0, size);
+      } else {
+        std::memcpy(states + i * size, record_of(slot) + state_offset(number), size);
+      }
     }
-  }
+  });
+}
+
+void RowStore::copy_records(const uint32_t* slots, size_t count, char* to) const {
+  cache_->copy(slots, count, to);
 }
 
 void RowStore::restore(const int64_t* keys, const SavedRows& saved, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kBlock / 4 < count) index_.prefetch(hash_of(keys[i + kBlock / 4]));
-    const uint32_t slot = place(keys[i], hash_of(keys[i]));
-    std::memcpy(row_of(slot), saved.rows + i * row_bytes_, row_bytes_);
-    for (uint32_t number = 0; number < 2; ++number) {
-      const size_t size = state_bytes_[number];
-      if (size == 0) continue;
-      if (saved.states[number] == nullptr) {
-        std::memset(state_of(slot, number), 0, size);
-      } else {
-        std::memcpy(state_of(slot, number), saved.states[number] + i * size, size);
+  in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      if (i + kBlock / 4 < end) index_.prefetch(hash_of(keys[i + kBlock / 4]));
+      const uint32_t slot = place(keys[i], hash_of(keys[i]));
+      char* record = changed_record(slot);
+      std::memcpy(record, saved.rows + i * row_bytes_, row_bytes_);
+      for (uint32_t number = 0; number < 2; ++number) {
+        const size_t size = state_bytes_[number];
+        if (size == 0) continue;
+        if (saved.states[number] == nullptr) {
+          std::memset(record + state_offset(number), 0, size);
+        } else {
+          std::memcpy(record + state_offset(number), saved.states[number] + i * size, size);
+        }
       }
+      if (saved.steps != nullptr) step_ = std::max(step_, saved.steps[i]);
+      steps()[slot] = saved.steps != nullptr ? saved.steps[i] : step_;
+      if (counts_updates()) counts()[slot] = saved.counts != nullptr ? saved.counts[i] : 1;
     }
-    if (saved.steps != nullptr) step_ = std::max(step_, saved.steps[i]);
-    steps()[slot] = saved.steps != nullptr ? saved.steps[i] : step_;
-    if (counts_updates()) counts()[slot] = saved.counts != nullptr ? saved.counts[i] : 1;
-  }
+  });
 }
 
 uint32_t RowStore::mark() {
@@ -436,11 +481,15 @@ RowStoreStatistics RowStore::statistics() const {
   RowStoreStatistics statistics = {};
   statistics.rows = size();
   statistics.slots = slots_;
-  const uint64_t area_bytes = slots_ * (sizeof(int64_t) + record_bytes_);
+  const uint64_t area_bytes = slots_ * (sizeof(int64_t) + (cache_ ? 0 : record_bytes_));
   statistics.memory_bytes = slots_ * (counts_updates() ? 2 : 1) * sizeof(uint32_t) + live_.size() * sizeof(uint64_t) +
                             index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
   (directory_ ? statistics.file_bytes : statistics.memory_bytes) += area_bytes;
-  if (pages_) statistics.resident_bytes = pages_->bytes();
+  if (cache_) {
+    statistics.memory_bytes += cache_->memory_bytes();
+    statistics.file_bytes += cache_->file_bytes();
+    statistics.resident_bytes = cache_->resident_bytes();
+  }
   statistics.admitted = admitted_;
   if (sightings_) {
     statistics.waiting = sightings_->distinct() - std::min(sightings_->distinct(), admitted_by_sightings_);

@@ -7,6 +7,7 @@
 // A store is not synchronized: one thread uses it at a time, also to read.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,7 +18,7 @@
 #include "dtype.h"
 #include "first_values.h"
 #include "growing_memory.h"
-#include "resident_pages.h"
+#include "record_cache.h"
 #include "slot_index.h"
 #include "storage_directory.h"
 #include "update.h"
@@ -41,7 +42,8 @@ struct RowStoreOptions {
   bool evict_rarest = false;
   /// The folder of the files with keys, rows and state; empty: they are in memory, as the index is in any case.
   std::string directory;
-  /// The resident memory of rows and state in files; 0: as much as the system leaves.  At least 1 MB is used.
+  /// The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides which
+  /// of their pages are in memory.
   uint64_t resident_bytes = 0;
 };
 
@@ -49,8 +51,8 @@ struct RowStoreStatistics {
   uint64_t rows;
   uint64_t slots;         // ever taken: rows, and slots that later rows take
   uint64_t memory_bytes;  // of slots and index, without files
-  uint64_t file_bytes;    // in use; files grow by up to 64 MB more
-  uint64_t resident_bytes;  // of rows and state in files with a budget
+  uint64_t file_bytes;
+  uint64_t resident_bytes;  // of the cache of rows and state in files
   uint64_t admitted;  // rows that were made by updates
   uint64_t waiting;   // keys that were sighted, but too few times; approximately
   uint64_t expired;   // rows that were removed by capacity or age
@@ -62,8 +64,6 @@ class RowStore {
  public:
   /// The key whose first values are the default row.
   static constexpr int64_t kDefaultKey = INT64_MIN;
-  /// Keys for which an update fetches memory before it uses it.
-  static constexpr size_t kBlock = 64;
 
   /// Make an empty store; throws std::runtime_error.
   explicit RowStore(const RowStoreOptions& options);
@@ -86,10 +86,12 @@ class RowStore {
   /// Update rows of sorted, unique keys; return how many.  This is one step.  A rule is that of an optimizer, or
   /// kIgnore, kAssign, kReplace or kAssignState.
   uint32_t update(const Rule& rule, const int64_t* keys, const char* gradients, size_t count);
-  /// The same in blocks of at most kBlock keys: begin a step, update each key at most once, end the step.
+  /// The same in blocks of keys: begin a step, update each key at most once, end the step.
   void begin_update(const Rule& rule);
   void update_block(const int64_t* keys, const char* const* gradients, size_t count);
   uint32_t end_update();
+  /// The number of keys that are best updated at once.
+  size_t block() const { return cache_ ? cache_->batch() : kBlock; }
 
   /// Set rows, or optimizer state, of keys, which get rows where they have none.
   void assign(const int64_t* keys, const char* rows, size_t count);
@@ -124,20 +126,18 @@ class RowStore {
   uint64_t slots() const { return slots_; }
   bool is_live(uint64_t slot) const { return live_[slot >> 6] >> (slot & 63) & 1; }
   int64_t key_of(uint64_t slot) const { return keys()[slot]; }
-  char* row_of(uint64_t slot) const { return records_.data() + slot * record_bytes_; }
-  char* state_of(uint64_t slot, uint32_t number) const {
-    return row_of(slot) + row_bytes_ + (number ? state_bytes_[0] : 0);
-  }
+  /// The bytes of a row and its state, which stand together.
+  size_t record_bytes() const { return record_bytes_; }
+  size_t state_offset(uint32_t number) const { return row_bytes_ + (number ? state_bytes_[0] : 0); }
+  /// Return whether records are read from a file by `copy_records`, or else are at addresses.
+  bool is_cached() const { return cache_ != nullptr; }
+  const char* record_at(uint64_t slot) const { return mapped_record(slot); }
+  /// Copy the records of slots to consecutive memory.
+  void copy_records(const uint32_t* slots, size_t count, char* to) const;
   uint32_t step_of(uint64_t slot) const { return steps()[slot]; }
   bool counts_updates() const { return options_.capacity != 0 && options_.evict_rarest; }
   uint32_t update_count_of(uint64_t slot) const { return counts_updates() ? counts()[slot] : 0; }
   RowStoreStatistics statistics() const;
-  /// Note that a row is about to be read by `row_of`, and give memory back that is over the budget.
-  void use(uint64_t slot) const {
-    if (!pages_) return;
-    pages_->trim(records_);
-    use_record(static_cast<uint32_t>(slot));
-  }
 
   /// A save was completed: remember the keys of rows that are removed from now on, and return the current step.
   uint32_t mark();
@@ -151,21 +151,40 @@ class RowStore {
   uint32_t* steps() const { return reinterpret_cast<uint32_t*>(steps_.data()); }
   uint32_t* counts() const { return reinterpret_cast<uint32_t*>(counts_.data()); }
   uint32_t find(int64_t key, uint64_t hash) const { return index_.find(key, hash, keys()); }
+  char* mapped_record(uint64_t slot) const { return records_.data() + slot * record_bytes_; }
+  /// Return a row with its state, to be read or to be changed, until the next call.
+  const char* record_of(uint32_t slot) const { return cache_ ? cache_->read(slot) : mapped_record(slot); }
+  char* changed_record(uint32_t slot) { return cache_ ? cache_->change(slot) : mapped_record(slot); }
   void prefetch_record(uint32_t slot) const;
-  /// Note that a row is about to be used, if its memory has a budget.
-  void use_record(uint32_t slot) const;
+  /// Call `function` with the bounds of each batch of keys.  If there is a cache, the records of a batch are read into
+  /// it at once, for a step.
+  template <typename Function>
+  void in_batches(const int64_t* keys, size_t count, uint32_t step, Function function) const {
+    const size_t batch = cache_ ? cache_->batch() : std::max<size_t>(count, 1);
+    for (size_t first = 0; first < count; first += batch) {
+      const size_t end = std::min(first + batch, count);
+      if (cache_) load(keys + first, end - first, step);
+      function(first, end);
+    }
+  }
+  void load(const int64_t* keys, size_t count, uint32_t step) const;
   /// Return the slot of a key, which gets a row if it has none.
   uint32_t place(int64_t key, uint64_t hash);
   /// Remove a row; `step` is that of the removal.
   void remove(uint32_t slot, uint32_t step);
   /// Return an area that is in a file if the store has a directory.
   GrowingMemory new_area(const char* name) const;
+  std::string name_of_file(const char* name) const;
+  /// Make the memory of records, without any.
+  void make_records(size_t record_bytes, GrowingMemory* records, std::unique_ptr<RecordCache>* cache) const;
   bool is_admitted(uint64_t hash);
   void remove_expired();
   void remove_over_capacity();
   uint64_t rank_of(uint64_t slot) const;
   void write_missing(int64_t key, char* row) const;
   void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
+  /// Keys for which memory is fetched before it is used.
+  static constexpr size_t kBlock = 64;
   /// Find the slots of at most kBlock keys; kNone where a key has none.
   void find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const;
   void check_state(uint32_t slot) const;
@@ -176,10 +195,10 @@ class RowStore {
   size_t record_bytes_;  // of a row and its state, which stand together
 
   std::unique_ptr<StorageDirectory> directory_;
-  std::unique_ptr<ResidentPages> pages_;  // of records, if there is a budget
-
   SlotIndex index_;
-  GrowingMemory keys_, records_, steps_, counts_;
+  GrowingMemory keys_, steps_, counts_;
+  GrowingMemory records_;               // if there is no cache
+  std::unique_ptr<RecordCache> cache_;  // of records in a file, if there is a budget
   std::vector<uint64_t> live_;  // a bit for each slot
   uint64_t slots_ = 0;
   uint32_t free_ = SlotIndex::kNone;  // the slot that was freed last; a free slot has the next one in place of its key

@@ -162,20 +162,27 @@ int64_t lane_row_scan_next(void* scan) {
   return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<RowScan*>(scan)->next()); }, -1);
 }
 /// Write what the rows of the portion have: 0: keys, 1: rows, 2 and 3: state, 4: steps, 5: numbers of updates.
-void lane_row_scan_read(void* scan, uint32_t what, void* values) {
-  const RowScan& rows = *static_cast<RowScan*>(scan);
-  switch (what) {
-    case 0:
-      return rows.keys(static_cast<int64_t*>(values));
-    case 1:
-      return rows.rows(static_cast<char*>(values));
-    case 4:
-      return rows.steps(static_cast<uint32_t*>(values));
-    case 5:
-      return rows.update_counts(static_cast<uint32_t*>(values));
-    default:
-      return rows.states(what - 2, static_cast<char*>(values));
-  }
+int lane_row_scan_read(void* scan, uint32_t what, void* values) {
+  return guarded([&] {
+    RowScan& rows = *static_cast<RowScan*>(scan);
+    switch (what) {
+      case 0:
+        rows.keys(static_cast<int64_t*>(values));
+        break;
+      case 1:
+        rows.rows(static_cast<char*>(values));
+        break;
+      case 4:
+        rows.steps(static_cast<uint32_t*>(values));
+        break;
+      case 5:
+        rows.update_counts(static_cast<uint32_t*>(values));
+        break;
+      default:
+        rows.states(what - 2, static_cast<char*>(values));
+    }
+    return 0;
+  }, -1);
 }
 
 }  // extern "C"

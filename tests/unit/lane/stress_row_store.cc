@@ -41,7 +41,9 @@ class Program {
     if (below(3) == 0) options.expire_after = 20;
     options.evict_rarest = below(2);
     if (below(3) == 0) options.directory = directory + "/rows";
-    options.resident_bytes = below(2);
+    options.resident_bytes = below(4) != 0;
+    // Wide rows, so that most of them leave the cache, and the segments of the file are cleaned.
+    if (!options.directory.empty() && options.resident_bytes) options.width = static_cast<uint32_t>(below(1200) + 1);
     forgets_ = options.admit > 1 || options.capacity || options.expire_after;
     width_ = options.width;
     store_ = std::make_unique<RowStore>(options);
@@ -53,7 +55,7 @@ class Program {
 
   void run() {
     for (int step = 0; step < 40; ++step) {
-      switch (below(6)) {
+      switch (below(8)) {
         case 0:
           erase();
           break;
@@ -62,6 +64,9 @@ class Program {
           break;
         case 2:
           update_by_block();
+          break;
+        case 3:
+          forget_state();
           break;
         default:
           update();
@@ -105,12 +110,18 @@ class Program {
     const std::vector<const char*> gradients(list.size(), reinterpret_cast<const char*>(gradient.data()));
     store_->begin_update(rule_);
     for (size_t first = 0; first < list.size();) {
-      const size_t count = std::min<size_t>(1 + below(RowStore::kBlock), list.size() - first);
+      const size_t count = std::min<size_t>(1 + below(2 * store_->block()), list.size() - first);
       store_->update_block(list.data() + first, gradients.data() + first, count);
       first += count;
     }
     store_->end_update();
     for (int64_t key : list) subtract(key, 3);
+  }
+
+  /// Give rows state of another size.
+  void forget_state() {
+    const size_t bytes[2] = {below(2) * width_ * sizeof(double), sizeof(double)};
+    store_->set_state_bytes(bytes);
   }
 
   void erase() {

@@ -1,0 +1,210 @@
+#include "direct_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "memory.h"
+
+namespace lane {
+namespace {
+
+/// The most reads that are under way at once, and the most bytes of them, unless that is less than one read.
+constexpr size_t kDepth = 128, kDepthBytes = 4 << 20;
+
+long io_setup(unsigned count, aio_context_t* context) { return syscall(SYS_io_setup, count, context); }
+long io_destroy(aio_context_t context) { return syscall(SYS_io_destroy, context); }
+long io_submit(aio_context_t context, long count, iocb** blocks) {
+  return syscall(SYS_io_submit, context, count, blocks);
+}
+long io_getevents(aio_context_t context, long least, long most, io_event* events) {
+  return syscall(SYS_io_getevents, context, least, most, events, nullptr);
+}
+
+size_t rounded_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+/// Return the alignment that direct reads of a file need.
+size_t unit_of(int descriptor) {
+#ifdef STATX_DIOALIGN
+  struct statx status = {};
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && status.stx_mask & STATX_DIOALIGN) {
+    const size_t unit = std::max(status.stx_dio_offset_align, status.stx_dio_mem_align);
+    if (unit > 0 && DirectFile::kAlignment % unit == 0) return unit;
+  }
+#endif
+  (void)descriptor;
+  return DirectFile::kAlignment;
+}
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(size_t size)
+    : data_(static_cast<char*>(std::aligned_alloc(DirectFile::kAlignment, rounded_up(size, DirectFile::kAlignment)))) {
+  if (!data_) throw MemoryRefused(refusal_text("cannot get memory", size, ENOMEM));
+}
+
+DirectFile::DirectFile(int descriptor, const std::string& name)
+    : descriptor_(descriptor), name_(name), unit_(unit_of(descriptor)), events_(kDepth + 1) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  if (fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return;  // the page cache answers, without waiting for a disk
+  is_asynchronous_ = io_setup(kDepth + 1, &context_) == 0;
+}
+
+DirectFile::~DirectFile() {
+  if (is_asynchronous_) io_destroy(context_);  // waits for a write
+  close(descriptor_);
+}
+
+void DirectFile::fail(const char* what, size_t length, uint64_t offset, int error) const {
+  throw std::runtime_error("storage: " + name_ + " cannot be " + what + " (" + std::to_string(length) +
+                           " bytes from byte " + std::to_string(offset) + "): " +
+                           (error ? std::strerror(error) : "fewer bytes than expected") + "; check its disk");
+}
+
+void DirectFile::grow(uint64_t size) {
+  const int failure = posix_fallocate(descriptor_, static_cast<off_t>(size_), static_cast<off_t>(size - size_));
+  if (failure) {
+    throw MemoryRefused("storage: " + name_ + " cannot grow from " + std::to_string(size_) + " to " +
+                        std::to_string(size) + " bytes: " + std::strerror(failure) +
+                        "; free space on its disk, or give a directory on a larger one");
+  }
+  size_ = size;
+}
+
+void DirectFile::read(char* bytes, size_t length, uint64_t offset) const {
+  for (size_t done = 0; done < length;) {
+    const ssize_t count = pread(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("read", length, offset, count < 0 ? errno : 0);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void DirectFile::write(const char* bytes, size_t length, uint64_t offset) const {
+  for (size_t done = 0; done < length;) {
+    const ssize_t count = pwrite(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) fail("written", length, offset, count < 0 ? errno : 0);
+    done += static_cast<size_t>(count);
+  }
+}
+
+void DirectFile::submit(std::vector<iocb*>& blocks) {
+  for (size_t first = 0; first < blocks.size();) {
+    const long count = io_submit(context_, static_cast<long>(blocks.size() - first), blocks.data() + first);
+    if (count < 0 && errno == EINTR) continue;
+    const iocb& block = *blocks[first];
+    if (count <= 0) {
+      fail(block.aio_lio_opcode == IOCB_CMD_PREAD ? "read" : "written", block.aio_nbytes,
+           static_cast<uint64_t>(block.aio_offset), count < 0 ? errno : EAGAIN);
+    }
+    first += static_cast<size_t>(count);
+    (block.aio_lio_opcode == IOCB_CMD_PREAD ? reading_ : writing_) += static_cast<size_t>(count);
+  }
+  blocks.clear();
+}
+
+void DirectFile::wait(const std::function<void(Operation& read)>& done) {
+  const long count = io_getevents(context_, 1, static_cast<long>(events_.size()), events_.data());
+  if (count < 0 && errno == EINTR) return;
+  if (count < 0) fail("read", 0, 0, errno);
+  const Operation* failed = nullptr;
+  int error = 0;
+  for (long i = 0; i < count; ++i) {
+    Operation& operation = *reinterpret_cast<Operation*>(events_[i].data);
+    --(&operation == &write_ ? writing_ : reading_);
+    if (events_[i].res != static_cast<int64_t>(operation.length)) {
+      failed = &operation;
+      error = events_[i].res < 0 ? static_cast<int>(-events_[i].res) : 0;
+    } else if (&operation != &write_) {
+      done(operation);
+    }
+  }
+  if (failed) fail(failed == &write_ ? "written" : "read", failed->length, failed->offset, error);
+}
+
+void DirectFile::start_write(const char* bytes, size_t length, uint64_t offset) {
+  finish_write();
+  if (!is_asynchronous_) return write(bytes, length, offset);
+  write_ = {};
+  write_.offset = offset;
+  write_.length = length;
+  write_.block.aio_data = reinterpret_cast<uint64_t>(&write_);
+  write_.block.aio_lio_opcode = IOCB_CMD_PWRITE;
+  write_.block.aio_fildes = static_cast<uint32_t>(descriptor_);
+  write_.block.aio_buf = reinterpret_cast<uint64_t>(bytes);
+  write_.block.aio_nbytes = length;
+  write_.block.aio_offset = static_cast<int64_t>(offset);
+  std::vector<iocb*> blocks = {&write_.block};
+  submit(blocks);
+}
+
+void DirectFile::finish_write() {
+  while (writing_) wait([](Operation&) {});
+}
+
+void DirectFile::read_all(const std::vector<uint64_t>& offsets, size_t length, const Take& take) {
+  const size_t window = rounded_up(length, unit_) + unit_;
+  const size_t depth = std::min({offsets.size(), kDepth, std::max<size_t>(1, kDepthBytes / window)});
+  if (depth == 0) return;
+  const AlignedBuffer windows(depth * rounded_up(window, unit_));
+  std::vector<Operation> reads(depth);
+  std::vector<iocb*> blocks;
+  size_t next = 0;
+  const auto prepare = [&](Operation& read) {
+    const uint64_t offset = offsets[next];
+    read = {};
+    read.position = next++;
+    read.offset = offset / unit_ * unit_;
+    read.skipped = static_cast<size_t>(offset - read.offset);
+    read.length = rounded_up(read.skipped + length, unit_);
+    read.block.aio_data = reinterpret_cast<uint64_t>(&read);
+    read.block.aio_lio_opcode = IOCB_CMD_PREAD;
+    read.block.aio_fildes = static_cast<uint32_t>(descriptor_);
+    read.block.aio_buf = reinterpret_cast<uint64_t>(windows.data() + (&read - reads.data()) * window);
+    read.block.aio_nbytes = read.length;
+    read.block.aio_offset = static_cast<int64_t>(read.offset);
+  };
+  const auto bytes_of = [&](const Operation& read) { return windows.data() + (&read - reads.data()) * window; };
+  if (!is_asynchronous_) {
+    while (next < offsets.size()) {
+      prepare(reads[0]);
+      this->read(bytes_of(reads[0]), reads[0].length, reads[0].offset);
+      take(reads[0].position, bytes_of(reads[0]) + reads[0].skipped);
+    }
+    return;
+  }
+  // Memory of reads under way must not be freed, also if one of them fails.
+  struct Drain {
+    DirectFile& file;
+    ~Drain() {
+      while (file.reading_) {
+        try {
+          file.wait([](Operation&) {});
+        } catch (const std::runtime_error&) {
+        }
+      }
+    }
+  } drain{*this};
+  for (Operation& read : reads) {
+    prepare(read);
+    blocks.push_back(&read.block);
+  }
+  while (reading_ || !blocks.empty()) {
+    submit(blocks);
+    wait([&](Operation& read) {
+      take(read.position, bytes_of(read) + read.skipped);
+      if (next == offsets.size()) return;
+      prepare(read);
+      blocks.push_back(&read.block);
+    });
+  }
+}
+
+}  // namespace lane
