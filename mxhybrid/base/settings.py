@@ -30,7 +30,7 @@ DEFAULT_STALL_S = 600.0
 SHORTEST_SILENCE_S = 3.0
 #: The value in place of a directory for rows in memory.
 MEMORY = 'memory'
-#: The smallest budget of resident memory for rows in files.
+#: The smallest cache of rows in files.
 LEAST_STORAGE_BYTES = 1000 ** 2
 #: The value in place of a partition count for a search of the best one during training.
 AUTO = 'auto'
@@ -303,9 +303,9 @@ class Settings:
         "parameter's name, of which the first match applies: `{'*users*': '/scratch', '*': 'memory'}` or "
         "`'*users*=/scratch,*=memory'`", ALL)
     storage_memory: Tuple[Tuple[str, int], ...] = _declared(
-        (), _sizes, "resident memory of a server for the rows and optimizer state of a dynamic table in files: bytes, "
-        "or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, as "
-        "much as the system leaves, which is faster", ALL)
+        (), _sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: bytes, "
+        "or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, the "
+        "system decides which parts of the files are in memory, which is slow if they do not fit", ALL)
     wire: str = _declared(
         'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '

@@ -141,7 +141,8 @@ class RowStore:
         The folder of the files with keys, rows and optimizer state; '': they are in memory.  It is made if only its
         parent exists.  Files are scratch, and vanish with the process.
     resident_bytes : int
-        The resident memory of rows and state in files; 0: as much as the system leaves.
+        The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides
+        which of their pages are in memory.
     """
 
     def __init__(self, width: int, dtype: Any = 'float32', initializer: FirstValues = ZERO, admit: int = 1,

@@ -26,7 +26,7 @@ class StoreOptions(NamedTuple):
     evict: str = 'lru'
     #: A directory on the host of each server for the files of the rows; empty: rows are in memory.
     directory: str = ''
-    #: Resident bytes of a server for rows in files; 0: as much as the system leaves.
+    #: Bytes of a server for a cache of rows in files; 0: the system decides which rows are in memory.
     resident_bytes: int = 0
 
 

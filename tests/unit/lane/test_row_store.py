@@ -635,8 +635,7 @@ def test_failed_read_is_an_error(tmp_path):
     unreadable = os.open('/dev/null', os.O_WRONLY)
     os.dup2(unreadable, int(descriptors[0].name))  # instead of a damaged disk
     os.close(unreadable)
-    with pytest.raises(JobError, match="storage: the file 'rows' in .* cannot be read .*: Bad file descriptor; check its "
-                                       'disk'):
+    with pytest.raises(JobError, match="storage: the file 'rows' in .* cannot be read .*: Bad file descriptor; check"):
         store.read(np.arange(10000))
     store.close()
 
