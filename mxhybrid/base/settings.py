@@ -303,9 +303,9 @@ class Settings:
         "parameter's name, of which the first match applies: `{'*users*': '/scratch', '*': 'memory'}` or "
         "`'*users*=/scratch,*=memory'`", ALL)
     storage_memory: Tuple[Tuple[str, int], ...] = _declared(
-        (), _sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: bytes, "
-        "or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, the "
-        "system decides which parts of the files are in memory, which is slow if they do not fit", ALL)
+        (), _sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: "
+        "bytes, or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, "
+        "the system decides which parts of the files are in memory, which is slow if they do not fit", ALL)
     wire: str = _declared(
         'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '

@@ -1,5 +1,6 @@
 """Rows of a dynamic table in one process."""
 import collections
+import hashlib
 import os
 import platform
 import signal
@@ -490,6 +491,43 @@ def test_deltas(tmp_path, seed):
     loaded.save(again)
     for name, array in saved(tmp_path / 'store').items():
         np.testing.assert_array_equal(array, saved(tmp_path / 'loaded')[name])
+
+
+@pytest.mark.parametrize('portion', [100, 1 << 20])
+def test_digests_are_those_of_the_files(tmp_path, monkeypatch, portion):
+    monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
+    store = RowStore(7, 'float32', FIRST, admit=1, capacity=10000)
+    store.set_state_widths([7])
+    store.update('adagrad', {'lr': 0.1, 'rescale': 1.0, 'epsilon': 0.1}, range(5000), np.ones((5000, 7)))
+    files = store.save(str(tmp_path / 'rows'))['files']
+    assert set(files) == {'keys', 'rows', 'state0', 'used'}
+    for name, record in files.items():
+        content = (tmp_path / 'rows' / (name + '.npy')).read_bytes()
+        assert record == {'bytes': len(content), 'blake2b': hashlib.blake2b(content, digest_size=32).hexdigest()}
+
+
+#: Saves more bytes than a file may have, and prints the error and the number of threads that are left.
+SAVE = """
+import resource, sys, threading
+import numpy as np
+from mxhybrid.base.errors import CheckpointError
+from mxhybrid.lane.row_store import RowStore
+store = RowStore(64)
+store.assign(np.arange(1 << 18), np.ones((1 << 18, 64)))
+resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+try:
+    store.save(sys.argv[1])
+except CheckpointError as error:
+    print(error)
+print(threading.active_count())
+"""
+
+
+def test_save_to_a_full_disk_is_an_error(tmp_path):
+    output = subprocess.run([sys.executable, '-c', SAVE, str(tmp_path / 'rows')], stdout=subprocess.PIPE, text=True,
+                            timeout=60, check=True).stdout.splitlines()
+    assert output == ['cannot write rows of a dynamic table into %s: File too large. Free space there, or save into '
+                      'another directory' % (tmp_path / 'rows'), '1']
 
 
 def test_delta_has_changed_rows_only(tmp_path):
