@@ -9,13 +9,15 @@ were removed after it.
 partition and of partitions, and the words that ``src/row_store.h`` gives, a count-min sketch, uint64.  A delta has all
 of it, too.
 
-Memory is bounded by the portion: a thread writes one portion while the next one is collected.
+Memory is bounded by the portion: one thread writes portions, and another one computes their digests, while the next
+one is collected.  The disk starts to write a portion at once, so that little is left for the end.
 """
 import hashlib
 import io
 import os
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from ..base.errors import CheckpointError
 _PORTION_ROWS, _PORTION_BYTES = 1 << 20, 32 << 20
 #: The name of the file of sightings, the words before those of the store, and those before its counters.
 SIGHTINGS, _HEAD, _HEAD_OF_COUNTERS = 'sightings', 2, 5
+#: The most portions that are written while another one is collected.
+_WAITING_PORTIONS = 2
 #: The columns that ``lane_row_scan_read`` gives, by their number there.
 _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
 
@@ -32,27 +36,66 @@ _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
 class _Output:
     """A .npy file of known shape, which is written in portions."""
 
-    def __init__(self, path: str, dtype: Any, shape: Tuple[int, ...]):
+    def __init__(self, library: Any, path: str, dtype: Any, shape: Tuple[int, ...]):
         self.name = os.path.basename(path)[:-len('.npy')]
-        self._file, self._digest = open(path, 'wb', 0), hashlib.blake2b(digest_size=32)
+        self._library, self._file, self._digest = library, open(path, 'wb', 0), hashlib.blake2b(digest_size=32)
         fields = {'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False, 'shape': shape}
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, fields)
-        self._write(header.getbuffer())
+        for step in (self._add_to_digest, self._write):
+            step(header.getbuffer())
 
     def _write(self, view: memoryview) -> None:
-        self._digest.update(view)
+        first = self._file.tell()
         while len(view):
             view = view[self._file.write(view):]
+        self._library.start_write_back(self._file.fileno(), first, self._file.tell() - first)
+
+    def _add_to_digest(self, view: memoryview) -> None:
+        self._digest.update(view)
 
     def write(self, values: np.ndarray) -> None:
         self._write(values.reshape(-1).view(np.uint8).data)
+
+    def add_to_digest(self, values: np.ndarray) -> None:
+        self._add_to_digest(values.reshape(-1).view(np.uint8).data)
 
     def finish(self) -> Dict[str, Any]:
         os.fsync(self._file.fileno())
         size_bytes = self._file.tell()
         self._file.close()
         return {'bytes': size_bytes, 'blake2b': self._digest.hexdigest()}
+
+
+class _Threads:
+    """Threads that write portions into files, and compute the digests of the files."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._portions: Deque[List['Future[None]']] = deque()
+
+    def __enter__(self) -> '_Threads':
+        return self
+
+    def add(self, outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
+        """Add a portion to files; wait until few portions are left."""
+        self._portions.append([thread.submit(step, outputs, portion) for thread, step in
+                               zip(self._threads, (_write, _add_to_digests))])
+        while len(self._portions) > _WAITING_PORTIONS:
+            self._finish_one()
+
+    def finish(self) -> None:
+        """Wait until all portions are written."""
+        while self._portions:
+            self._finish_one()
+
+    def _finish_one(self) -> None:
+        for step in self._portions.popleft():
+            step.result()
+
+    def __exit__(self, *_: Any) -> None:
+        for thread in self._threads:
+            thread.shutdown()
 
 
 def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
@@ -66,10 +109,9 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
     try:
         os.makedirs(path, exist_ok=True)
         rows = int(library.row_scan_count(scan))
-        outputs += [_Output(os.path.join(path, name + '.npy'), dtype, (rows,) + shape)
+        outputs += [_Output(library, os.path.join(path, name + '.npy'), dtype, (rows,) + shape)
                     for name, dtype, shape in columns]
-        with ThreadPoolExecutor(1) as thread:
-            writing: Optional['Future[None]'] = None
+        with _Threads() as threads:
             while True:
                 count = library.checked(library.row_scan_next(scan))
                 if not count:
@@ -77,22 +119,19 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
                 portion = [np.empty((count,) + shape, dtype) for _, dtype, shape in columns]
                 for (name, _, _), values in zip(columns, portion):
                     library.checked(library.row_scan_read(scan, _COLUMNS.index(name), values.ctypes.data))
-                if writing is not None:
-                    writing.result()
-                writing = thread.submit(_write, outputs, portion)
-                del portion
-            if writing is not None:
-                writing.result()
+                threads.add(outputs, portion)
+                del portion, values
+            threads.finish()
         removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
         if is_delta:
-            outputs.append(_Output(os.path.join(path, 'removed.npy'), np.int64, removed.shape))
-            outputs[-1].write(removed)
+            outputs.append(_Output(library, os.path.join(path, 'removed.npy'), np.int64, removed.shape))
+            _write_now(outputs[-1], removed)
         sightings = _sightings(library, store, partition, partitions)
         if sightings is not None:
-            outputs.append(_Output(os.path.join(path, SIGHTINGS + '.npy'), np.uint64, sightings.shape))
-            outputs[-1].write(sightings)
-        with ThreadPoolExecutor(len(outputs)) as threads:
-            files = dict(zip([output.name for output in outputs], threads.map(_Output.finish, outputs)))
+            outputs.append(_Output(library, os.path.join(path, SIGHTINGS + '.npy'), np.uint64, sightings.shape))
+            _write_now(outputs[-1], sightings)
+        with ThreadPoolExecutor(len(outputs)) as finishing:
+            files = dict(zip([output.name for output in outputs], finishing.map(_Output.finish, outputs)))
     except OSError as error:
         raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
                               'another directory' % (path, error.strerror or error)) from error
@@ -106,6 +145,16 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
 def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
     for output, values in zip(outputs, portion):
         output.write(values)
+
+
+def _add_to_digests(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
+    for output, values in zip(outputs, portion):
+        output.add_to_digest(values)
+
+
+def _write_now(output: _Output, values: np.ndarray) -> None:
+    output.write(values)
+    output.add_to_digest(values)
 
 
 def _sightings(library: Any, store: Any, partition: int, partitions: int) -> Optional[np.ndarray]:

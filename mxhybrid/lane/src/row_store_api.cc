@@ -1,4 +1,6 @@
 // The C interface of row stores; see api.cc for its conventions.
+#include <fcntl.h>
+
 #include <algorithm>
 
 #include "api_errors.h"
@@ -183,6 +185,11 @@ int lane_row_scan_read(void* scan, uint32_t what, void* values) {
     }
     return 0;
   }, -1);
+}
+
+/// Let the disk start to write bytes of a file, and do not wait.  A failure costs time, nothing else.
+void lane_start_write_back(int descriptor, uint64_t offset, uint64_t length) {
+  sync_file_range(descriptor, static_cast<off_t>(offset), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
 }
 
 }  // extern "C"
