@@ -121,7 +121,7 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--parts', type=parts_of, default=list(PARTS), metavar='NAME[,NAME...]',
         help='parts of the workload tables: ' + ', '.join(PARTS))
     add('--touched', type=_positive, default=1000000, metavar='ROWS',
-        help='touched rows of the parts memory and checkpoint of the workload tables')
+        help='touched rows of the parts memory, files and checkpoint of the workload tables')
     add('--ids', type=_positive, default=2048, metavar='N',
         help='ids of each of 26 features in a step of a worker, for the workload tables')
     add('--torch-rows', type=_positive, default=10000000, metavar='ROWS',

@@ -1,7 +1,7 @@
 """Ids and timing of the workload `tables`, for MXNet's processes and for PyTorch's, which has no MXNet."""
 import statistics
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 
@@ -9,6 +9,8 @@ import numpy as np
 FEATURES, WIDTH = 26, 16
 #: Batches, which training repeats: all rows exist after the first time.
 BATCHES = 4
+#: Batches by Zipf's law; with few of them, rare rows would be used again soon.
+FREQUENT_BATCHES = 64
 #: Blocks of steps whose times have a median.
 BLOCKS = 5
 
@@ -16,6 +18,13 @@ BLOCKS = 5
 def draw(rank: int, batch: int, samples: int, below: int) -> np.ndarray:
     """Return ids of shape (samples, FEATURES)."""
     return np.random.RandomState([rank, batch]).randint(0, below, (samples, FEATURES))
+
+
+def draw_frequent(rank: int, batches: int, samples: int, below: int) -> List[np.ndarray]:
+    """Return batches of ids of shape (samples, FEATURES) by Zipf's law with exponent 1.1."""
+    shares = np.cumsum(np.arange(1, below + 1) ** -1.1)
+    return [np.searchsorted(shares, np.random.RandomState([rank, batch]).rand(samples, FEATURES) * shares[-1])
+            for batch in range(batches)]
 
 
 def timed(step: Callable[[], None], flush: Callable[[], None], spec: Dict[str, Any]) -> Dict[str, float]:

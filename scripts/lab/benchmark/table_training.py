@@ -24,7 +24,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from lab.benchmark.measuring import cpu_seconds
-from lab.benchmark.table_steps import BATCHES, BLOCKS, FEATURES, WIDTH, draw, timed
+from lab.benchmark.table_steps import BATCHES, BLOCKS, FEATURES, FREQUENT_BATCHES, WIDTH, draw, draw_frequent, timed
 from lab.processes import MARKER, find_processes
 from lab.reports import report
 from lab.split_memory import Peak
@@ -133,8 +133,12 @@ def start(spec: Dict[str, Any]) -> None:
     store.backend.barrier()
 
 
-def _pair(pair: str, samples: int, rank: int) -> List[Training]:
+def _pair(pair: str, samples: int, rank: int, touched: int) -> List[Training]:
     """Return the two nets that are compared, the second one being the base of the ratio."""
+    if pair == 'files':  # the settings select the storage by the prefix
+        batches = draw_frequent(rank, FREQUENT_BATCHES, samples, touched)
+        return [of_table(mxhybrid.nn.Embedding(touched, WIDTH, prefix=prefix), batches)
+                for prefix in ('files_', 'memory_')]
     batches = [draw(rank, batch, samples, DISTINCT) for batch in range(BATCHES)]
     if pair == 'rows':
         return [of_table(mxhybrid.nn.Embedding(rows, WIDTH, prefix='rows%d_' % rows), batches)
@@ -148,7 +152,7 @@ def _pair(pair: str, samples: int, rank: int) -> List[Training]:
 def turns(spec: Dict[str, Any]) -> None:
     """Train two nets by turns, a block of steps each; report the seconds and CPU seconds of a step in each block."""
     store = mxhybrid.create()
-    pair = _pair(spec['pair'], spec['ids'], store.rank)
+    pair = _pair(spec['pair'], spec['ids'], store.rank, spec['touched'])
 
     def block(training: Training, steps: int) -> List[float]:
         store.backend.barrier()
@@ -161,6 +165,7 @@ def turns(spec: Dict[str, Any]) -> None:
         return [elapsed_s / steps, (cpu_seconds(os.environ[MARKER]) - cpu_s) / steps]
 
     for training in pair:
+        _touch(training, store, spec['touched'])
         block(training, max(spec['warmup'], BATCHES))
     blocks = []
     for number in range(BLOCKS * spec['rounds']):

@@ -66,9 +66,12 @@ def _work(args: argparse.Namespace, part: str, launcher: str = 'horovodrun', **s
     return results
 
 
-def _turns(args: argparse.Namespace, pair: str) -> List[List[List[float]]]:
-    """Train two nets by turns; return the seconds and CPU seconds of a step of both, for each pair of blocks."""
-    reading = _work(args, 'turns', pair=pair)[0]
+def _turns(args: argparse.Namespace, pair: str, touched: int = 0) -> List[List[List[float]]]:
+    """Train two nets by turns; return the seconds and CPU seconds of a step of both, for each pair of blocks.
+
+    The first `touched` rows are updated before.
+    """
+    reading = _work(args, 'turns', pair=pair, touched=touched)[0]
     check_rows(pair, reading['rows'])
     blocks: List[List[List[float]]] = reading['blocks']
     return blocks
@@ -154,6 +157,17 @@ def collection_figures(args: argparse.Namespace) -> Iterator[Figure]:
     yield step_figure('26 features in a collection beside 26 Embeddings', blocks, 1.0)
 
 
+def files_figures(args: argparse.Namespace) -> Iterator[Figure]:
+    """Yield rows in files, with a cache of a quarter of them, beside rows in memory."""
+    with tempfile.TemporaryDirectory(prefix='mxhybrid-bench-') as directory:
+        cache_bytes = max(args.touched * _ROW_BYTES // 4 // SERVERS, 10 ** 6)
+        env = dict(args.env, MXHYBRID_STORAGE='*files*=%s,*=memory' % directory,
+                   MXHYBRID_STORAGE_MEMORY=str(cache_bytes))
+        blocks = _turns(argparse.Namespace(**dict(vars(args), env=env)), 'files', args.touched)
+    yield step_figure('rows in files, a quarter of them in memory', blocks, 2.0)
+    yield cpu_figure('rows in files, a quarter of them in memory', blocks, 2.0)
+
+
 def checkpoint_figures(args: argparse.Namespace) -> Iterator[Figure]:
     """Yield checkpoints beside ``dd``, and deltas beside whole ones."""
     with tempfile.TemporaryDirectory(prefix='mxhybrid-bench-') as directory:
@@ -211,7 +225,7 @@ def torch_figures(args: argparse.Namespace) -> Iterator[Figure]:
 #: Parts by name, in the order in which they run.
 PARTS: Dict[str, Callable[[argparse.Namespace], Iterator[Figure]]] = {
     'start': start_figures, 'memory': memory_figures, 'hash': hash_figures, 'collection': collection_figures,
-    'checkpoint': checkpoint_figures, 'torch': torch_figures}
+    'files': files_figures, 'checkpoint': checkpoint_figures, 'torch': torch_figures}
 
 
 def parts_of(text: str) -> List[str]:

@@ -117,7 +117,7 @@ def test_parts_are_chosen_by_name(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (['--parts', 'start,speed'], 'speed: choose from start, memory, hash, collection, checkpoint, torch'),
+    (['--parts', 'start,speed'], 'speed: choose from start, memory, hash, collection, files, checkpoint, torch'),
     (['--parts', ','], 'none: choose from start'), (['--touched', '0'], 'invalid'), (['--ids', '-1'], 'invalid'),
     (['--torch-rows', 'x'], 'invalid')])
 def test_bad_arguments_are_refused(arguments, words, capsys):
