@@ -17,6 +17,14 @@ def test_draws_depend_on_batch_and_worker_alone():
     assert not np.array_equal(ids, table_steps.draw(1, 3, 5, 1000))
 
 
+def test_frequent_ids_follow_zipfs_law():
+    batches = table_steps.draw_frequent(1, 3, 2000, 100)
+    assert [batch.shape for batch in batches] == [(2000, table_steps.FEATURES)] * 3
+    assert not np.array_equal(batches[0], batches[1])
+    counts = np.bincount(np.concatenate(batches).reshape(-1), minlength=100)
+    np.testing.assert_allclose(counts / counts[0], np.arange(1, 101) ** -1.1, atol=0.02)
+
+
 def test_distinct_ids_have_distinct_keys():
     keys = table_training.mixed(np.arange(100000))
     assert keys.dtype == np.int64 and len(np.unique(keys)) == 100000
@@ -24,8 +32,8 @@ def test_distinct_ids_have_distinct_keys():
 
 
 def test_nets_of_a_pair_have_the_same_rows():
-    for pair in ('rows', 'hash', 'collection'):
-        nets = table_training._pair(pair, 3, 0)
+    for pair in ('rows', 'hash', 'collection', 'files'):
+        nets = table_training._pair(pair, 3, 0, 1000)
         for net in nets:
             for _ in range(table_steps.BATCHES):
                 net.step()

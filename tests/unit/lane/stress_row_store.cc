@@ -43,7 +43,7 @@ class Program {
     if (below(3) == 0) options.directory = directory + "/rows";
     options.resident_bytes = below(4) != 0;
     // Wide rows, so that most of them leave the cache, and the segments of the file are cleaned.
-    if (!options.directory.empty() && options.resident_bytes) options.width = static_cast<uint32_t>(below(200) + 1);
+    if (!options.directory.empty() && options.resident_bytes) options.width = static_cast<uint32_t>(below(80) + 1);
     forgets_ = options.admit > 1 || options.capacity || options.expire_after;
     width_ = options.width;
     store_ = std::make_unique<RowStore>(options);
