@@ -52,7 +52,7 @@ class RecordCache {
   /// A location is that of no record, a frame with this bit, or a place in the log plus 1.
   static constexpr uint32_t kNowhere = 0, kInFrame = uint32_t{1} << 31;
 
-  /// What is known of a frame, the memory of a record.
+  /// The state of a frame, the memory of a record.
   struct Entry {
     uint32_t slot = kNone;   // kNone: no record
     uint32_t place = kNone;  // of the same bytes in the log
