@@ -77,7 +77,7 @@ def main():
     net.initialize(mx.init.Xavier())
     net(images.batch(1)[0])  # settles shapes
     settings = {'learning_rate': args.lr, 'momentum': 0.9}
-    one = OneProcess(net, make_net(args.hidden), 'sgd', settings, store)
+    reference = OneProcess(net, make_net(args.hidden), 'sgd', settings, store)
 
     model = 2 if workers % 2 == 0 else workers
     net = split(args, net, mxhybrid.parallel.grid(model=model, batch=workers // model),
@@ -90,9 +90,9 @@ def main():
             loss = loss_of(net(data[net.samples]), labels[net.samples])
         loss.backward()
         trainer.step(args.batch_size)
-        alone = one.step(data, labels)
+        alone = reference.step(data, labels)
         if step % 10 == 0 or step == args.steps:
-            losses = one.joint(trainer, net, loss, alone)
+            losses = reference.joint(trainer, net, loss, alone)
             if first:
                 print('step %d: loss %.4f, in one process %.4f' % ((step,) + losses), flush=True)
     if args.save is not None:

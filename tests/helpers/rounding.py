@@ -49,14 +49,14 @@ class Adam:
 
     def step(self, ids, gradients, bound):
         """Update rows `ids` with gradients within `bound` of `gradients`."""
-        one, two = self.betas
+        beta1, beta2 = self.betas
         self.count += 1
         for array, value in ((self.low, gradients - bound), (self.mean, gradients), (self.high, gradients + bound)):
-            array[ids] = one * array[ids] + (1 - one) * value
+            array[ids] = beta1 * array[ids] + (1 - beta1) * value
         size = np.abs(gradients)
         for array, value in ((self.least, np.maximum(size - bound, 0)), (self.square, size), (self.most, size + bound)):
-            array[ids] = two * array[ids] + (1 - two) * value ** 2
-        rate = self.rate * np.sqrt(1 - two ** self.count) / (1 - one ** self.count)
+            array[ids] = beta2 * array[ids] + (1 - beta2) * value ** 2
+        rate = self.rate * np.sqrt(1 - beta2 ** self.count) / (1 - beta1 ** self.count)
 
         def ratio(mean, square):
             return rate * mean[ids] / (np.sqrt(square[ids]) + self.epsilon)

@@ -18,12 +18,13 @@ def test_rate_and_burst_of_two_hosts(tmp_path):
     with EmulatedCluster(hosts=2, mbit_per_s=100) as cluster:
         output = cluster.run(0, over_hosts([('hosta', 1), ('hostb', 1)], ['-m', 'mxhybrid', 'calibrate', path]),
                              timeout=250).ok().output
-    found = load(str(path))
-    assert [(host.name, host.ranks) for host in found.hosts] == [('hosta', 1), ('hostb', 1)]
-    assert found.link.rate == pytest.approx(PAYLOAD * 100e6 / 8, rel=0.1)
+    measured = load(str(path))
+    assert [(host.name, host.ranks) for host in measured.hosts] == [('hosta', 1), ('hostb', 1)]
+    assert measured.link.rate == pytest.approx(PAYLOAD * 100e6 / 8, rel=0.1)
     # A tenth is 0.6 ms at this rate; whatever a busy machine takes longer comes off it.
-    assert found.link.burst == pytest.approx(PAYLOAD * BURST, rel=0.2)
-    assert found.link.peak > 2 * found.link.rate and 0 <= found.link_latency_s < 0.01
+    assert measured.link.burst == pytest.approx(PAYLOAD * BURST, rel=0.2)
+    assert measured.link.peak > 2 * measured.link.rate and 0 <= measured.link_latency_s < 0.01
     # Both are on this machine, and may use all of it.
-    assert found.hosts[0].cores == found.hosts[1].cores and found.hosts[0].memory_bytes == found.hosts[1].memory_bytes
+    first, second = measured.hosts
+    assert (first.cores, first.memory_bytes) == (second.cores, second.memory_bytes)
     assert 'transfers of all ranks at the same time' in output

@@ -60,7 +60,7 @@ def statements(tree, at_import):
 def imports_of(module, at_import=False):
     """Names of the modules that a module imports: of this package's in full, of others the first word."""
     here = module.split('.') if FILES[module].name == '__init__.py' else module.split('.')[:-1]
-    found = set()
+    imported = set()
     for node in statements(tree_of(module), at_import):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -71,8 +71,8 @@ def imports_of(module, at_import=False):
         for name in names:
             while name.startswith(ROOT + '.') and name not in FILES:
                 name = name.rpartition('.')[0]
-            found.add(name if name in FILES else name.partition('.')[0])
-    return found - {module}
+            imported.add(name if name in FILES else name.partition('.')[0])
+    return imported - {module}
 
 
 def arrows(at_import=False):

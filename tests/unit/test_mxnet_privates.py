@@ -65,13 +65,13 @@ def root_of(node):
 
 def own_bases(tree):
     """Nodes of `self`, `cls`, and of parameters that are declared to be of the class around, in quotes or without."""
-    found = set()
+    bases = set()
     for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for function in (node for node in ast.walk(kind) if isinstance(node, ast.FunctionDef)):
             own = {'self', 'cls'} | {argument.arg for argument in function.args.args if argument.annotation is not None
                                      and getattr(argument.annotation, 'value', None) == kind.name}
-            found |= {node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in own}
-    return found
+            bases |= {node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id in own}
+    return bases
 
 
 def accesses(source):
@@ -80,24 +80,24 @@ def accesses(source):
     Attributes of a class's own objects are its own, and so are methods that it defines.  Names in strings count, too:
     they are for ``getattr`` and ``__dict__``.
     """
-    tree, of_mxnet, found = ast.parse(source), set(), []
+    tree, of_mxnet, lines = ast.parse(source), set(), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             of_mxnet.update(name.asname or name.name.split('.')[0] for name in node.names
                             if name.name.split('.')[0] == 'mxnet')
         elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or '').split('.')[0] == 'mxnet':
             of_mxnet.update(name.asname or name.name for name in node.names)
-            found += [(node.lineno, name.name) for name in node.names if is_private(name.name)]
+            lines += [(node.lineno, name.name) for name in node.names if is_private(name.name)]
     own = own_bases(tree)
     slots = {name for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets
              if getattr(target, 'id', '') == '__slots__' for name in ast.walk(node.value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.value not in own:
             if node.attr in NAMES or root_of(node) in of_mxnet:
-                found.append((node.lineno, ast.unparse(node) if hasattr(ast, 'unparse') else node.attr))
+                lines.append((node.lineno, ast.unparse(node) if hasattr(ast, 'unparse') else node.attr))
         elif isinstance(node, ast.Constant) and node not in slots and node.value in NAMES:
-            found.append((node.lineno, repr(node.value)))
-    return sorted(set(found))
+            lines.append((node.lineno, repr(node.value)))
+    return sorted(set(lines))
 
 
 def is_home(path):

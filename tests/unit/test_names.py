@@ -1,7 +1,11 @@
-"""No two classes of a top-level folder share a name, and no two public functions that differ."""
+"""No two classes of a top-level folder share a name, and no two public functions that differ; variables that are used
+over many lines have a name that says their role.
+"""
 import ast
 import collections
 from pathlib import Path
+
+import pytest
 
 import mxhybrid
 
@@ -10,6 +14,10 @@ PACKAGE = Path(mxhybrid.__file__).resolve().parent
 ALIKE = {
     'main': 'of a program', 'add_arguments': 'of a subcommand', 'run': 'of a subcommand',
     'lines_of': 'what a subcommand prints', 'check': 'of the doctor', 'join': 'of a launcher'}
+#: Names that say nothing of a variable's role.
+BARE_NAMES = {'at', 'found', 'given', 'kept', 'made', 'one', 'own', 'place', 'told', 'wanted'}
+#: The most lines from the line that assigns such a variable to the last one that uses it.
+MAX_LINES = 5
 
 
 def homes(kind):
@@ -37,3 +45,55 @@ def test_no_two_public_functions_of_a_folder_share_a_name():
               and len({file.partition('/')[0] for file in files}) < len(files)}
     assert {name: files for name, files in shared.items() if name not in ALIKE} == {}
     assert set(shared) == set(ALIKE)
+
+
+def uses_outside_comprehensions(node, hidden=frozenset()):
+    """Yield the variables in a function; a comprehension has variables of its own."""
+    if isinstance(node, ast.Name) and node.id not in hidden:
+        yield node
+    for inner in ast.iter_child_nodes(node):
+        generators = getattr(inner, 'generators', [])
+        yield from uses_outside_comprehensions(inner, hidden | {
+            name.id for generator in generators for name in ast.walk(generator.target) if isinstance(name, ast.Name)})
+
+
+def long_lived_bare_names(source):
+    """Return the lines that assign a bare name which is used more than `MAX_LINES` lines later."""
+    lines = set()
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            uses = collections.defaultdict(list)
+            for name in uses_outside_comprehensions(function):
+                if name.id in BARE_NAMES:
+                    uses[name.id].append(name)
+            for name, nodes in uses.items():
+                assigned = [node.lineno for node in nodes if isinstance(node.ctx, ast.Store)]
+                if assigned and max(node.lineno for node in nodes) - min(assigned) > MAX_LINES:
+                    lines.add((min(assigned), name))
+    return sorted(lines)
+
+
+def python_files(folder):
+    """Yield the Python files of a folder of the repository, also those without a suffix."""
+    for path in sorted((PACKAGE.parent / folder).rglob('*')):
+        if path.suffix == '.py' or not path.suffix and path.is_file() and b'python' in path.open('rb').readline():
+            yield path
+
+
+@pytest.mark.parametrize('folder', ['mxhybrid', 'scripts', 'tests', 'examples'])
+def test_variables_that_live_long_say_their_role(folder):
+    files = list(python_files(folder))
+    assert len(files) > 3
+    refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in files
+               for lines in [long_lived_bare_names(path.read_text())] if lines}
+    assert not refused, 'rename these variables, at line and name, to what they are'
+
+
+@pytest.mark.parametrize('lines, count', [
+    (['found = []', *['pass'] * 4, 'return found'], 0), (['found = []', *['pass'] * 5, 'return found'], 1),
+    (['for at, (one, other) in pairs:', *['    pass'] * 6, '    print(at, one)'], 2),
+    (['found = [one for one in range(3)]', *['pass'] * 6, 'print([one for one in range(3)])'], 0),
+    (['with open(path) as made:', *['    pass'] * 6, '    made.close()'], 1)])
+def test_bare_names_are_found(lines, count):
+    source = 'def f():\n' + ''.join('    %s\n' % line for line in lines)
+    assert len(long_lived_bare_names(source)) == count

@@ -82,7 +82,7 @@ def dynamic_tables(tables: Mapping[Any, float], ranges: Sequence[Tuple[int, int]
     ranges : sequence of tuple
         The samples of each rank.
     """
-    found: List[DynamicTable] = []
+    described: List[DynamicTable] = []
     for table, ids in tables.items():
         param = getattr(table, 'weight', table)
         if not isinstance(param, TableParameter):
@@ -92,10 +92,10 @@ def dynamic_tables(tables: Mapping[Any, float], ranges: Sequence[Tuple[int, int]
             raise InputError('tables: %s=%r: give the number of ids that a sample looks up, on average'
                              % (param.name, ids))
         capacity, expire_after = (param.options.get(option, 0) for option in ('capacity', 'expire_after'))
-        found.append(DynamicTable(param.name, param.rows or 0, capacity, param.width, np.dtype(param.dtype).itemsize,
-                                  bool(capacity or expire_after),
-                                  tuple(float(ids) * (last - first) for first, last in ranges)))
-    return found
+        described.append(DynamicTable(
+            param.name, param.rows or 0, capacity, param.width, np.dtype(param.dtype).itemsize,
+            bool(capacity or expire_after), tuple(float(ids) * (last - first) for first, last in ranges)))
+    return described
 
 
 def add_table_tasks(tasks: TaskBuilder, machine: Machine, tables: Sequence[DynamicTable], first: int,

@@ -125,16 +125,17 @@ class PipelineTasks(GradientBuckets):
         for entry in self._flows:
             outputs.setdefault(entry[0], []).append(entry)
         names: List[Tuple[Any, ...]] = [('step', None, 0)]
-        names += [('exchange', entry, at) for entry in data for at in micro_batches]
-        for at in micro_batches:
+        names += [('exchange', entry, micro_batch) for entry in data for micro_batch in micro_batches]
+        for micro_batch in micro_batches:
             for number in computing:
-                names += [('forward', number, at)] + [('exchange', entry, at) for entry in outputs.get(number, [])]
-            names += [('output', entry, at) for entry in heads]
-            names += [('output_back', entry, at) for entry in heads]
+                names += [('forward', number, micro_batch)]
+                names += [('exchange', entry, micro_batch) for entry in outputs.get(number, [])]
+            names += [('output', entry, micro_batch) for entry in heads]
+            names += [('output_back', entry, micro_batch) for entry in heads]
             for number in reversed(computing):
-                names += [('exchange_back', entry, at) for entry in outputs.get(number, [])]
-                names += [('backward', number, at)]
-            names += [('accumulate', name, at) for name in self._dataflow.trained]
+                names += [('exchange_back', entry, micro_batch) for entry in outputs.get(number, [])]
+                names += [('backward', number, micro_batch)]
+            names += [('accumulate', name, micro_batch) for name in self._dataflow.trained]
         return names + [('weight', name, 0) for name in self._dataflow.trained]
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -160,29 +161,29 @@ class PipelineTasks(GradientBuckets):
                 self._former_waits[name] = former
 
     def _make_blocks(self) -> None:
-        for at in range(self._count):
+        for micro_batch in range(self._count):
             for entry in self._micro_batch.data:
-                subgraph = self._micro_batch.input_tasks(entry, at, self._splits)
-                self._add(('exchange', entry, at), subgraph, [(subgraph.first, ('step', None, 0), 0)])
+                subgraph = self._micro_batch.input_tasks(entry, micro_batch, self._splits)
+                self._add(('exchange', entry, micro_batch), subgraph, [(subgraph.first, ('step', None, 0), 0)])
             for number in self._dataflow.computing:
-                self._add_forward(number, at)
+                self._add_forward(number, micro_batch)
             for entry, flow in self._flows.items():
-                self._add_exchanges(entry, flow, at)
+                self._add_exchanges(entry, flow, micro_batch)
             for entry in self._micro_batch.heads:
-                self._add_output(entry, at)
+                self._add_output(entry, micro_batch)
             for number in self._dataflow.computing:
                 if number in self._dataflow.learning:
-                    self._add_backward(number, at)
+                    self._add_backward(number, micro_batch)
             for name in self._dataflow.trained:
-                self._add_accumulation(name, at)
+                self._add_accumulation(name, micro_batch)
         for name in self._dataflow.trained:
             self._add_weight(name)
         script = self._script()
         # The script waits for the outputs of a step before it begins the next one.
         self._add(('step', None, 0), script, [], [
-            (script.first, ('output', entry, at) if ('output', entry, at) in self._subgraphs
-             else ('forward', entry[0], at), 0)
-            for entry in self._micro_batch.heads for at in range(self._count)])
+            (script.first, ('output', entry, micro_batch) if ('output', entry, micro_batch) in self._subgraphs
+             else ('forward', entry[0], micro_batch), 0)
+            for entry in self._micro_batch.heads for micro_batch in range(self._count)])
 
     def _script(self) -> TaskSubgraph:
         """Return the tasks of the training loop on each rank, as :meth:`OperatorTasks.script`, for its own weights."""

@@ -34,31 +34,31 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
     torch_python : str, optional
         Interpreter for PyTorch's contender.
     """
-    place, size = job.place, job.hosts * job.workers
-    on_one_host = isinstance(place, Loopback)
+    network, size = job.place, job.hosts * job.workers
+    on_one_host = isinstance(network, Loopback)
     python = torch_python if contender == 'torch_sharded' and torch_python else sys.executable
     by_rank: List[Dict[str, Any]] = [{} for _ in range(size)]
     if contender == 'dist_sync':
-        common = {'DMLC_PS_ROOT_URI': place.address(0), 'DMLC_PS_ROOT_PORT': job.free_port(),
-                  'DMLC_NUM_WORKER': size, 'DMLC_NUM_SERVER': job.hosts, 'DMLC_INTERFACE': place.link}
+        common = {'DMLC_PS_ROOT_URI': network.address(0), 'DMLC_PS_ROOT_PORT': job.free_port(),
+                  'DMLC_NUM_WORKER': size, 'DMLC_NUM_SERVER': job.hosts, 'DMLC_INTERFACE': network.link}
         # These processes never return from the import of mxnet.
         serve = [sys.executable, '-c', 'import lab.benchmark.worker as worker; worker.die_with_parent(); import mxnet']
         job.start_helper('scheduler', 0, serve,
-                         dict(common, DMLC_ROLE='scheduler', DMLC_NODE_HOST=place.address(0)))
+                         dict(common, DMLC_ROLE='scheduler', DMLC_NODE_HOST=network.address(0)))
         for host in range(job.hosts):
             job.start_helper('server %d' % host, host, serve,
-                             dict(common, DMLC_ROLE='server', DMLC_NODE_HOST=place.address(host)))
-        by_rank = [dict(common, DMLC_ROLE='worker', DMLC_NODE_HOST=place.address(rank // job.workers))
+                             dict(common, DMLC_ROLE='server', DMLC_NODE_HOST=network.address(host)))
+        by_rank = [dict(common, DMLC_ROLE='worker', DMLC_NODE_HOST=network.address(rank // job.workers))
                    for rank in range(size)]
     elif contender == 'torch_sharded':
         port = job.free_port()
-        by_rank = [{'MASTER_ADDR': place.address(0), 'MASTER_PORT': port, 'GLOO_SOCKET_IFNAME': place.link}] * size
+        by_rank = [{'MASTER_ADDR': network.address(0), 'MASTER_PORT': port, 'GLOO_SOCKET_IFNAME': network.link}] * size
     else:
         port = job.start_rendezvous()
-        names = [place.name(host) for host in range(job.hosts)]
+        names = [network.name(host) for host in range(job.hosts)]
         slots = rendezvous.slots(names[:1], size) if on_one_host else rendezvous.slots(names, job.workers)
         # Many workers on few cores may need more than Horovod's 30 s to find each other.
-        by_rank = [dict(rendezvous.environment(slot, place.address(0), port, place.link),
+        by_rank = [dict(rendezvous.environment(slot, network.address(0), port, network.link),
                         HOROVOD_GLOO_TIMEOUT_SECONDS=_GLOO_TIMEOUT_S) for slot in slots]
         if contender.startswith('hybrid'):
             # As many servers as dist_sync gets: one for each host that there is or would be.

@@ -74,13 +74,13 @@ def tables(store, device, checks):
     for step in range(5):
         touched = [np.sort(np.random.RandomState(50 * step + rank).choice(ROWS, 7, replace=False))
                    for rank in range(workers)]
-        wanted = touched[store.rank]
+        row_ids = touched[store.rank]
         out = mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH), ctx=device)
-        store.row_sparse_pull('table', out=out, row_ids=mx.nd.array(wanted, dtype='int64', ctx=device))
+        store.row_sparse_pull('table', out=out, row_ids=mx.nd.array(row_ids, dtype='int64', ctx=device))
         assert out.context == device, out.context
-        checks.close('pulled ids', out.indices.asnumpy(), wanted)
-        checks.close('pulled rows', out.data.asnumpy(), whole[wanted], 1e-5)
-        store.push('table', sparse_on(device, values_of(store.rank, 600 + step, (7, WIDTH)), wanted))
+        checks.close('pulled ids', out.indices.asnumpy(), row_ids)
+        checks.close('pulled rows', out.data.asnumpy(), whole[row_ids], 1e-5)
+        store.push('table', sparse_on(device, values_of(store.rank, 600 + step, (7, WIDTH)), row_ids))
         for rank, ids in enumerate(touched):
             whole[ids] -= 0.5 * values_of(rank, 600 + step, (7, WIDTH))
 

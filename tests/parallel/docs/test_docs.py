@@ -300,30 +300,30 @@ def check_build(env, words, folder):
 def check_tools(env, words, folder):
     """The command mxhybrid: run as it stands, but for the hosts, on files that the tests have."""
     assert not env
-    given = mxhybrid_main.make_parser().parse_args(words[1:])
+    options = mxhybrid_main.make_parser().parse_args(words[1:])
     assert 'mxhybrid = mxhybrid.commands.main:main' in (REPOSITORY / 'setup.py').read_text()
-    if given.command == 'selftest':
+    if options.command == 'selftest':
         assert callable(test_commands.test_selftest)  # runs it
         return
-    if given.command == 'doctor':
+    if options.command == 'doctor':
         tests = (REPOSITORY / 'tests' / 'unit' / 'commands' / 'test_doctor.py').read_text()
         assert '\ndef test_a_host_on_which_all_works' in tests  # runs it
         return
-    if given.command == 'plan':
+    if options.command == 'plan':
         (folder / 'nets.py').write_text(test_planner.NETS)
         (folder / 'cluster.json').write_text(written_cluster())
         output = run(env, [sys.executable, '-m'] + words + ['--profiles', 'profiles.json'], folder)
-        assert ('predicted to be' if given.cluster else 'batch / by layer') in output
+        assert ('predicted to be' if options.cluster else 'batch / by layer') in output
         return
-    if given.command == 'partitions':
-        assert (given.file, given.picture) == ('partitions.json', 'partitions.png')  # test_partition_cache runs it
+    if options.command == 'partitions':
+        assert (options.file, options.picture) == ('partitions.json', 'partitions.png')  # test_partition_cache runs it
         return
-    if given.command == 'checkpoint':
-        assert (given.action, given.directory) == ('compact', 'checkpoints')  # tests/unit/checkpoint runs it
+    if options.command == 'checkpoint':
+        assert (options.action, options.directory) == ('compact', 'checkpoints')  # tests/unit/checkpoint runs it
         return
     shutil.copy(str(REPOSITORY / 'tests/unit/commands/recorded/steps.jsonl'), str(folder / 'steps.jsonl'))
     output = run(env, [sys.executable, '-m'] + words, folder)
-    assert {'env': '- mxnet: 1.9.1 with', 'report': 'steps 1 to 50'}[given.command] in output
+    assert {'env': '- mxnet: 1.9.1 with', 'report': 'steps 1 to 50'}[options.command] in output
 
 
 def check_doctor_of_hosts(env, words, folder):
@@ -494,16 +494,16 @@ def test_folders():
 
 def names_in(tree):
     """set of str: functions and classes of a module, its methods as class.method, and what it assigns."""
-    found = set()
+    names = set()
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {'%s.%s' % (node.name, inner.name) for inner in node.body if isinstance(inner, ast.FunctionDef)}
+            names |= {'%s.%s' % (node.name, inner.name) for inner in node.body if isinstance(inner, ast.FunctionDef)}
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
 @pytest.mark.parametrize('name', ['docs/architecture.md', 'docs/lane.md', 'CONTRIBUTING.md', 'tests/README.md'])

@@ -119,13 +119,13 @@ def others(four):
                                            ('launch.py', {})], ids=['horovodrun', 'without the lane', 'launch.py'])
 def test_convolutions_and_dense_layers(request, launcher, env):
     if launcher == 'together':
-        found = found_by(request.getfixturevalue('four')['cnn'], 4, CNN)['cnn']
+        outcomes = found_by(request.getfixturevalue('four')['cnn'], 4, CNN)['cnn']
     else:
-        found = trained(CNN, launcher, env=env)['cnn']
-    check(found, CNN['cnn']['plans'])
+        outcomes = trained(CNN, launcher, env=env)['cnn']
+    check(outcomes, CNN['cnn']['plans'])
     # Each worker holds a part of the weights of dense layers.
-    whole = found[0][0]['held']
-    assert all(one[3]['held'] < 0.6 * whole for one in found)
+    whole = outcomes[0][0]['held']
+    assert all(one[3]['held'] < 0.6 * whole for one in outcomes)
 
 
 @pytest.mark.parametrize('name', OTHERS)

@@ -26,20 +26,20 @@ def trained(tmp_path, *args, **env):
 
 def test_rows_travel_as_the_plan_says(tmp_path):
     result = trained(tmp_path)
-    one, another = (result.results[rank] for rank in range(2))
-    assert one['found'] == another['found']
-    found = one['found']
-    assert '%s: rows by servers, 3 partitions' % TABLE in found['servers']['told']
-    assert '%s: rows by allreduce' % TABLE in found['allreduce']['told']
+    worker_0, worker_1 = (result.results[rank] for rank in range(2))
+    assert worker_0['found'] == worker_1['found']
+    outcomes = worker_0['found']
+    assert '%s: rows by servers, 3 partitions' % TABLE in outcomes['servers']['told']
+    assert '%s: rows by allreduce' % TABLE in outcomes['allreduce']['told']
     # A table that is left out is named, and goes as without a plan.
-    assert '%s: the plan does not name this table' % TABLE in found['left out']['told']
-    assert (found['left out']['route'], found['left out']['partitions']) == ('server gradients', 2)
+    assert '%s: the plan does not name this table' % TABLE in outcomes['left out']['told']
+    assert (outcomes['left out']['route'], outcomes['left out']['partitions']) == ('server gradients', 2)
     # The user's setting takes precedence.
-    assert (found['overruled']['route'], found['overruled']['partitions']) == ('server gradients', 1)
+    assert (outcomes['overruled']['route'], outcomes['overruled']['partitions']) == ('server gradients', 1)
     assert 'by allreduce, but the setting routes says servers, which has precedence' in result.output
-    assert found['overruled in part']['partitions'] == 4
+    assert outcomes['overruled in part']['partitions'] == 4
     assert 'into 3 partitions, but the setting partitions says 4, which has precedence' in result.output
-    for error, message in zip(one['errors'], ['dense0_weight is not a table of the network: give parameters with '
+    for error, message in zip(worker_0['errors'], ['dense0_weight is not a table of the network: give parameters with '
                                               'row_sparse gradients, of which it has ' + TABLE,
                                               'partitions=0: give a whole number of at least 1']):
         assert message in error

@@ -145,22 +145,22 @@ def step_of(text):
 
 def test_finds_exports_and_evaluates(place):
     on = ['--cluster', 'cluster.json']
-    found = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
+    output = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
                  'plan.svg', in_process=False)
-    ratio = float(found.partition('predicted to be ')[2].split()[0])
-    assert ratio > 2, found  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
-    assert 'data parallelism:' in found and 'written by hand' in found
+    ratio = float(output.partition('predicted to be ')[2].split()[0])
+    assert ratio > 2, output  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
+    assert 'data parallelism:' in output and 'written by hand' in output
     written = json.loads((place / 'plan.json').read_text())
     assert set(written['operators']) >= {'conv0_fwd', 'dense0_fwd', 'dense1_fwd'}
     assert {event['ph'] for event in json.loads((place / 'step.json').read_text())} >= {'X', 'M'}
     assert '<svg' in (place / 'plan.svg').read_text()
     # The same step without a search, in another process that times nothing anew.
     again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', in_process=False)
-    assert step_of(again) == step_of(found)
+    assert step_of(again) == step_of(output)
     slower = plan(place, *on, '--evaluate-only')
-    assert step_of(slower) != step_of(found)
+    assert step_of(slower) != step_of(output)
     table = plan(place, *on, '--compare', 'plan.json')
-    assert 'data parallel' in table and step_of(found) in table and step_of(slower) in table
+    assert 'data parallel' in table and step_of(output) in table and step_of(slower) in table
     begun = plan(place, *on, '--import', 'plan.json', '--budget', '1')
     assert 'predicted to be' in begun
     refused = plan(place, '--cluster', 'other.json', '--compare', 'plan.json', status=1)
@@ -173,17 +173,17 @@ def test_finds_exports_and_evaluates(place):
 def test_tables_of_a_plan_are_told_and_kept(place):
     of = {'model': 'train.py:make_table', 'inputs': 'data=8,4'}
     on = ['--cluster', 'cluster.json']
-    found = plan(place, *on, '--budget', '2', '--export', 'plan.json', **of)
+    output = plan(place, *on, '--budget', '2', '--export', 'plan.json', **of)
     written = json.loads((place / 'plan.json').read_text())
     assert written['format'] == 'mxhybrid.parallel 2' and written['tables']['embedding0_weight']['route'] == 'servers'
     assert 'embedding0_weight: rows by servers, %d partition' % written['tables']['embedding0_weight'][
-        'partitions'] in found
+        'partitions'] in output
     again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', '--export', 'again.json', **of)
-    assert step_of(again) == step_of(found) and (place / 'again.json').read_text() == (place / 'plan.json').read_text()
+    assert step_of(again) == step_of(output) and (place / 'again.json').read_text() == (place / 'plan.json').read_text()
     assert 'embedding0_weight: the plan has no route for its rows' in plan(place, *on, '--evaluate-only', **of)
     (place / 'plan.json').write_text(json.dumps(dict(written, tables={'embedding0_weight': {'route': 'allreduce'}})))
     slower = plan(place, *on, '--import', 'plan.json', '--evaluate-only', **of)
-    assert 'sums of rows' in slower and step_of(slower) != step_of(found)
+    assert 'sums of rows' in slower and step_of(slower) != step_of(output)
     (place / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
     refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
     assert 'dense0_weight is not a table of the network' in refused

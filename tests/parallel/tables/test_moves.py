@@ -56,17 +56,17 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
     job = run_job(AUTO, 'horovodrun', workers=2, servers=2, args=[str(path)], timeout=200).ok()
     assert sorted(job.results) == [0, 1]
     for rank, results in job.results.items():
-        found, content = results['found'], results['content']
+        searched, content = results['found'], results['content']
         assert (content['workers'], content['servers'], set(content['tables'])) == (2, 2, TABLES)
         assert content['tables']['net_days_weight']['samples'] == []  # moves too little
         for name, entry in content['tables'].items():
-            assert (found['first'][name], found['last'][name]) == (entry['start'], entry['partitions'])
+            assert (searched['first'][name], searched['last'][name]) == (entry['start'], entry['partitions'])
             assert entry['start'] == 2
             assert entry['finished'] or 'could cost' in entry['reason']
             # The unit tests of the tuner check the conclusions from the samples.
             assert entry['partitions'] in {2, *dict(entry['samples'])}
             assert not entry['samples'] or 2 in dict(entry['samples'])
-        comparing.assert_same_bits(results['fixed']['weights'], found['weights'], 'rank %d' % rank)
+        comparing.assert_same_bits(results['fixed']['weights'], searched['weights'], 'rank %d' % rank)
         assert set(results['fixed']['last'].values()) == {2}
         assert results['again']['first'] == results['again']['last'] == {
             'net_words_weight': 6, 'net_bins_weight': 5, 'net_days_weight': 3}

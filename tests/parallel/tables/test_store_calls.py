@@ -80,16 +80,16 @@ def test_calls_give_what_mxnets_own_store_gives(alone, results_of, job, referenc
 def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
     """Use both wires; check also which workers are clients of the servers."""
     result = results_of(job)['random pushes']
-    found = [result.results[rank] for rank in range(3)]
-    assert [one['link'] for one in found] == [link] * 3
-    assert [one['client'] for one in found] == clients
-    assert all(one['pulled'] > 0 for one in found)
+    workers = [result.results[rank] for rank in range(3)]
+    assert [one['link'] for one in workers] == [link] * 3
+    assert [one['client'] for one in workers] == clients
+    assert all(one['pulled'] > 0 for one in workers)
     # Worker 0 pulls once a step; rows that were asked for early come otherwise.
-    assert all((one['delivered'] > 5) == (one['few'] > 5) == (link == 'Lane') for one in found)
-    for one in found:
+    assert all((one['delivered'] > 5) == (one['few'] > 5) == (link == 'Lane') for one in workers)
+    for one in workers:
         assert np.abs(one['tables'][0]).sum() > 0
         assert one['descriptors'] < 200
-        for mine, theirs in zip(one['tables'], found[0]['tables']):
+        for mine, theirs in zip(one['tables'], workers[0]['tables']):
             np.testing.assert_array_equal(mine, theirs)
 
 

@@ -89,24 +89,24 @@ def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(b
 
 
 def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, together):
-    found, exact = together.results[1]['found'], alone['exact']['found']
+    rounded, exact = together.results[1]['found'], alone['exact']['found']
     for key, name, model in ((0, 'sgd', rounding.Sgd(body.SHAPE, 0.1, 0.9)),
                              (1, 'adam', rounding.Adam(body.SHAPE, 0.01))):
         for _, touched, parts in sums(body, key, 2):
             total, bound = sum(parts) / 2, rounding.servers_bound(parts) / 2  # rescale_grad is 1/2
             model.step(touched, total[touched], bound[touched])
-        wanted, end = exact[name]['end'].astype('f8'), found[name]['end'].astype('f8')
-        slack = comparing.TOLERANCE['atol'] + 10 * comparing.TOLERANCE['rtol'] * np.abs(wanted)
-        assert (np.abs(end - wanted) <= model.error + slack).all()
-        assert np.abs(end - wanted).max() > 10 * slack.min()  # without rounding this test would find nothing
+        exact_end, end = exact[name]['end'].astype('f8'), rounded[name]['end'].astype('f8')
+        slack = comparing.TOLERANCE['atol'] + 10 * comparing.TOLERANCE['rtol'] * np.abs(exact_end)
+        assert (np.abs(end - exact_end) <= model.error + slack).all()
+        assert np.abs(end - exact_end).max() > 10 * slack.min()  # without rounding this test would find nothing
         small = np.abs(end) < 65000
-        assert (np.abs(found[name]['pulled'] - end) <= rounding.pull_bound(end))[small].all()
+        assert (np.abs(rounded[name]['pulled'] - end) <= rounding.pull_bound(end))[small].all()
     for step, _, parts in sums(body, 11, 2):
         bound = rounding.servers_bound(parts)
-        error = np.abs(found['rows'][step] - sum(parts))
+        error = np.abs(rounded['rows'][step] - sum(parts))
         assert (error <= bound + rounding.pull_bound(np.abs(sum(parts)) + bound)).all()
     for step, _, parts in sums(body, 12, 2):
-        assert (np.abs(found['dense'][step] - sum(parts)) <= rounding.sum_bound(parts)).all()
+        assert (np.abs(rounded['dense'][step] - sum(parts)) <= rounding.sum_bound(parts)).all()
 
 
 def test_overflow_reaches_the_weights_and_is_warned_of_by_name(together):

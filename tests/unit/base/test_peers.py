@@ -29,21 +29,21 @@ def wanted_by(number, hosts):
 
 def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
     """Connect each process with those of other hosts, and return the connections of each, or its error."""
-    found = [None] * len(doors)
+    outcomes = [None] * len(doors)
     addresses = [door.getsockname()[:2] for door in doors]
 
     def run(number):
         try:
-            found[number] = peers.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
+            outcomes[number] = peers.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
                                                 secrets[number], timeout, PURPOSE)
         except JobError as error:
-            found[number] = error
+            outcomes[number] = error
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(doors))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return outcomes
 
 
 def closed(found):

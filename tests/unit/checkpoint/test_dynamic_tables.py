@@ -282,18 +282,18 @@ def test_import(tmp_path, small_pieces, kind, dtype):
 
     keys = np.array([5, -3, 2 ** 53 + 1, 7, 7, 0, 1, 2, 3, 4, 6, 8, 9, 5], np.int64)
     rows = np.random.RandomState(0).rand(len(keys), WIDTH).astype(dtype)
-    given = keys, rows
+    sources = keys, rows
     if kind == 'npy':
-        given = str(tmp_path / 'keys.npy'), tmp_path / 'rows.npy'
-        for path, array in zip(given, (keys, rows)):
+        sources = str(tmp_path / 'keys.npy'), tmp_path / 'rows.npy'
+        for path, array in zip(sources, (keys, rows)):
             np.save(str(path), array)
     elif kind == 'safetensors':
         path = str(tmp_path / 'file.safetensors')
         save_file({'keys': keys, 'rows': rows}, path)
-        given = (path, 'keys'), (path, 'rows')
+        sources = (path, 'keys'), (path, 'rows')
     training = Training()
     training.fit(0, 2)
-    assert mxhybrid.checkpoint.import_rows(training.net.users, *given) == len(keys)
+    assert mxhybrid.checkpoint.import_rows(training.net.users, *sources) == len(keys)
     last = {key: row.astype('float32') for key, row in zip(keys.tolist(), rows)}
     for key, row in last.items():
         np.testing.assert_array_equal(training.net.users(np.array([key])).asnumpy()[0], row)

@@ -131,14 +131,14 @@ def test_several_devices_are_summed_and_all_get_the_sum(key):
 def test_lists_of_keys(keys):
     def scenario(store):
         store.init(keys, [dense(2), dense(3, (4,))])
-        one, two = [dense(0), dense(0)], dense(0, (4,))
-        store.pull(keys, out=[one, two])
-        result = [array.copy() for array in one + [two]]
+        copies, single = [dense(0), dense(0)], dense(0, (4,))
+        store.pull(keys, out=[copies, single])
+        result = [array.copy() for array in copies + [single]]
         store.push(keys, [[dense(5), dense(6)], dense(7, (4,))])
-        store.pull(keys, out=[one, two])
-        result += [array.copy() for array in one + [two]]
-        store.pushpull(keys, [dense(8), dense(9, (4,))], out=[one, two])
-        return result + one + [two]
+        store.pull(keys, out=[copies, single])
+        result += [array.copy() for array in copies + [single]]
+        store.pushpull(keys, [dense(8), dense(9, (4,))], out=[copies, single])
+        return result + copies + [single]
 
     same_everywhere(scenario)
 

@@ -165,13 +165,13 @@ def summed(workload, size, times):
 def test_expected_sums_are_those_of_adding_up(small, times):
     size, rank = 9, 2
     totals, expected = summed(small, size, times), gradients.Expected(small, size, times)
-    found = {one.name: gradients.checksum(totals[one.name][np.unique(small.draw(2, rank)[one.name])])
+    checksums = {one.name: gradients.checksum(totals[one.name][np.unique(small.draw(2, rank)[one.name])])
              for one in small.tables}
-    found.update({one.name: gradients.checksum(totals[one.name]) for one in small.dense})
-    assert gradients.differences(small, expected, rank, 2, found) == []
-    for name in found:
-        for wrong in ((0.0, 0.0), (found[name][0], found[name][1] * 1.001)):
-            texts = gradients.differences(small, expected, rank, 2, dict(found, **{name: wrong}))
+    checksums.update({one.name: gradients.checksum(totals[one.name]) for one in small.dense})
+    assert gradients.differences(small, expected, rank, 2, checksums) == []
+    for name in checksums:
+        for wrong in ((0.0, 0.0), (checksums[name][0], checksums[name][1] * 1.001)):
+            texts = gradients.differences(small, expected, rank, 2, dict(checksums, **{name: wrong}))
             assert len(texts) == 1 and texts[0].startswith('%s on worker 2' % name)
 
 
@@ -180,17 +180,18 @@ def test_sums_of_rounded_values_may_be_off_by_the_roundoff_and_no_more(small, wi
     roundoff = gradients.ROUNDOFF[wire]
     past, step = gradients.Expected(small, 4, {0: 3, 1: 3}), gradients.Expected(small, 4, {1: 1})
     rounded = [past, step]
-    found = {one.name: step.of_table(one, np.unique(small.draw(1, 0)[one.name])) for one in small.tables}
-    found.update({one.name: step.of_dense(one, index) for index, one in enumerate(small.dense)})
-    for one in small.dense:
+    checksums = {array.name: step.of_table(array, np.unique(small.draw(1, 0)[array.name])) for array in small.tables}
+    checksums.update({array.name: step.of_dense(array, index) for index, array in enumerate(small.dense)})
+    for array in small.dense:
         # The past holds six steps, the step one.
         for share, good in ((6.9, True), (7.1, False), (-6.9, True), (-7.1, False)):
-            off = tuple(np.array(found[one.name]) * (1 + share * roundoff))
-            texts = gradients.differences(small, step, 0, 1, dict(found, **{one.name: off}), rounded, roundoff)
+            off = tuple(np.array(checksums[array.name]) * (1 + share * roundoff))
+            texts = gradients.differences(small, step, 0, 1, dict(checksums, **{array.name: off}), rounded, roundoff)
             assert (texts == []) == good
-            assert gradients.differences(small, step, 0, 1, dict(found, **{one.name: off}))
-    for name in found:
-        assert len(gradients.differences(small, step, 0, 1, dict(found, **{name: (0.0, 0.0)}), rounded, roundoff)) == 1
+            assert gradients.differences(small, step, 0, 1, dict(checksums, **{array.name: off}))
+    for name in checksums:
+        texts = gradients.differences(small, step, 0, 1, dict(checksums, **{name: (0.0, 0.0)}), rounded, roundoff)
+        assert len(texts) == 1
 
 
 # ------------------------------------------------------------------------------------------- report

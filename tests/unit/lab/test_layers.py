@@ -13,17 +13,17 @@ from lab.benchmark.layers_formula import communication  # noqa: E402
 
 
 def test_formulas_of_the_network_that_is_trained():
-    found = communication('layers_dense', 16, cluster(hosts=4))
+    costs = communication('layers_dense', 16, cluster(hosts=4))
     dense = 4096 * 4097 + 1000 * 4097
     convolutions = 32 * (3 * 25 + 1) + 64 * (32 * 9 + 1)
 
     def words(count):
-        return 0.75 * 4 * count / found['bytes_per_s']
+        return 0.75 * 4 * count / costs['bytes_per_s']
     # Each layer is an allreduce: two passes of two messages among four.
-    assert found['data'] == pytest.approx(4 * 4 * found['alpha_s'] + 2 * words(dense + convolutions))
+    assert costs['data'] == pytest.approx(4 * 4 * costs['alpha_s'] + 2 * words(dense + convolutions))
     # Forward an allgather of outputs, backward an allreduce of inputs; what convolutions make goes to all.
     moved = 16 * (4096 + 1000 + 2 * (4096 + 4096) + 4096)
-    assert found['split'] == pytest.approx((2 * 4 + 2 * (2 + 4) + 2) * found['alpha_s'] + 2 * words(convolutions)
+    assert costs['split'] == pytest.approx((2 * 4 + 2 * (2 + 4) + 2) * costs['alpha_s'] + 2 * words(convolutions)
                                            + words(moved))
 
 

@@ -105,14 +105,14 @@ def test_kubernetes_commands(objects, monkeypatch):
     container = workers['spec']['template']['spec']['containers'][0]
     script = objects['Job']['spec']['template']['spec']['containers'][0]['command'][2]
     (line,) = horovodruns(script)
-    given = horovodrun(line.replace('"$@"', 'python t.py'), monkeypatch)
+    options = horovodrun(line.replace('"$@"', 'python t.py'), monkeypatch)
     names = ['%s-%d.%s' % (workers['metadata']['name'], at, workers['spec']['serviceName'])
              for at in range(workers['spec']['replicas'])]
-    slots = [host.rsplit(':', 1) for host in given.hosts.split(',')]
+    slots = [host.rsplit(':', 1) for host in options.hosts.split(',')]
     assert [name for name, _ in slots] == names
-    assert given.num_proc == sum(int(count) for _, count in slots)
-    assert given.use_gloo and given.nics == {'eth0'}
-    port = int(given.ssh_port)
+    assert options.num_proc == sum(int(count) for _, count in slots)
+    assert options.use_gloo and options.nics == {'eth0'}
+    port = int(options.ssh_port)
     assert 'sshd -D -e -p %d ' % port in container['command'][2]
     assert container['readinessProbe']['tcpSocket']['port'] == port
     assert 'for host in %s;' % ' '.join(names) in script and '/$host/%d)' % port in script

@@ -158,7 +158,7 @@ def test_rounds_of_sum_scatter_and_gather(shape, dtype):
             for step in range(6):
                 for which in range(len(counts)):
                     count, buffer = counts[which], buffers[which][worker]
-                    own = slice(([0] + ends[which])[worker], ends[which][worker])
+                    own_part = slice(([0] + ends[which])[worker], ends[which][worker])
                     expected = sum(values_of(other, step, count, np.int64) for other in range(workers)).astype(dtype)
                     values = values_of(worker, step, count, dtype)
                     if step % 3:
@@ -166,8 +166,8 @@ def test_rounds_of_sum_scatter_and_gather(shape, dtype):
                         np.testing.assert_array_equal(total, expected)
                     else:
                         total = buffer.run(values, 'scatter')
-                        np.testing.assert_array_equal(total[own], expected[own])
-                    buffer.input[own] = total[own] * 2 + 1
+                        np.testing.assert_array_equal(total[own_part], expected[own_part])
+                    buffer.input[own_part] = total[own_part] * 2 + 1
                     if step % 2:
                         buffer.run(None, 'gather')
                         np.testing.assert_array_equal(buffer.output, expected * 2 + 1)

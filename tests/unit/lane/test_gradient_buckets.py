@@ -67,7 +67,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
         return mx.optimizer.get_updater(optimizer)
     reference, updater = create(), create()
     keys = list(range(len(SHAPES)))
-    expected, found = arrays(0, dtype), arrays(0, dtype)
+    expected, weights = arrays(0, dtype), arrays(0, dtype)
     gradients = arrays(1, dtype)
     buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
     bucket = GradientBucket(buffer, gradients, np.dtype(dtype))
@@ -83,12 +83,12 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
         reference(list(keys), gradients, expected)
         if step == 0:  # MXNet creates the state
             assert begin_update(updater, keys, mx.cpu(), dtype) is None
-            updater(list(keys), gradients, found)
+            updater(list(keys), gradients, weights)
             continue
         update = begin_update(updater, keys, mx.cpu(), dtype)
         bucket.start(0)
-        bucket.update(update.rule, update.settings, UpdateTargets(found, update.states), update.rates, 0)
-        for result, other in zip(found, expected):
+        bucket.update(update.rule, update.settings, UpdateTargets(weights, update.states), update.rates, 0)
+        for result, other in zip(weights, expected):
             np.testing.assert_array_equal(result.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
     assert updater.optimizer.num_update == reference.optimizer.num_update == rounds
     for key in keys:

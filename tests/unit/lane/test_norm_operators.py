@@ -15,16 +15,16 @@ SHAPES = [((4, 6, 9, 7), 1), ((2, 3, 40, 41), 1), ((3, 5, 4), 1), ((33, 8), 1), 
 def run(symbol, arrays, heads, frozen=()):
     """Return outputs and gradients of a graph that is compiled as split networks are."""
     call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
-    given = {name: mx.nd.array(value) for name, value in arrays.items()}
-    for name, array in given.items():
+    inputs = {name: mx.nd.array(value) for name, value in arrays.items()}
+    for name, array in inputs.items():
         if name not in frozen:
             array.attach_grad()
     for _ in range(2):  # the second time with used memory
         with autograd.record():
-            found = call(*[given[name] for name in symbol.list_inputs()])
+            found = call(*[inputs[name] for name in symbol.list_inputs()])
         found = found if isinstance(found, list) else [found]
         autograd.backward(found, [mx.nd.array(head) for head in heads])
-    return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in given.items()
+    return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in inputs.items()
                                               if name not in frozen}
 
 
@@ -51,19 +51,19 @@ def test_moments_of_data_in_a_onednn_layout():
     draw = np.random.RandomState(3)
     arrays = {'data': draw.normal(size=(2, 3, 8, 8)), 'weight': draw.normal(size=(16, 3, 3, 3))}
     head = draw.normal(size=(1, 2, 16))
-    made = mx.sym.Convolution(mx.sym.var('data'), mx.sym.var('weight'), kernel=(3, 3), num_filter=16, no_bias=True)
-    (moments,), gradients = run(norm_operators.moments_of(made, (2, 16, 6, 6), 1, 'moments'), arrays, [head])
+    convolved = mx.sym.Convolution(mx.sym.var('data'), mx.sym.var('weight'), kernel=(3, 3), num_filter=16, no_bias=True)
+    (moments,), gradients = run(norm_operators.moments_of(convolved, (2, 16, 6, 6), 1, 'moments'), arrays, [head])
     plain = {name: mx.nd.array(value) for name, value in arrays.items()}
-    for one in plain.values():
-        one.attach_grad()
+    for array in plain.values():
+        array.attach_grad()
     with autograd.record():
-        made = mx.nd.Convolution(plain['data'], plain['weight'], kernel=(3, 3), num_filter=16, no_bias=True)
-        mean = made.mean(axis=(0, 2, 3))
-        variance = (made - mean.reshape((1, 16, 1, 1))).square().mean(axis=(0, 2, 3))
-    autograd.backward([mean, variance], [mx.nd.array(one) for one in head[0]])
+        convolved = mx.nd.Convolution(plain['data'], plain['weight'], kernel=(3, 3), num_filter=16, no_bias=True)
+        mean = convolved.mean(axis=(0, 2, 3))
+        variance = (convolved - mean.reshape((1, 16, 1, 1))).square().mean(axis=(0, 2, 3))
+    autograd.backward([mean, variance], [mx.nd.array(array) for array in head[0]])
     np.testing.assert_allclose(moments[0], [mean.asnumpy(), variance.asnumpy()], rtol=1e-5, atol=1e-5)
-    for name, one in plain.items():
-        np.testing.assert_allclose(gradients[name], one.grad.asnumpy(), rtol=1e-4, atol=1e-5)
+    for name, array in plain.items():
+        np.testing.assert_allclose(gradients[name], array.grad.asnumpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('frozen', [(), ('gamma', 'beta')])
@@ -100,14 +100,14 @@ def test_averages_are_updated_by_the_backward_pass_alone():
     factors = {4: (0.81, 0.1, 0.09), 3: (0.7, 0.3)}
     names, arrays, every, averages = [], {}, [], {}
     for count, of in factors.items():
-        own = ['%s%d' % (name, count) for name in ('following', 'average', 'one', 'other')[:len(of) + 1]]
-        arrays.update({name: mx.nd.array(draw.normal(size=count)) for name in own})
-        following, average, *values = map(mx.sym.var, own)
+        input_names = ['%s%d' % (name, count) for name in ('following', 'average', 'one', 'other')[:len(of) + 1]]
+        arrays.update({name: mx.nd.array(draw.normal(size=count)) for name in input_names})
+        following, average, *values = map(mx.sym.var, input_names)
         values = [mx.sym.BlockGrad(one) for one in values]
         every.append(norm_operators.NextAverage(following, average, values, of, count))
-        averages[count] = arrays[own[1]]
-        autograd.mark_variables([arrays[own[0]]], [averages[count]], 'write')
-        names.append(own)
+        averages[count] = arrays[input_names[1]]
+        autograd.mark_variables([arrays[input_names[0]]], [averages[count]], 'write')
+        names.append(input_names)
     symbol = norm_operators.next_averages(every)
     call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
     expected = {count: average.asnumpy() for count, average in averages.items()}
@@ -117,7 +117,7 @@ def test_averages_are_updated_by_the_backward_pass_alone():
         for count, average in averages.items():
             np.testing.assert_allclose(average.asnumpy(), expected[count], rtol=1e-6)
         found.backward(mx.nd.zeros(1))
-        for own, (count, (kept, *others)) in zip(names, factors.items()):
+        for input_names, (count, (kept, *others)) in zip(names, factors.items()):
             expected[count] = kept * expected[count] + sum(
-                factor * arrays[name].asnumpy() for factor, name in zip(others, own[2:]))
+                factor * arrays[name].asnumpy() for factor, name in zip(others, input_names[2:]))
             np.testing.assert_allclose(averages[count].asnumpy(), expected[count], rtol=1e-6)

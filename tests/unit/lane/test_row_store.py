@@ -388,17 +388,17 @@ class Model:
         self.step += 1
         for key in keys:
             self.rows[key] = (self.step, self.rows.get(key, (0, 0))[1] + 1)
-        kept = dict(self.rows)
+        live_rows = dict(self.rows)
         if self.expire_after and self.step % max(1, self.expire_after // 16) == 0:
-            kept = {key: row for key, row in kept.items() if row[0] + self.expire_after > self.step}
-        if self.capacity and len(kept) > self.capacity:
+            live_rows = {key: row for key, row in live_rows.items() if row[0] + self.expire_after > self.step}
+        if self.capacity and len(live_rows) > self.capacity:
             def rank(key):
-                step, count = kept[key]
+                step, count = live_rows[key]
                 return (step == self.step, count if self.evict == 'rarest' else 0, step, key)
             last = max(self.capacity - self.capacity // 16, len(keys))
-            kept = {key: kept[key] for key in sorted(kept, key=rank)[len(kept) - last:]}
-        self.expired += len(self.rows) - len(kept)
-        self.rows = kept
+            live_rows = {key: live_rows[key] for key in sorted(live_rows, key=rank)[len(live_rows) - last:]}
+        self.expired += len(self.rows) - len(live_rows)
+        self.rows = live_rows
 
 
 @pytest.mark.parametrize('seed', range(12))

@@ -30,13 +30,13 @@ def test_pushes_are_summed_and_pulls_see_them(workers, agents, parts, dtype):
             for _ in range(steps):
                 ids = np.flatnonzero(random.rand(rows) < 0.4)
                 assert job.push(worker, 7, ids, random.randint(-8, 8, (len(ids), width)))
-                wanted = np.flatnonzero(random.rand(rows) < 0.5)
-                seen.append((wanted, job.pull(worker, 7, wanted)))
+                row_ids = np.flatnonzero(random.rand(rows) < 0.5)
+                seen.append((row_ids, job.pull(worker, 7, row_ids)))
             return seen
-        found = job.everywhere(train)
+        pulls_by_worker = job.everywhere(train)
 
     value = np.zeros((rows, width), dtype)
-    randoms = [np.random.RandomState(worker) for worker in range(len(found))]
+    randoms = [np.random.RandomState(worker) for worker in range(len(pulls_by_worker))]
     for step in range(steps):
         total, touched = np.zeros_like(value), np.zeros(rows, bool)
         for random in randoms:
@@ -48,9 +48,9 @@ def test_pushes_are_summed_and_pulls_see_them(workers, agents, parts, dtype):
             value[touched] = total[touched]
         else:
             value += total
-        for seen in found:
-            wanted, pulled = seen[step]
-            np.testing.assert_array_equal(pulled, value[wanted])
+        for seen in pulls_by_worker:
+            row_ids, pulled = seen[step]
+            np.testing.assert_array_equal(pulled, value[row_ids])
 
 
 @pytest.mark.parametrize('parts', [1, 3])
@@ -101,16 +101,16 @@ def test_rows_are_delivered_without_a_waiting_thread(workers, agents):
         job.rule(0, ASSIGN)
 
         def train(worker):
-            found = []
+            deliveries = []
             for step in range(20):
                 ids = np.arange(rows) if worker == 0 else np.empty(0, np.int64)
                 assert job.push(worker, 0, ids, np.full((len(ids), 2), step))
-                found.append([job.deliver(worker, 0, np.arange(start, rows)) for start in range(4)])
+                deliveries.append([job.deliver(worker, 0, np.arange(start, rows)) for start in range(4)])
                 assert job.wait_for_deliveries(worker, 0)  # rows are delivered before the next push
-                assert all(completion.done.wait(20) for _, completion in found[-1])
-            return found
-        for found in job.everywhere(train):
-            for step, delivered in enumerate(found):
+                assert all(completion.done.wait(20) for _, completion in deliveries[-1])
+            return deliveries
+        for deliveries in job.everywhere(train):
+            for step, delivered in enumerate(deliveries):
                 for out, _ in delivered:
                     assert (out == step).all()
 

@@ -54,12 +54,13 @@ def test_many_deliveries_of_several_arrays(deliveries):
 
 def test_an_error_is_handed_on():
     failed, errors = threading.Event(), []
-    made = Deliveries(lambda error: (errors.append(error), failed.set()))
+    failing = Deliveries(lambda error: (errors.append(error), failed.set()))
 
     def deliver():
         raise RuntimeError('no rows')
 
-    made._begun.put((deliver, lambda: None))  # not through the engine, which would wait for ever, in this process, too
+    # Not through the engine, which would wait for ever, in this process, too.
+    failing._begun.put((deliver, lambda: None))
     assert failed.wait(10)
-    made._thread.join(10)
-    assert not made._thread.is_alive() and [str(error) for error in errors] == ['no rows']
+    failing._thread.join(10)
+    assert not failing._thread.is_alive() and [str(error) for error in errors] == ['no rows']

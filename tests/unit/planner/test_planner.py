@@ -169,16 +169,16 @@ def test_what_is_drawn_behind_a_search_does_not_depend_on_what_was_timed(tmp_pat
 
 @pytest.mark.parametrize('layers', [2, 12])
 def test_layers_of_attention_are_found_to_be_repeated_and_stay_on_their_ranks(layers):
-    made = Planner(gpt(layers), [(8, 8), (8, 8)], cluster(4, rate=1e5), Times())
+    gpt_planner = Planner(gpt(layers), [(8, 8), (8, 8)], cluster(4, rate=1e5), Times())
     # Embedding and head alone, and each of the six dense layers of a block in all blocks.
-    assert [len(group) for group in made._space.groups] == [1] + [layers] * 6 + [1]
+    assert [len(group) for group in gpt_planner._space.groups] == [1] + [layers] * 6 + [1]
     # Heads are split off and joined by reshapes and transposes: nothing leaves the rank that computes all.
-    splits = made.splits(made.starts()['one worker'])
-    decided = {number: splits[number] for number in made._space.deciding}
-    assert made._space.complete(decided) == splits and {split.ranks for split in splits.values()} == {(0,)}
-    splits = made.splits(data_parallel())
-    assert made._space.complete({number: splits[number] for number in made._space.deciding}) == splits
-    found = made.search(seconds=None, proposals=200, seed=1)
+    splits = gpt_planner.splits(gpt_planner.starts()['one worker'])
+    decided = {number: splits[number] for number in gpt_planner._space.deciding}
+    assert gpt_planner._space.complete(decided) == splits and {split.ranks for split in splits.values()} == {(0,)}
+    splits = gpt_planner.splits(data_parallel())
+    assert gpt_planner._space.complete({number: splits[number] for number in gpt_planner._space.deciding}) == splits
+    found = gpt_planner.search(seconds=None, proposals=200, seed=1)
     # The link is slow: no plan that sums gradients is as fast as one worker alone.
     assert found.prediction.seconds < 0.2 * found.plain.seconds
 
@@ -212,16 +212,16 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     with net.name_scope():
         net.add(*[nn.Dense(16, in_units=16) for _ in range(4)])
     net.initialize()
-    made = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
+    net_planner = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
     asked, seconds = {}, {}
-    for name, alike in (('each', None), ('alike', ProfileKeys(made.graph, collectives()).operator_key)):
+    for name, alike in (('each', None), ('alike', ProfileKeys(net_planner.graph, collectives()).operator_key)):
         asked[name] = []
 
         def shard_time(one, place, part, name=name):
             asked[name].append((one.number, place))
-            return Times().shard_seconds(made.graph, one, place)
-        model = OperatorTasks(made.model.dataflow, made.model.machine, shard_time, alike=alike)
-        seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
+            return Times().shard_seconds(net_planner.graph, one, place)
+        model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, shard_time, alike=alike)
+        seconds[name] = [Prediction(model, net_planner.splits(plan)).seconds for plan in net_planner.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.
     assert len({one for one, _ in asked['each']}) == 4 and len({one for one, _ in asked['alike']}) == 2
@@ -232,16 +232,16 @@ def test_a_plan_is_compared_with_the_network_without_one():
     made = planner(on=cluster(4, rate=1e5))
     plain, joint = made.plain(), made.predict(data_parallel())
     assert 0 < plain.seconds < joint.seconds
-    found = made.search(seconds=None, proposals=50, seed=1)
-    assert found.plain.seconds == plain.seconds
-    assert found.name == 'data parallel' or found.prediction.seconds < plain.seconds
+    result = made.search(seconds=None, proposals=50, seed=1)
+    assert result.plain.seconds == plain.seconds
+    assert result.name == 'data parallel' or result.prediction.seconds < plain.seconds
     on = cluster(4, rate=1e5)
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.Dense(64, in_units=32), nn.Dense(8, in_units=64))
     net.initialize()
-    found = Planner(net, (BATCH, 32), on, Times()).search(seconds=None, proposals=50, seed=1)
-    assert found.plain is found.others.get('data parallel', found.prediction)
+    result = Planner(net, (BATCH, 32), on, Times()).search(seconds=None, proposals=50, seed=1)
+    assert result.plain is result.others.get('data parallel', result.prediction)
 
 
 class Reversed(mx.gluon.HybridBlock):
@@ -259,17 +259,17 @@ class Reversed(mx.gluon.HybridBlock):
 def test_the_network_without_a_plan_is_not_its_split_form():
     """Each worker computes for its own samples alone what data parallelism computes for the joint batch."""
     on = cluster(4, rate=1e9)
-    made = planner(on, gpt(), [(8, 8), (8, 8)])
-    assert made.plain().seconds == pytest.approx(made.predict(data_parallel()).seconds, rel=1e-6)
+    net_planner = planner(on, gpt(), [(8, 8), (8, 8)])
+    assert net_planner.plain().seconds == pytest.approx(net_planner.predict(data_parallel()).seconds, rel=1e-6)
     net = Reversed()
     net.initialize()
-    made = planner(on, net, (BATCH, 64))
-    plain, parallel = made.plain(), made.predict(data_parallel())
+    net_planner = planner(on, net, (BATCH, 64))
+    plain, parallel = net_planner.plain(), net_planner.predict(data_parallel())
     dense_s = 1e-6 * 3 * BATCH * 640
     assert plain.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s / 4)
     assert parallel.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s)
     assert plain.seconds < parallel.seconds - dense_s / 2
-    found = made.search(seconds=None, proposals=0)
+    found = net_planner.search(seconds=None, proposals=0)
     assert found.plain.seconds == plain.seconds
 
 
@@ -286,11 +286,11 @@ def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it()
 def test_what_is_computed_for_the_joint_batch_is_reported_with_its_cost(monkeypatch):
     net = Reversed()
     net.initialize()
-    made = planner(cluster(4), net, (BATCH, 64))
-    splits, prediction = made.splits(data_parallel()), made.predict(data_parallel())
-    report = plan_report(made.network, made.cluster, data_parallel(), splits, prediction).split('\n')
+    net_planner = planner(cluster(4), net, (BATCH, 64))
+    splits, prediction = net_planner.splits(data_parallel()), net_planner.predict(data_parallel())
+    report = plan_report(net_planner.network, net_planner.cluster, data_parallel(), splits, prediction).split('\n')
     assert any(line.startswith('dense0_fwd: 15.4 ms a step whole on every worker, 4 times the work of a shard each')
                for line in report)
     monkeypatch.setattr(prediction_table_module, '_SHOWN', 1)
-    report = plan_report(made.network, made.cluster, data_parallel(), splits, prediction).split('\n')
+    report = plan_report(net_planner.network, net_planner.cluster, data_parallel(), splits, prediction).split('\n')
     assert '1 other operators: 0.000512 ms a step for the joint batch' in report

@@ -57,13 +57,13 @@ def test_on_one_host_all_that_is_sent_counts():
 def test_names_of_hosts_do_not_matter_and_no_byte_is_counted_more_than_once(clients, order, weights):
     shares = [weight / sum(weights) for weight in weights]
     moved, hosts = [one for one, _ in clients], [host for _, host in clients]
-    found = server_bytes(moved, hosts, shares)
+    byte_count = server_bytes(moved, hosts, shares)
     renamed = [0.0] * 4
     for host, share in enumerate(shares):
         renamed[order[host]] = share
-    assert server_bytes(moved, [order[host] for host in hosts], renamed) == pytest.approx(found)
-    assert 0 <= found <= sum(moved) * (1 + 1e-9)
-    assert server_bytes([2 * one for one in moved], hosts, shares) == pytest.approx(2 * found)
+    assert server_bytes(moved, [order[host] for host in hosts], renamed) == pytest.approx(byte_count)
+    assert 0 <= byte_count <= sum(moved) * (1 + 1e-9)
+    assert server_bytes([2 * one for one in moved], hosts, shares) == pytest.approx(2 * byte_count)
 
 
 def use(alpha, workers=4, rows=10000, width=64, requests=1, gathered=0.0):
@@ -83,14 +83,14 @@ def test_servers_cost_more_the_more_rows_are_touched_and_allreduce_does_not(one,
 
 def test_seconds_are_latency_requests_and_bytes():
     network = Network(Speed(0.001, 1e6, 0.01), Speed(0.5, 1e6))
-    found = estimate(use(0.1, requests=3), network)
-    assert found.servers_bytes == pytest.approx(4 * 0.1 * 10000 * (64 * 4 + 12) * 3 / 4)
-    assert found.servers_s == pytest.approx(0.001 + 2 * 0.01 + found.servers_bytes / 1e6)
-    assert found.allreduce_bytes == pytest.approx(4 * 10000 * 65 * 4 * 3 / 4)
-    assert found.allreduce_s == pytest.approx(0.5 + found.allreduce_bytes / 1e6)
+    costs = estimate(use(0.1, requests=3), network)
+    assert costs.servers_bytes == pytest.approx(4 * 0.1 * 10000 * (64 * 4 + 12) * 3 / 4)
+    assert costs.servers_s == pytest.approx(0.001 + 2 * 0.01 + costs.servers_bytes / 1e6)
+    assert costs.allreduce_bytes == pytest.approx(4 * 10000 * 65 * 4 * 3 / 4)
+    assert costs.allreduce_s == pytest.approx(0.5 + costs.allreduce_bytes / 1e6)
     gathering = estimate(use(0.1, requests=3, gathered=4000.0), network)
-    assert gathering.servers_bytes == pytest.approx(found.servers_bytes + gather_bytes(16000, 4, 4))
-    assert gathering.servers_s == pytest.approx(found.servers_s + 0.5 + gather_bytes(16000, 4, 4) / 1e6)
+    assert gathering.servers_bytes == pytest.approx(costs.servers_bytes + gather_bytes(16000, 4, 4))
+    assert gathering.servers_s == pytest.approx(costs.servers_s + 0.5 + gather_bytes(16000, 4, 4) / 1e6)
 
 
 @fast

@@ -10,8 +10,8 @@ KIND = TableKind(10, 4, 'float32', False, True, False)
 
 def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once():
     pool = KeyPool(2, 1)
-    one, other, finer = (pool.take('gone', KIND, count, 4) for count in (2, 2, 3))
-    for gone in (one, other, finer):
+    first, other, finer = (pool.take('gone', KIND, count, 4) for count in (2, 2, 3))
+    for gone in (first, other, finer):
         pool.give_back(gone, gone.partitioning, [])
     for unlike in (KIND._replace(rows=11), KIND._replace(width=5), KIND._replace(dtype='float64'),
                    KIND._replace(halves=True), KIND._replace(exact=False), KIND._replace(even=True)):
@@ -19,7 +19,7 @@ def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once()
     assert not pool.take('new', KIND, 1, 4).used
     taken = [pool.take('new', KIND, 2, 4) for _ in range(3)]
     assert [keys.used for keys in taken] == [True, True, False]
-    assert [keys.partitioning for keys in taken[:2]] == [other.partitioning, one.partitioning]
+    assert [keys.partitioning for keys in taken[:2]] == [other.partitioning, first.partitioning]
     assert pool.take('new', KIND, 3, 4).partitioning.count == 3
 
 

@@ -290,17 +290,17 @@ def test_wire_overhead_is_a_row_key_and_a_length():
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 12))
 def test_shared_rows_are_the_common_members(rows, old_count, new_count):
     old, new = partitioning(rows, min(old_count, rows)), partitioning(rows, min(new_count, rows))
-    found = []
+    all_rows = []
     for to in range(new.count):
-        for at in range(old.count):
-            shared = shared_rows(rows, old.count, at, new.count, to)
-            common = sorted(set(old.members(at)) & set(new.members(to)))
+        for old_partition in range(old.count):
+            shared = shared_rows(rows, old.count, old_partition, new.count, to)
+            common = sorted(set(old.members(old_partition)) & set(new.members(to)))
             if shared is None:
                 assert not common
                 continue
-            assert old.members(at)[shared[0]].tolist() == new.members(to)[shared[1]].tolist() == common != []
-            found += common
-    assert sorted(found) == list(range(rows))
+            assert old.members(old_partition)[shared[0]].tolist() == new.members(to)[shared[1]].tolist() == common != []
+            all_rows += common
+    assert sorted(all_rows) == list(range(rows))
 
 
 def spread(placement):

@@ -91,13 +91,13 @@ class OneShard:
 
 @pytest.fixture
 def one():
-    made = []
+    shards = []
 
     def start(dtype=np.float32):
-        made.append(OneShard(dtype))
-        return made[0]
+        shards.append(OneShard(dtype))
+        return shards[0]
     yield start
-    for each in made:
+    for each in shards:
         each.close()
 
 

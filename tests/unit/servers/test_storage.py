@@ -33,7 +33,7 @@ def hold(partition):
 
 def test_a_server_that_fails_removes_its_partitions_and_those_of_killed_servers(tmp_path):
     folder = tmp_path / folder_name('users')
-    own, other, killed = (hold(folder / part) for part in '013')
+    remaining, other, killed = (hold(folder / part) for part in '013')
     os.close(killed)
     abandon_folder(str(folder), [0])
     assert [path.name for path in folder.iterdir()] == ['1'] and (folder / '1' / 'lock').exists()
@@ -41,7 +41,7 @@ def test_a_server_that_fails_removes_its_partitions_and_those_of_killed_servers(
     abandon_folder(str(folder), [])
     assert not list(tmp_path.iterdir())
     abandon_folder(str(folder), [0])  # another server was quicker
-    os.close(own)
+    os.close(remaining)
 
 
 def test_leftovers_of_jobs_that_were_killed(tmp_path):

@@ -55,7 +55,7 @@ def test_no_meter_does_nothing():
 def test_records_of_steps():
     words, bins = Way('words', 'server weights', 10, 'a table'), Way('bins', 'server gradients', 4, 'a table')
     dense = Way('dense', 'allreduce')
-    meter, kept = make(routes=[words, bins, dense])
+    meter, log = make(routes=[words, bins, dense])
     for step in range(2):
         with meter.allreduce_grads():
             with meter.call('push', words):
@@ -66,7 +66,7 @@ def test_records_of_steps():
                 dense.traffic.add(rows=10, pushed=4, pulled=4)
         with meter.update():
             pass
-    first, second = kept.records
+    first, second = log.records
     assert (first['step'], second['step'], second['store']) == (1, 2, 0)
     assert first['alpha'] == {'words': 0.5, 'bins': 0} and second['alpha'] == {'words': 0.4, 'bins': 0}
     assert second['routes'] == {'server weights': {'rows': 4, 'pushed': 50, 'pulled': 7},
@@ -85,7 +85,7 @@ def test_dynamic_tables_are_recorded_with_the_hits_of_the_cache():
     counts = {'users': {'requested': 0, 'cached': 0}, 'items': {}}
     for table in (users, items):
         table.cache_counts = lambda name=table.name: dict(counts[name])
-    meter, kept = make(routes=[words])
+    meter, log = make(routes=[words])
     meter.show_tables(lambda: [users, items])
     for requested, cached in ((8, 3), (10, 4), (2, 1)):  # the last ones are of a table that was made anew
         counts['users'] = {'requested': requested, 'cached': cached}
@@ -93,13 +93,13 @@ def test_dynamic_tables_are_recorded_with_the_hits_of_the_cache():
             users.traffic.add(rows=5, pushed=50, pulled=7)
         with meter.update():
             pass
-    tables = [record['tables'] for record in kept.records]
+    tables = [record['tables'] for record in log.records]
     moved = {'route': 'dynamic table', 'rows': 5, 'pushed': 50, 'pulled': 7}
     assert [table['users'] for table in tables] == [
         dict(moved, requested=requested, cached=cached) for requested, cached in ((8, 3), (2, 1), (2, 1))]
     assert tables[0]['items'] == {'route': 'dynamic table', 'rows': 0, 'pushed': 0, 'pulled': 0}
-    assert kept.records[0]['alpha'] == {'words': 0, 'items': 0}
-    assert kept.records[0]['routes']['dynamic table'] == {'rows': 5, 'pushed': 50, 'pulled': 7, 'requested': 8,
+    assert log.records[0]['alpha'] == {'words': 0, 'items': 0}
+    assert log.records[0]['routes']['dynamic table'] == {'rows': 5, 'pushed': 50, 'pulled': 7, 'requested': 8,
                                                           'cached': 3}
 
 
@@ -130,23 +130,23 @@ def test_spans_of_a_step_nest():
 
 def test_a_step_may_ask_for_the_exchange_more_than_once_and_an_update_may_fail():
     recorder = Recorder('me')
-    meter, kept = make(recorder)
+    meter, log = make(recorder)
     for _ in range(2):
         with meter.allreduce_grads():
             pass
     with pytest.raises(UserWarning), meter.update():
         raise UserWarning('stale')
-    assert kept.records == []
+    assert log.records == []
     with meter.update():
         pass
-    assert [record['step'] for record in kept.records] == [1]
+    assert [record['step'] for record in log.records] == [1]
     names = [event['name'] for event in recorder.take(100)]
     assert names.count('forward/backward') == names.count('step 1') == 1
 
 
 def test_steps_go_on_over_new_routes():
     old, new = Way('words', 'local'), Way('words', 'local')
-    meter, kept = make(routes=[old])
+    meter, log = make(routes=[old])
     old.traffic.add(rows=4)
     with meter.update():
         pass
@@ -154,24 +154,24 @@ def test_steps_go_on_over_new_routes():
     new.traffic.add(rows=1)
     with meter.update():
         pass
-    assert [(record['step'], record['routes']['local']['rows'], record['alpha']) for record in kept.records] == [
+    assert [(record['step'], record['routes']['local']['rows'], record['alpha']) for record in log.records] == [
         (1, 4, {'words': 0.4}), (2, 1, {'words': 0.1})]
 
 
 def test_records_have_what_the_host_moved_since_the_one_before():
     moved = {'allreduce': {'sent': 100, 'received': 50}, 'push': {'sent': 0, 'received': 0}}
-    meter, kept = make(network=lambda: {kind: dict(ways) for kind, ways in moved.items()})
+    meter, log = make(network=lambda: {kind: dict(ways) for kind, ways in moved.items()})
     for more in (7, 9):
         moved['allreduce']['sent'] += more
         moved['push']['received'] += 1
         with meter.update():
             pass
-    assert [record['network'] for record in kept.records] == [
+    assert [record['network'] for record in log.records] == [
         {'allreduce': {'sent': more, 'received': 0}, 'push': {'sent': 0, 'received': 1}} for more in (7, 9)]
-    meter, kept = make()  # where nobody counts
+    meter, log = make()  # where nobody counts
     with meter.update():
         pass
-    assert 'network' not in kept.records[0]
+    assert 'network' not in log.records[0]
 
 
 def test_after_each_step_the_caller_is_told():

@@ -94,14 +94,14 @@ class Job:
 @pytest.fixture
 def job(tmp_path):
     """Makes a job."""
-    made = []
+    jobs = []
 
     def make(workers):
-        made.append(Job(tmp_path / 'trace.json', workers))
-        return made[-1]
+        jobs.append(Job(tmp_path / 'trace.json', workers))
+        return jobs[-1]
 
     yield make
-    for member in [member for job in made for member in job.members]:
+    for member in [member for job in jobs for member in job.members]:
         member.process.kill()
         member.process.communicate()
 
@@ -112,11 +112,11 @@ def names_of_processes(events):
 
 
 def test_all_processes_come_together_by_one_clock(job):
-    one = job(2)
-    origin = one.trace_writer._origin
+    traced_job = job(2)
+    origin = traced_job.trace_writer._origin
     ahead = 1000 * 10 ** 9
-    workers = [one.member('worker 0', 0), one.member('worker 1', 1, ahead)]
-    servers = [one.member('server 1', -1, -ahead), one.member('server 0', -1, 7)]
+    workers = [traced_job.member('worker 0', 0), traced_job.member('worker 1', 1, ahead)]
+    servers = [traced_job.member('server 1', -1, -ahead), traced_job.member('server 0', -1, 7)]
     bounds = {}
     for number, member in enumerate(workers + servers):
         before = trace.now()
@@ -125,7 +125,7 @@ def test_all_processes_come_together_by_one_clock(job):
     workers[0].say('finish')
     workers[1].say('finish')
     assert [worker.answer() for worker in workers] == ['True', 'True']
-    events = one.events()
+    events = traced_job.events()
     spans = {event['name']: event for event in events if event['ph'] == 'X'}
     names = names_of_processes(events)
     assert {name: names[span['pid']] for name, span in spans.items()} == {
@@ -143,13 +143,13 @@ def test_all_processes_come_together_by_one_clock(job):
 
 
 def test_what_a_killed_process_recorded_before_is_kept(job, caplog):
-    one = job(2)
-    first, second = one.member('worker 0', 0), one.member('worker 1', 1)
+    traced_job = job(2)
+    first, second = traced_job.member('worker 0', 0), traced_job.member('worker 1', 1)
     second.ask('span before')
-    one.wait_until(lambda: 'before' in one.part())
+    traced_job.wait_until(lambda: 'before' in traced_job.part())
     first.ask('span survivor')
     second.process.kill()
-    events = one.events()
+    events = traced_job.events()
     assert {'before', 'survivor'} <= {event['name'] for event in events}
     failure = [event for event in events if event['ph'] == 'i']
     assert [(event['s'], event['name'][:13]) for event in failure] == [('g', 'worker 1 died')]
@@ -158,60 +158,60 @@ def test_what_a_killed_process_recorded_before_is_kept(job, caplog):
 
 
 def test_a_failing_process_sends_its_last_events(job):
-    one = job(1)
-    server = one.member('server 0', -1)
-    worker = one.member('worker 0', 0)
+    traced_job = job(1)
+    server = traced_job.member('server 0', -1)
+    worker = traced_job.member('worker 0', 0)
     worker.ask('span last')
     server.ask('span last of server')
     assert worker.ask('fail on purpose') == 'ok'
-    events = one.events()
+    events = traced_job.events()
     assert [event['name'] for event in events if event['ph'] == 'i'] == ['worker 0 failed: on purpose']
     assert {'last', 'last of server'} <= {event['name'] for event in events}
-    one.trace_writer.wait()  # returns
+    traced_job.trace_writer.wait()  # returns
 
 
 def test_malformed_messages_spoil_nothing(job):
-    one = job(1)
-    worker = one.member('worker 0', 0)
+    traced_job = job(1)
+    worker = traced_job.member('worker 0', 0)
     wrong = [{'trace': 3}, {'trace': {}}, {'trace': {'name': 'x', 'events': []}}, {'pong': 1}, {'ping': None},
              {'trace': {'name': 'x', 'number': 0, 'events': [{'ph': 'X'}]}}, {'no_more_events': 3},
              {'trace': {'name': 'x', 'number': 0, 'events': 7}}, {'trace': {'number': 0, 'events': []}}]
     for message in wrong:
         assert worker.ask('send ' + json.dumps(message)) == 'ok'
-    with socket.create_connection(one.monitor.address, timeout=LIMIT_S) as stranger:  # never said hello
+    with socket.create_connection(traced_job.monitor.address, timeout=LIMIT_S) as stranger:  # never said hello
         stranger.sendall(b'{"trace": {"name": "evil", "number": 0, "events": []}}\nnonsense\n')
         worker.ask('span good')
         worker.say('finish')
         assert worker.answer() == 'True'
-    events = one.events()
+    events = traced_job.events()
     assert [event['name'] for event in events if event['ph'] == 'X'] == ['good']
-    assert 'evil' not in one.path.read_text()
+    assert 'evil' not in traced_job.path.read_text()
 
 
 def test_dropped_events_are_said(job, caplog):
-    one = job(1)
-    worker = one.member('worker 0', 0, limit=5)
+    traced_job = job(1)
+    worker = traced_job.member('worker 0', 0, limit=5)
     for number in range(7):
         worker.ask('span %d' % number)
     worker.say('finish')
     with caplog.at_level('INFO', logger='mxhybrid'):
         assert worker.answer() == 'True'
-    assert len([event for event in one.events() if event['ph'] == 'X']) == 4
+    assert len([event for event in traced_job.events() if event['ph'] == 'X']) == 4
     said = [record.getMessage() for record in caplog.records]
     assert 'trace: worker 0 (host h) dropped 3 events beyond its limit' in said
-    assert 'worker 0 (host h) dropped 3 events beyond its limit' in {event['name'] for event in one.events()}
+    assert 'worker 0 (host h) dropped 3 events beyond its limit' in {event['name'] for event in traced_job.events()}
 
 
 def test_a_process_that_does_not_answer_delays_the_end_but_a_moment(job, monkeypatch):
     monkeypatch.setattr(trace_writer, 'LAST_EVENTS_S', 0.2)
-    one = job(1)
-    worker = one.member('worker 0', 0)
-    server = one.member('server 0', -1)
+    traced_job = job(1)
+    worker = traced_job.member('worker 0', 0)
+    server = traced_job.member('server 0', -1)
     server.process.send_signal(19)  # SIGSTOP
     worker.ask('span good')
     worker.say('finish')
     assert worker.answer() == 'True'
-    assert 'good' in {event['name'] for event in one.events()}
+    assert 'good' in {event['name'] for event in traced_job.events()}
 
 
 def test_who_begins_to_listen_while_a_message_is_handled_disturbs_nobody():

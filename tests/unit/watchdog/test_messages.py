@@ -94,16 +94,16 @@ def test_an_incomplete_message_does_not_spoil_the_next_one(pair, monkeypatch):
     while writer.send({'long': 'x' * 100000}):  # nobody reads
         pass
     far.setblocking(False)
-    lines, found = LineBuffer(), []
+    lines, received = LineBuffer(), []
     whole = False
     while not whole:
         try:
-            found += lines.feed(far.recv(1 << 20))
+            received += lines.feed(far.recv(1 << 20))
         except BlockingIOError:
             whole = writer.send({'last': 1})
     far.setblocking(True)
     far.settimeout(10)
-    while not found or b'last' not in found[-1]:
-        found += lines.feed(far.recv(1 << 20))
-    assert decode(found[-1]) == {'last': 1} and not found[-2].endswith(b'}')
-    assert all(decode(line) == {'long': 'x' * 100000} for line in found[:-2])
+    while not received or b'last' not in received[-1]:
+        received += lines.feed(far.recv(1 << 20))
+    assert decode(received[-1]) == {'last': 1} and not received[-2].endswith(b'}')
+    assert all(decode(line) == {'long': 'x' * 100000} for line in received[:-2])

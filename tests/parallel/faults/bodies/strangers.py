@@ -44,16 +44,16 @@ class Evil:
 
 def seen_by_others(secret):
     """Processes whose command line or environment shows the secret."""
-    found = []
+    leaks = []
     for pid in filter(str.isdigit, os.listdir('/proc')):
         for name in ('cmdline', 'environ'):
             try:
                 with open('/proc/%s/%s' % (pid, name), 'rb') as handle:
                     if secret.encode() in handle.read():
-                        found.append('%s of %s' % (name, pid))
+                        leaks.append('%s of %s' % (name, pid))
             except OSError:
                 continue
-    return found
+    return leaks
 
 
 def send_commands(native, recorded, name):

@@ -81,22 +81,22 @@ def main():
     draw = np.random.RandomState(1)
     for kind, flows in ((Residual, False), (Residual, True), (Frozen, False), (Freezing, True), (Crowd, True)):
         mx.random.seed(3)
-        one = kind()
-        one.initialize(mx.init.Xavier())
+        whole_net = kind()
+        whole_net.initialize(mx.init.Xavier())
         data = mx.nd.array(draw.normal(size=SHAPE))
-        head = mx.nd.array(draw.normal(size=one(data).shape))
+        head = mx.nd.array(draw.normal(size=whole_net(data).shape))
         mx.random.seed(3)
         net = kind()
         net.initialize(mx.init.Xavier())
         net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), SHAPE, input_grad=flows)
         steps = []
         for _ in range(3):
-            expected = compute(one, data, head, flows)
+            expected = compute(whole_net, data, head, flows)
             found = compute(net, data[net.samples], head[net.samples], flows)
             own = [(found[0], expected[0][net.samples])] + ([(found[2], expected[2][net.samples])] if flows else [])
             steps.append({'own': own, 'gradients': found[1], 'sums': expected[1]})
             if kind is Freezing:
-                for each in (one, net):
+                for each in (whole_net, net):
                     each.collect_params('.*(conv0|batchnorm0).*').setattr('grad_req', 'null')
         ops = [node['op'] for node in json.loads(net._programs[True].symbol.tojson())['nodes']
                if node['name'].startswith('exchange')]

@@ -132,7 +132,7 @@ def train(net, shapes, dtype, kvstore, input_grad=False):
     """Outputs of a network while it is trained, twice in each step, and of inference."""
     samples = getattr(net, 'samples', slice(None))
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.0002, 'momentum': 0.9}, kvstore=kvstore)
-    draw, found = np.random.RandomState(1), []
+    draw, all_outputs = np.random.RandomState(1), []
     for _ in range(STEPS):
         data = [[mx.nd.array((draw.normal(size=shape) * (1 + at) + at)[samples], dtype=dtype) for shape in shapes]
                 for at in range(2)]
@@ -143,10 +143,10 @@ def train(net, shapes, dtype, kvstore, input_grad=False):
             loss = sum((output ** 2).sum() for output in outputs)
         loss.backward()
         trainer.step(shapes[0][0])
-        found += outputs
+        all_outputs += outputs
     with autograd.record():
         net(*data[0])  # and no backward pass
-    return [one.asnumpy() for one in found + [net(*data[0])]], samples
+    return [one.asnumpy() for one in all_outputs + [net(*data[0])]], samples
 
 
 def apart(name, dtype):

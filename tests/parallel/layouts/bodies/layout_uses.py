@@ -109,14 +109,14 @@ def apart(train, plan):
 
 def apart_from(nets, train):
     """Return the distance for a network that is not split and the same one split, with weights matched by place."""
-    made = []
+    parameters = []
     for net, kvstore in zip(nets, (None, mxhybrid.create())):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},
                                 kvstore=kvstore)
         train(net, trainer)
-        made.append(list(net.collect_params().values()))
-    worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in made[0])
-    for reference, param in zip(*made):
+        parameters.append(list(net.collect_params().values()))
+    worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in parameters[0])
+    for reference, param in zip(*parameters):
         part, whole = shard_of(param), reference.data().asnumpy()
         if part is None or part.holds:
             mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
@@ -157,16 +157,16 @@ def values_that_parallelize_draws(plan):
 def other_names_on_each_worker():
     for _ in range(store.rank):
         nn.Dense(1)
-    whole, made = counted(), split(counted())
+    whole, split_net = counted(), split(counted())
     with tempfile.TemporaryDirectory() as folder:
-        made.save_parameters(folder + '/values')
-        for param in made.collect_params().values():
+        split_net.save_parameters(folder + '/values')
+        for param in split_net.collect_params().values():
             param.set_data(mx.nd.zeros(param.shape, dtype='float64'))
-        made.load_parameters(folder + '/values')
-        found = apart_from((whole, made), batches_of_other_sizes)
-        trainer = gluon.Trainer(made.collect_params(), 'sgd', kvstore=mxhybrid.create())
-        mxhybrid.checkpoint.save(folder + '/whole', made, trainer, 1)
-        mxhybrid.checkpoint.load(folder + '/whole', made, trainer)
+        split_net.load_parameters(folder + '/values')
+        found = apart_from((whole, split_net), batches_of_other_sizes)
+        trainer = gluon.Trainer(split_net.collect_params(), 'sgd', kvstore=mxhybrid.create())
+        mxhybrid.checkpoint.save(folder + '/whole', split_net, trainer, 1)
+        mxhybrid.checkpoint.load(folder + '/whole', split_net, trainer)
     return found
 
 

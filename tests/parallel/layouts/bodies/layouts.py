@@ -34,18 +34,18 @@ def drawn(seed):
         def resolve(self, graph, dimensions, ranks):
             resolved = super().resolve(graph, dimensions, ranks)
             draw = np.random.RandomState(seed)
-            for one in graph.computing:
-                limits = rule_of(one).limits(graph, one)
+            for operator in graph.computing:
+                limits = rule_of(operator).limits(graph, operator)
                 left, degrees, addends = draw.randint(1, ranks + 1), [1] * len(limits), 1
                 for dimension in draw.permutation(len(limits) + 1):
                     if dimension == len(limits):
-                        addends = min(left, rule_of(one).addends(graph, one)) if draw.rand() < 0.5 else 1
+                        addends = min(left, rule_of(operator).addends(graph, operator)) if draw.rand() < 0.5 else 1
                         left //= addends
                     else:
                         degrees[dimension] = min(left, limits[dimension])
                         left //= degrees[dimension]
                 count = int(np.prod(degrees)) * addends
-                resolved.splits[one.number] = Split(degrees, draw.permutation(ranks)[:count], addends)
+                resolved.splits[operator.number] = Split(degrees, draw.permutation(ranks)[:count], addends)
             return resolved
     return Drawn()
 
@@ -120,19 +120,19 @@ def compare_plans():
     losses = train(alone, None, slice(None), data)
     expected = {name: param.data().asnumpy() for name, param in alone.collect_params().items()}
     store = mxhybrid.create()
-    found = []
+    outcomes = []
     for plan in GIVEN['plans']:
         net = build(1 + store.rank, data)
         shapes = [one.shape[1:] for one in data] if nets.HAS_LOSS[GIVEN['net']] else data[0].shape[1:]
         chosen = drawn(plan) if isinstance(plan, int) else from_json(plan) if 'plan' in plan else plan
         net = mxhybrid.parallelize(net, chosen, shapes, dtype=GIVEN['dtype'])
-        mine = train(net, store if len(found) == 0 else mxhybrid.create(), net.samples, data)
+        mine = train(net, store if len(outcomes) == 0 else mxhybrid.create(), net.samples, data)
         apart = max(float(np.abs(one - other[net.samples]).max()) for one, other in zip(mine, losses))
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
-        found.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
+        outcomes.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
                       'pooling': sum(sum(one.bytes)
                                      for one in net._programs[True].redistributions if 'pool' in one.label)})
-    return found
+    return outcomes
 
 
 def main():

@@ -90,15 +90,15 @@ def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64'):
     trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=mxhybrid.create())
     apart = 0.0
     for step in range(STEPS):
-        given = [mx.nd.array(batch[step][net.samples], dtype=dtype) for batch in DATA]
+        samples = [mx.nd.array(batch[step][net.samples], dtype=dtype) for batch in DATA]
         if step == 1:
-            net(*given)  # neither recorded nor in training mode
+            net(*samples)  # neither recorded nor in training mode
         with autograd.record():
-            loss, best = net(*given)
+            loss, best = net(*samples)
             scaled = loss * scale
         scaled.backward()
         trainer.step(BATCH)
-        assert best.shape == given[0].shape
+        assert best.shape == samples[0].shape
         apart = max(apart, float(np.abs(loss.asnumpy() - losses[step][net.samples]).max()))
     largest = max(np.abs(value).max() for value in expected.values())
     worst, tied = 0.0, None
@@ -194,18 +194,18 @@ def memory(schedule):
 
 def main():
     store = mxhybrid.create()
-    found = {}
-    found['1f1b'], net = train(pipeline(LAYERS, 8), 8, store)
-    found['files'] = files(net, store)
-    found['eager-1f1b'], _ = train(pipeline(LAYERS, 8, 'eager-1f1b'), 8, store)
-    found['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store)
-    found['scaled'], _ = train(pipeline(4, 4), 4, store, scale=0.25)
-    found['scaled gpipe'], _ = train(pipeline(4, 4, 'gpipe'), 4, store, scale=0.25)
-    found['single samples'], _ = train(pipeline(2, 16), 16, store, norm=False)
-    found['inside'], _ = train(pipeline(2, 4, inside={'layer*': {'channels': 2}}), 4, store)
-    found['uneven'], _ = train(pipeline({'embedding*': [2], 'layer*': [0, 1, 3], 'decoder*': [0, 1, 3]}, 2), 2, store)
-    found['float32'], _ = train(pipeline(LAYERS, 8), 8, store, norm=False, dtype='float32')
-    report(store.rank, found=found, sent=overlap(store), memory={schedule: memory(schedule)
+    results = {}
+    results['1f1b'], net = train(pipeline(LAYERS, 8), 8, store)
+    results['files'] = files(net, store)
+    results['eager-1f1b'], _ = train(pipeline(LAYERS, 8, 'eager-1f1b'), 8, store)
+    results['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store)
+    results['scaled'], _ = train(pipeline(4, 4), 4, store, scale=0.25)
+    results['scaled gpipe'], _ = train(pipeline(4, 4, 'gpipe'), 4, store, scale=0.25)
+    results['single samples'], _ = train(pipeline(2, 16), 16, store, norm=False)
+    results['inside'], _ = train(pipeline(2, 4, inside={'layer*': {'channels': 2}}), 4, store)
+    results['uneven'], _ = train(pipeline({'embedding*': [2], 'layer*': [0, 1, 3], 'decoder*': [0, 1, 3]}, 2), 2, store)
+    results['float32'], _ = train(pipeline(LAYERS, 8), 8, store, norm=False, dtype='float32')
+    report(store.rank, found=results, sent=overlap(store), memory={schedule: memory(schedule)
                                                                  for schedule in ('1f1b', 'gpipe')})
 
 

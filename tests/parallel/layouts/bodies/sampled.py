@@ -68,22 +68,22 @@ def problems_of(name, axes):
     net = mxhybrid.parallelize(Network(case), data_parallel(), shapes, list(axes), case.dtype, input_grad=True)
     mine = [own(value, axis, net.samples) for value, axis in zip(values, axes)]
     outputs, gradients, scale = run(net, mine, case)
-    bound, found = 1e-10 if case.dtype == 'float64' else 1e-5, []
-    for at, (one, wanted) in enumerate(zip(outputs, expected(case, axes, values, net.samples))):
-        if apart(one, wanted) > bound:
-            found.append('output %d of shape %s: %g' % (at, one.shape, apart(one, wanted)))
+    bound, problems = 1e-10 if case.dtype == 'float64' else 1e-5, []
+    for position, (result, reference) in enumerate(zip(outputs, expected(case, axes, values, net.samples))):
+        if apart(result, reference) > bound:
+            problems.append('output %d of shape %s: %g' % (position, result.shape, apart(result, reference)))
     real = [axis for axis, are_counts in zip(axes, counts(case)) if not are_counts]
-    for at, (one, whole, axis) in enumerate(zip(gradients, whole_gradients, real)):
+    for position, (result, whole, axis) in enumerate(zip(gradients, whole_gradients, real)):
         # The gradient of an input without samples is the sum over workers.
-        one, wanted = (one, own(whole, axis, net.samples)) if axis is not None else (
-            summed(net, one), whole)
-        if apart(one, wanted) > bound:
-            found.append('gradient %d: %g' % (at, apart(one, wanted)))
+        result, reference = (result, own(whole, axis, net.samples)) if axis is not None else (
+            summed(net, result), whole)
+        if apart(result, reference) > bound:
+            problems.append('gradient %d: %g' % (position, apart(result, reference)))
     if apart(summed(net, scale), whole_scale) > bound:
-        found.append('gradient of the scale')
+        problems.append('gradient of the scale')
     report_of = net.report()
     net.forget()
-    return found, report_of
+    return problems, report_of
 
 
 problems, reports = {}, {}

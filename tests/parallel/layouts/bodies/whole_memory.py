@@ -81,14 +81,14 @@ picture = mx.nd.array(np.random.RandomState(2).uniform(-1, 1, (1, 3, SIZE, SIZE)
 
 
 def pictures():
-    made = gluon.nn.HybridSequential(prefix='pictures_')
-    with made.name_scope():
+    net = gluon.nn.HybridSequential(prefix='pictures_')
+    with net.name_scope():
         for _ in range(4):
-            made.add(gluon.nn.Conv2D(16, 3, padding=1, activation='relu'))
-        made.add(gluon.nn.Conv2D(1, 16, strides=16))
-    made.initialize()
-    made.hybridize(static_alloc=True)
-    return made
+            net.add(gluon.nn.Conv2D(16, 3, padding=1, activation='relu'))
+        net.add(gluon.nn.Conv2D(1, 16, strides=16))
+    net.initialize()
+    net.hybridize(static_alloc=True)
+    return net
 
 
 def look(at):

@@ -156,13 +156,13 @@ def faults(directory, dtype, store):
     """Return the error of each worker, and whether weights have not changed."""
     net, path = split(plans(store.num_workers)['layers'], dtype), os.path.join(directory, 'faults')
     net.save_parameters(path + '.params')
-    kept = mx.nd.load(path + '.params')
+    saved_arrays = mx.nd.load(path + '.params')
     files = {
-        'missing': {name: array for name, array in kept.items() if name != 'output.bias'},
-        'extra': dict(kept, **{'output.more': mx.nd.zeros(2)}),
-        'shape': dict(kept, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype=dtype)}),
-        'dtype': {name: array.astype('float32') for name, array in kept.items()},
-        'around': {'0.' + name: array for name, array in kept.items()}}
+        'missing': {name: array for name, array in saved_arrays.items() if name != 'output.bias'},
+        'extra': dict(saved_arrays, **{'output.more': mx.nd.zeros(2)}),
+        'shape': dict(saved_arrays, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype=dtype)}),
+        'dtype': {name: array.astype('float32') for name, array in saved_arrays.items()},
+        'around': {'0.' + name: array for name, array in saved_arrays.items()}}
     trainer, errors = trainer_of(net, 'sgd'), {}
     outer = nn.Sequential()
     outer.add(net)
@@ -204,18 +204,19 @@ def faults(directory, dtype, store):
     net.save_parameters(path + '-again.params', deduplicate=True)
     again = mx.nd.load(path + '-again.params')
     # A worker that updates nothing counts updates all the same.
-    one = nn.Dense(2, in_units=3, prefix='one_')
-    one.initialize()
-    one = mxhybrid.parallelize(one, parallel.layers({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
+    small_net = nn.Dense(2, in_units=3, prefix='one_')
+    small_net.initialize()
+    small_net = mxhybrid.parallelize(small_net, parallel.layers({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
     schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
-    trainer = gluon.Trainer(one.collect_params(), 'sgd', {'lr_scheduler': schedule}, kvstore='hybrid')
+    trainer = gluon.Trainer(small_net.collect_params(), 'sgd', {'lr_scheduler': schedule}, kvstore='hybrid')
     for _ in range(4):
         with autograd.record():
-            loss = one(mx.nd.ones((4, 3))[one.samples]).sum()
+            loss = small_net(mx.nd.ones((4, 3))[small_net.samples]).sum()
         loss.backward()
         trainer.step(4)
-    return {'errors': errors, 'kept': sorted(kept), 'again': sorted(again), 'files': sorted(os.listdir(directory)),
-            'same': all(np.array_equal(kept[name].asnumpy(), array.asnumpy()) for name, array in again.items()),
+    return {'errors': errors, 'kept': sorted(saved_arrays), 'again': sorted(again),
+            'files': sorted(os.listdir(directory)),
+            'same': all(np.array_equal(saved_arrays[name].asnumpy(), array.asnumpy()) for name, array in again.items()),
             'checkpoints': os.listdir(path), 'updates': trainer.optimizer.num_update}, net
 
 
@@ -228,11 +229,11 @@ def main():
     parser.add_argument('--label', default='')
     parser.add_argument('--sources', default='')
     arguments = parser.parse_args()
-    dtype, found = 'float64', {}
+    dtype, results = 'float64', {}
     store = mxhybrid.create()
     if arguments.part == 'faults':
-        found, net = faults(arguments.directory, dtype, store)
-        report(store.rank, found=found)
+        results, net = faults(arguments.directory, dtype, store)
+        report(store.rank, found=results)
         if store.rank == 0:
             net.save_parameters(os.path.join(arguments.directory, 'alone.params'))  # the other one has ended
         return
@@ -241,16 +242,16 @@ def main():
         directory = os.path.join(arguments.directory, case.replace('/', '-'))
         os.makedirs(directory, exist_ok=True)
         if arguments.part == 'alone':
-            found[case] = alone(directory, case, dtype)
+            results[case] = alone(directory, case, dtype)
             continue
         for at, name in enumerate(arguments.plans.split(',')):
             mx.random.seed(100 + store.rank)
             if arguments.part == 'save':
-                found['%s/%s' % (case, name)] = save(directory, case, dtype, name, known[name])
+                results['%s/%s' % (case, name)] = save(directory, case, dtype, name, known[name])
             else:
                 source = arguments.sources.split(',')[at]
-                found['%s/%s' % (case, source)] = resume(directory, case, dtype, source, known[name], arguments.label)
-    report(store.rank, found=found)
+                results['%s/%s' % (case, source)] = resume(directory, case, dtype, source, known[name], arguments.label)
+    report(store.rank, found=results)
 
 
 if __name__ == '__main__':

@@ -45,14 +45,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('directory')
     directory = parser.parse_args().directory
-    for at, (optimizer, options) in enumerate([('sgd', {'momentum': 0.9, 'wd': 1e-4}),  # lazily
+    for number, (optimizer, options) in enumerate([('sgd', {'momentum': 0.9, 'wd': 1e-4}),  # lazily
                                                ('rmsprop', {})]):  # on dense copies
         net = Net()
         net.initialize(mx.init.Uniform(0.1))
         store = mxhybrid.create()
         trainer = gluon.Trainer(net.collect_params(), optimizer, dict(options, learning_rate=0.01), kvstore=store)
         train(net, trainer, store.rank)
-        if at == 0:
+        if number == 0:
             mxhybrid.checkpoint.save(directory, net, trainer, STEPS)
             trainer.set_learning_rate(0.02)
             mxhybrid.checkpoint.load(directory, net, trainer)

@@ -101,14 +101,14 @@ def main():
     alone = build()
     train(alone, None, slice(None))
     if dense == 'auto':
-        found = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
+        outcomes = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
                            search_seconds=1)
-        report(current().rank, found={'auto': found})
+        report(current().rank, found={'auto': outcomes})
         return
-    found = {name: trained(path, tables, settings, dense, values(alone))
+    outcomes = {name: trained(path, tables, settings, dense, values(alone))
              for name, (tables, settings) in PLANS.items()}
     errors = [message(path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
                                                    {TABLE: {'route': 'servers', 'partitions': 0}})]
-    report(current().rank, found=found, errors=errors, sums=current().sums)
+    report(current().rank, found=outcomes, errors=errors, sums=current().sums)
 
 main()

@@ -186,7 +186,7 @@ def main():
     parser.add_argument('--alone', type=int, default=0)
     parser.add_argument('--strings', action='store_true')
     arguments = parser.parse_args()
-    found, count = {}, iter(range(1, 100))
+    results, count = {}, iter(range(1, 100))
 
     def key():
         number = next(count)
@@ -201,11 +201,11 @@ def main():
         store = Store(arguments.alone)
         rank = store.ranks[0]
         act(store)
-        found.update(store.found)
+        results.update(store.found)
     if not arguments.alone:
         kind = (store.kv.type, store.kv.rank, store.kv.num_workers, store.kv.is_capable('optimizer'))
         report(rank, kind=kind)
-    report(rank, found=found)
+    report(rank, found=results)
 
 
 if __name__ == '__main__':

@@ -102,7 +102,7 @@ def plain(worker, still, dtype='float32'):
     store = mxhybrid.create(partitions=worker.partitions) if worker.hybrid else mx.kv.create('device')
     shape, everything = (train.ROWS, 3), np.arange(train.ROWS)
     store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, dtype), everything), shape=shape, dtype=dtype))
-    found = {}
+    values_by_step = {}
     for step, count in enumerate((3, 1, 4, 8, 3)):
         ids = np.arange(worker.rank, train.BATCH, worker.size) * min(step + 1, 3)
         rows = np.repeat(ids[:, None] + step, 3, axis=1).astype(dtype)
@@ -111,8 +111,8 @@ def plain(worker, still, dtype='float32'):
             store.repartition('table', count)
         out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
         store.row_sparse_pull('table', out=out, row_ids=mx.nd.arange(train.ROWS))
-        found['%d' % step] = out.tostype('default').asnumpy()
-    return found
+        values_by_step['%d' % step] = out.tostype('default').asnumpy()
+    return values_by_step
 
 
 CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=slower),

@@ -72,16 +72,16 @@ class Case:
 def evaluate(case):
     """A forward pass over all rows, by the net and, from what every worker saves, by a hybridized copy."""
     ids = mx.nd.arange(ROWS).reshape((-1, 1)).tile((1, 3))[:ROWS // 2 * 2]
-    found = {'forward': case.net(ids).asnumpy()}
+    outputs = {'forward': case.net(ids).asnumpy()}
     path = os.path.join(case.directory, '%s-%d.params' % (case.name, case.worker.rank))
     case.net.save_parameters(path)
     copy = Model('gradient', (4, 3), use_bias=case.net.out.bias is not None)
     copy.load_parameters(path)
     copy.tables.hybridize()
-    found['copy'] = copy(ids).asnumpy()
+    outputs['copy'] = copy(ids).asnumpy()
     with autograd.record():  # as a forward pass that no backward follows
-        found['recorded'] = case.net(ids[:4]).asnumpy()
-    return found
+        outputs['recorded'] = case.net(ids[:4]).asnumpy()
+    return outputs
 
 
 def read_on_one(case):
@@ -114,13 +114,13 @@ def states(case):
         saved, optimizer = pickle.load(handle)
     key = case.trainer._param2idx[case.table.name]
     arrays = [array for array in (saved[key] if isinstance(saved[key], tuple) else (saved[key],)) if array is not None]
-    found = {'state-%d' % slot: array.asnumpy() for slot, array in enumerate(arrays)}
-    found['dense'] = np.array([array.stype == 'default' for array in arrays])
-    found['updates'] = np.array([optimizer._index_update_count[key]])
+    states_of_row = {'state-%d' % slot: array.asnumpy() for slot, array in enumerate(arrays)}
+    states_of_row['dense'] = np.array([array.stype == 'default' for array in arrays])
+    states_of_row['updates'] = np.array([optimizer._index_update_count[key]])
     fit(case.worker, case.net, case.trainer, seed=7, steps=6)
     case.net.load_parameters(path + '.params')
     case.trainer.load_states(path + '.states')
-    return found
+    return states_of_row
 
 
 def states_of_the_store(case):
@@ -244,7 +244,7 @@ def apart(worker, name, prefetch):
     random = np.random.RandomState(3)
     joint = [np.stack([rank * APART + random.randint(0, APART, 6) for rank in range(size)]) for _ in range(STEPS)]
     feed = [(mx.nd.array(ids[worker.rank]),) for ids in joint]
-    pulled, own, union, requests = [], [], [], None
+    pulled, own_counts, union, requests = [], [], [], None
     for step, (ids,) in enumerate(mxhybrid.prefetching(feed, net) if prefetch else feed):
         route = case.route
         if route is not None and step == MIDDLE:
@@ -259,23 +259,23 @@ def apart(worker, name, prefetch):
         loss.backward()
         case.trainer.step(1)
         pulled.append(case.route.traffic.pulled - before)
-        own.append(len(np.unique(ids.asnumpy())))
+        own_counts.append(len(np.unique(ids.asnumpy())))
         union.append(len(np.unique(joint[step])))
     case.note_kind('end')
-    report(worker.rank, **{name: {'pulled': pulled, 'own': own, 'union': union, 'asked': requests.made}})
+    report(worker.rank, **{name: {'pulled': pulled, 'own': own_counts, 'union': union, 'asked': requests.made}})
 
 
 def local(worker, optimizer, settings):
     """Local SGD: between steps each worker updates by its own gradients, without an exchange."""
     case = Case(worker, optimizer, settings=settings)
     fit(worker, case.net, case.trainer, steps=MIDDLE)
-    found = {'route': case.route.kind}
+    outcome = {'route': case.route.kind}
     update_alone(case, 4)
-    found['apart'] = weights(case.net)
+    outcome['apart'] = weights(case.net)
     if worker.rank:  # others may do it more often, now that nobody else has to
         update_alone(case, 2)
-    found['together'] = fit(worker, case.net, case.trainer, seed=6, steps=8)
-    return dict(found, end=case.route.kind)
+    outcome['together'] = fit(worker, case.net, case.trainer, seed=6, steps=8)
+    return dict(outcome, end=case.route.kind)
 
 
 def update_alone(case, steps):

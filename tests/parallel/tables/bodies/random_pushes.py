@@ -57,13 +57,13 @@ def main():
                 model[ids] -= rows / 2
         for _ in range(rank if step % 2 else 1):
             for key in random.permutation(2):
-                wanted = random.randint(0, ROWS, random.choice([1, 50, 3 * ROWS]))
+                pulled_ids = random.randint(0, ROWS, random.choice([1, 50, 3 * ROWS]))
                 if random.randint(3) == 0:
-                    early = wanted if random.randint(2) else random.randint(0, ROWS, 40)
+                    early = pulled_ids if random.randint(2) else random.randint(0, ROWS, 40)
                     store.prefetch(int(key), early, after_push=bool(random.randint(2)))
                 out = mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH))
-                store.row_sparse_pull(int(key), out=out, row_ids=mx.nd.array(wanted, dtype='int64'))
-                ids = np.unique(wanted)
+                store.row_sparse_pull(int(key), out=out, row_ids=mx.nd.array(pulled_ids, dtype='int64'))
+                ids = np.unique(pulled_ids)
                 np.testing.assert_array_equal(out.indices.asnumpy(), ids)
                 np.testing.assert_array_equal(out.data.asnumpy(), models[key][ids])
                 pulled += len(ids)

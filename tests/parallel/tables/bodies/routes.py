@@ -82,7 +82,7 @@ def run(worker, optimizer, directory):
     """Train through the decision, save, go back to what was saved, with a new learning rate, and on."""
     net, trainer = make(worker, optimizer)
     fit(worker, net, trainer, range(SWITCH + 3))
-    found = {'first/' + name: value for name, value in weights(net).items()}
+    values_by_name = {'first/' + name: value for name, value in weights(net).items()}
     path = os.path.join(directory, optimizer)
     if worker['rank'] == 0:
         net.save_parameters(path + '.params')
@@ -90,12 +90,12 @@ def run(worker, optimizer, directory):
     worker['barrier']()
     trainer.set_learning_rate(trainer.learning_rate * 0.5)
     fit(worker, net, trainer, range(50, 53))
-    found.update({'slower/' + name: value for name, value in weights(net).items()})
+    values_by_name.update({'slower/' + name: value for name, value in weights(net).items()})
     net.load_parameters(path + '.params')
     trainer.load_states(path + '.states')
     fit(worker, net, trainer, range(60, 63))
-    found.update(weights(net))
-    return found, trainer
+    values_by_name.update(weights(net))
+    return values_by_name, trainer
 
 
 def resume(worker, optimizer, directory):

@@ -64,7 +64,7 @@ def tested(worker):
     store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, 'f4'), everything), shape=shape))
     store.init('dense', mx.nd.ones(shape))
     store.set_optimizer(mx.optimizer.create('test', rescale_grad=0.5))
-    found = {}
+    values_by_step = {}
     for step in range(3):
         ids = np.arange(worker.rank + step, train.BATCH, worker.size)
         rows = np.repeat(ids[:, None] + step, 3, axis=1).astype('f4')
@@ -72,10 +72,10 @@ def tested(worker):
         store.push('dense', mx.nd.ones(shape) * (worker.rank + 1))
         out = mx.nd.sparse.zeros('row_sparse', shape)
         store.row_sparse_pull('table', out=out, row_ids=mx.nd.arange(train.ROWS))
-        found['%d' % step] = out.tostype('default').asnumpy()
+        values_by_step['%d' % step] = out.tostype('default').asnumpy()
     dense = mx.nd.zeros(shape)
     store.pull('dense', out=dense)
-    return dict(found, dense=dense.asnumpy())
+    return dict(values_by_step, dense=dense.asnumpy())
 
 
 CASES = {'tested': tested, 'resumed-heavyball': lambda w: resumed(w, 'heavyball'),

@@ -45,15 +45,15 @@ def library(params, **keywords):
 
 def libraries(rank, size):
     """Weights by what a library gives to its Trainer, and what stores those have."""
-    found, stores = {}, {}
+    weights_of, stores = {}, {}
     given = {'device': {'kvstore': 'device'}, 'local': {'kvstore': 'local'}, 'none': {'kvstore': None}, 'nothing': {},
              'object': {'kvstore': mx.kv.create('local')}}
     for name, keywords in given.items():
         net = network(name + '_')
         trainer = library(net.collect_params(), **keywords)
-        found[name] = train(net, trainer, rank, size)
+        weights_of[name] = train(net, trainer, rank, size)
         stores[name] = getattr(trainer._kvstore, 'type', None)
-    return found, stores
+    return weights_of, stores
 
 
 def horovod(rank, size):

@@ -247,35 +247,35 @@ def states_of(path):
 
 def files(folder):
     """States and checkpoints go from sharded to other Trainers and back; values and states are those of one process."""
-    found, expected = {}, {}
+    results, expected = {}, {}
     alone = Training(None, dense(), 'adam').fit()
     alone.trainer.save_states(folder + '/alone%d' % mxhybrid.create().rank)
     expected['states'] = states_of(folder + '/alone%d' % mxhybrid.create().rank)
     sharded = Training(new_store(), dense(), 'adam').fit()
     sharded.trainer.save_states(folder + '/states')
     sharded.store._barrier()
-    found['states'] = states_of(folder + '/states')
+    results['states'] = states_of(folder + '/states')
     mxhybrid.checkpoint.save(folder + '/checkpoint', sharded.net, sharded.trainer, STEPS)
     seed = sharded.seed
     expected['values'] = alone.fit().values
-    found['values'] = sharded.fit().values
+    results['values'] = sharded.fit().values
     for name, shard_updates in (('to sharded', True), ('to whole', False)):
         other = Training(new_store(shard_updates), dense(), 'adam')
         other.net.collect_params().zero_grad()
         mxhybrid.checkpoint.load(folder + '/checkpoint', other.net, other.trainer)
         other.seed = seed
-        found['checkpoint ' + name], expected['checkpoint ' + name] = other.fit().values, expected['values']
+        results['checkpoint ' + name], expected['checkpoint ' + name] = other.fit().values, expected['values']
         again = Training(new_store(shard_updates), dense(), 'adam')
         mxhybrid.checkpoint.load(folder + '/checkpoint', again.net, again.trainer)
         again.trainer.load_states(folder + '/states')
         again.seed = seed
         again.trainer.set_learning_rate(0.01 * 0.8 ** STEPS)
-        found['states ' + name], expected['states ' + name] = again.fit().values, expected['values']
+        results['states ' + name], expected['states ' + name] = again.fit().values, expected['values']
     whole = Training(new_store(False), dense(), 'adam').fit()
     whole.trainer.save_states(folder + '/whole')
     whole.store._barrier()
-    found['states of whole'], expected['states of whole'] = states_of(folder + '/whole'), expected['states']
-    return found, expected
+    results['states of whole'], expected['states of whole'] = states_of(folder + '/whole'), expected['states']
+    return results, expected
 
 
 def refused():
@@ -302,23 +302,23 @@ def message(call):
 
 def main():
     store = new_store()
-    rank, found, expected = store.rank, {}, {}
+    rank, results, expected = store.rank, {}, {}
     if sys.argv[1] == 'plan':
         return plans(store)
     for name, case in CASES.items():
-        expected[name], found[name] = case(None), case(new_store())
-    found['files'], expected['files'] = files(sys.argv[1])
+        expected[name], results[name] = case(None), case(new_store())
+    results['files'], expected['files'] = files(sys.argv[1])
     training = Training(new_store(), dense(), 'adam').fit()
     left = Training(mxhybrid.create(shard_updates=True), dense())
     left.trainer._kvstore_params['update_on_kvstore'] = True
     left.fit()
-    report(rank, found=found, expected=expected, said=refused(), table=training.store.report(),
+    report(rank, found=results, expected=expected, said=refused(), table=training.store.report(),
            left=left.values)
 
 
 def plans(store):
     """Networks that a plan splits: weights that all workers hold whole are sharded, others are shards already."""
-    found, expected = {}, {}
+    results, expected = {}, {}
     for name, plan in {'data parallel': mxhybrid.parallel.data_parallel(),
                        'split': mxhybrid.parallel.layers({'*dense*': {'channels': 2}}),
                        'some ranks': mxhybrid.parallel.layers({'*': {'ranks': [1]}})}.items():
@@ -333,7 +333,7 @@ def plans(store):
         store._barrier()
         whole = dense()
         whole.load_parameters(path)
-        found[name] = {'%d' % position: param.data().asnumpy()
+        results[name] = {'%d' % position: param.data().asnumpy()
                        for position, param in enumerate(whole.collect_params().values())}
         mxhybrid.checkpoint.save(path + '.checkpoint', net, training.trainer, STEPS)
         again = mxhybrid.parallelize(dense(), plan, data=(BATCH, 5), dtype='float64')
@@ -344,8 +344,8 @@ def plans(store):
         fit_split(other, again)
         differences = [np.abs(first.data().asnumpy() - second.data().asnumpy()).max() for first, second in
                        zip(net.collect_params().values(), again.collect_params().values())]
-        found[name]['resumed'], expected[name]['resumed'] = np.array(max(differences)), np.array(0.0)
-    report(store.rank, found=found, expected=expected)
+        results[name]['resumed'], expected[name]['resumed'] = np.array(max(differences)), np.array(0.0)
+    report(store.rank, found=results, expected=expected)
 
 
 def fit_split(training, net):

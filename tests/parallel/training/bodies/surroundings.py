@@ -339,11 +339,11 @@ def evaluates(worker):
     """Let one worker evaluate, save and look at values while the others go on."""
     net, trainer = make(worker)
     ids, _ = batches(9)
-    found = []
+    outputs = []
 
     def evaluate():
         if worker.rank == 0:
-            found.append(net(mx.nd.array(ids[0])).asnumpy())
+            outputs.append(net(mx.nd.array(ids[0])).asnumpy())
         worker.barrier()  # where the others are, and not in what an evaluation might call
 
     def look(step, trainer):
@@ -369,7 +369,7 @@ def evaluates(worker):
     evaluate()
     result.update({'later-' + name: values for name, values in fit(worker, net, trainer, steps=3, seed=7).items()})
     if worker.rank == 0:
-        report(0, evaluated={'%d' % index: values for index, values in enumerate(found)})
+        report(0, evaluated={'%d' % index: values for index, values in enumerate(outputs)})
     return result
 
 
@@ -388,13 +388,13 @@ def renewed(worker):
 
 def mute(worker):
     """Train without standard streams, as in a service."""
-    kept = sys.stdout, sys.stderr, sys.stdin
+    streams = sys.stdout, sys.stderr, sys.stdin
     sys.stdout = sys.stderr = sys.stdin = None
     try:
         net, trainer = make(worker)
         return fit(worker, net, trainer, steps=STEPS)
     finally:
-        sys.stdout, sys.stderr, sys.stdin = kept
+        sys.stdout, sys.stderr, sys.stdin = streams
 
 
 def elsewhere(worker):

@@ -339,13 +339,13 @@ def stale(worker, kind):
 def trainers(worker):
     """Two Trainers with other optimizers in one process, steps interleaved."""
     nets = [Model('weight', (4, 2)), Model('gradient', (3,))]
-    made = []
+    trainer_list = []
     for net, name in zip(nets, ('adagrad', 'adam')):
         fill(net.collect_params())
-        made.append(gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.05}, kvstore=worker.store()))
+        trainer_list.append(gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.05}, kvstore=worker.store()))
     loss = gluon.loss.L2Loss()
     for step in range(STEPS):
-        for seed, (net, trainer) in enumerate(zip(nets, made)):
+        for seed, (net, trainer) in enumerate(zip(nets, trainer_list)):
             ids, targets = batches(seed)
             with autograd.record():
                 output = loss(net(worker.share(ids[step])), worker.share(targets[step]))

@@ -29,15 +29,15 @@ def servers_of_this_job():
     """Return the parameter servers, of all launchers."""
     mine = psutil.Process()
     relatives = mine.children() + (mine.parent().children(recursive=True) if mine.parent() else [])
-    found = {}
+    servers = {}
     for process in relatives:
         try:
             environ = process.environ()
         except psutil.Error:
             continue
         if environ.get('MXHYBRID_ROLE', environ.get('DMLC_ROLE')) == 'server' and 'python' in process.name():
-            found[process.pid] = process
-    return [found[pid] for pid in sorted(found)]
+            servers[process.pid] = process
+    return [servers[pid] for pid in sorted(servers)]
 
 
 class Net(gluon.Block):
@@ -147,7 +147,7 @@ class Cases:
         ids = np.arange(self.rank, ROWS, 100)
         rows = mx.nd.sparse.row_sparse_array((np.ones((len(ids), WIDTH), 'f4'), ids), shape=(ROWS, WIDTH))
         held = []
-        for at in range(count):
+        for step in range(count):
             store = mxhybrid.create()
             store.init('table', mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH)))
             store.push('table', rows)
@@ -156,7 +156,7 @@ class Cases:
             found = out.tostype('default').asnumpy()[[0, 1, 7, 100], 0]
             expected = [float(row % 100 < self.size) for row in (0, 1, 7, 100)]
             np.testing.assert_array_equal(found, expected)
-            held = [store] if (at + self.rank) % 3 == 0 else []  # a worker keeps one longer than others
+            held = [store] if (step + self.rank) % 3 == 0 else []  # a worker keeps one longer than others
             self.note(case)
         del store, held
         return {'0': np.full((2, 2), 3.0, 'f4')}

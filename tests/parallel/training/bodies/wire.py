@@ -68,7 +68,7 @@ class Together:
         kv = mxhybrid.create(**self.keywords)
         kv.set_optimizer(create(name))
         kv.init(key, make_row_sparse(np.arange(SHAPE[0]), start(key, self.rank), SHAPE))
-        found = {'start': self._all(kv, key)}
+        results = {'start': self._all(kv, key)}
         path = os.path.join(path, name)
         for step in range(STEPS):
             kv.push(key, make_row_sparse(*gradient(key, step, self.rank), SHAPE))
@@ -80,13 +80,13 @@ class Together:
                 kv.load_optimizer_states(path)
         out = mx.nd.sparse.zeros('row_sparse', SHAPE)
         kv.row_sparse_pull(key, out=out, row_ids=mx.nd.arange(SHAPE[0]))
-        found.update(end=self._all(kv, key), pulled=out.asnumpy())
+        results.update(end=self._all(kv, key), pulled=out.asnumpy())
         kv.save_optimizer_states(path)
         if self.rank == 0:
             with open(path, 'rb') as handle:
-                found.update(states_of(pickle.load(handle)[key]))
+                results.update(states_of(pickle.load(handle)[key]))
         self.reports.append(kv.report())
-        return found
+        return results
 
     @staticmethod
     def _all(kv, key):
@@ -109,7 +109,7 @@ class Together:
         kv = mxhybrid.create(routes=routes, **self.keywords)
         out = mx.nd.zeros(SHAPE, dtype=dtype)
         kv.broadcast(key, mx.nd.array(start(key, self.rank), dtype=dtype), out)
-        found = {'start': out.asnumpy()}
+        results = {'start': out.asnumpy()}
         for step in range(STEPS):
             ids, rows = gradient(key, step, self.rank)
             grad = make_row_sparse(ids, rows.astype(dtype), SHAPE)
@@ -119,9 +119,9 @@ class Together:
             else:
                 grad = grad.tostype('default')
                 kv.pushpull(key, grad)
-            found['%02d' % step] = grad.asnumpy()
+            results['%02d' % step] = grad.asnumpy()
         self.reports.append(kv.report())
-        return found
+        return results
 
 
 class Alone:
@@ -167,11 +167,11 @@ class Alone:
 
     def sums(self, key, sparse):
         """The sums, rounded once more when they are pulled; dense ones in every addition, here in order of rank."""
-        found = {}
+        results = {}
         for step in range(STEPS):
             total = self.merged(key, step, self.rounded and not sparse)[1]
-            found['%02d' % step] = self._pulled(total)
-        return dict(found, start=start(key))
+            results['%02d' % step] = self._pulled(total)
+        return dict(results, start=start(key))
 
     def _sum_of_halves(self, key, step):
         first, *others = [part.astype('f2') for part in gradients(key, step, self.workers)[0]]
@@ -186,7 +186,7 @@ class Alone:
 def states_of(state):
     """Optimizer state as named arrays, rows that no step has touched as zeros."""
     arrays = state if isinstance(state, (list, tuple)) else [state]
-    found = {}
+    states = {}
     for index, array in enumerate(arrays):
         full = np.zeros(SHAPE, 'f4')
         if array.stype == 'row_sparse':
@@ -194,8 +194,8 @@ def states_of(state):
             full[ids] = rows
         else:
             full[:] = array.asnumpy()
-        found['state%d' % index] = full
-    return found
+        states['state%d' % index] = full
+    return states
 
 
 def warn(worker):
@@ -208,21 +208,21 @@ def warn(worker):
     kv._names[92] = 'layer'
     kv.init(92, mx.nd.zeros(SHAPE))
     values = {90: 70000.0 * (worker.rank == 1), 91: 40000.0}
-    found = {}
+    rows_by_key = {}
     for key, value in values.items():
         for _ in range(2):
             kv.push(key, make_row_sparse(np.array([7]), np.full((1, SHAPE[1]), value, 'f4'), SHAPE))
             out = mx.nd.sparse.zeros('row_sparse', SHAPE)
             kv.row_sparse_pull(key, out=out, row_ids=mx.nd.array([7, 8]))
-            found[str(key)] = out.asnumpy()[7:9]
+            rows_by_key[str(key)] = out.asnumpy()[7:9]
     for value in (40000.0, 1.0, 1.0):
         kv.pushpull(92, mx.nd.full(SHAPE, value))
-    return found
+    return rows_by_key
 
 
 def problems(worker):
     """Return errors: another setting for a later store, other types on the servers, another cut."""
-    found = []
+    errors = []
     kv = mxhybrid.create(**worker.keywords)
     kv.init(97, mx.nd.zeros(SHAPE, dtype='float64'))
     kv.init(98, mx.nd.sparse.zeros('row_sparse', SHAPE))
@@ -234,8 +234,8 @@ def problems(worker):
         try:
             call()
         except mxhybrid.HybridError as error:
-            found.append(str(error))
-    return found
+            errors.append(str(error))
+    return errors
 
 
 def main():
@@ -249,15 +249,15 @@ def main():
     arguments = parser.parse_args()
     worker = (Alone(arguments.alone, arguments.rounded) if arguments.alone else
               Together(arguments.wire, arguments.partitions))
-    found = {name: worker.table(name, key, arguments.directory) for key, name in enumerate(OPTIMIZERS)}
-    found.update(replaced=worker.replaced(10), rows=worker.sums(11, True), dense=worker.sums(12, False))
-    found.update({'half-rows': worker.halves(13) if arguments.alone else worker.sums(13, True, 'float16'),
+    results = {name: worker.table(name, key, arguments.directory) for key, name in enumerate(OPTIMIZERS)}
+    results.update(replaced=worker.replaced(10), rows=worker.sums(11, True), dense=worker.sums(12, False))
+    results.update({'half-rows': worker.halves(13) if arguments.alone else worker.sums(13, True, 'float16'),
                   'half-dense': worker.halves(14) if arguments.alone else worker.sums(14, False, 'float16')})
     if arguments.alone:
-        by_allreduce = {'sgd': worker.table('sgd', 0, None, True), 'rows': found['dense']}
-        report(0, found=found, by_allreduce=by_allreduce if arguments.rounded == 'apart' else None)
+        by_allreduce = {'sgd': worker.table('sgd', 0, None, True), 'rows': results['dense']}
+        report(0, found=results, by_allreduce=by_allreduce if arguments.rounded == 'apart' else None)
         return
-    report(worker.rank, found=found, reports=worker.reports)
+    report(worker.rank, found=results, reports=worker.reports)
     if arguments.extra:
         report(worker.rank, by_allreduce={'sgd': worker.table('sgd', 0, arguments.directory, True),
                                           'rows': worker.sums(12, True, routes='allreduce')})

@@ -35,7 +35,7 @@ def words_of(graph, dimensions, splits, label):
 
 @pytest.mark.parametrize('sequence', [False, True])
 def test_the_layers_of_a_gpt(sequence):
-    found = split_by(megatron(2, 2, sequence), 'gpt', 4)
+    graph_and_splits = split_by(megatron(2, 2, sequence), 'gpt', 4)
     between = {'samples': 2, 'length': 2} if sequence else {'samples': 2, 'copies': 2}
     expected = {
         'words': {'samples': 2, 'addends': 2}, 'broadcast_add0': between, 'dropout0': {'samples': 2, 'length': 2},
@@ -46,7 +46,7 @@ def test_the_layers_of_a_gpt(sequence):
         'dropout3': {'samples': 2, 'channels': 2}, 'layer0_ffn2': {'samples': 2, 'addends': 2}, 'norm': between,
         'decoder': {'samples': 2, 'channels': 2}, 'log_softmax0': {'samples': 2, 'channels': 2},
         'pick0': {'samples': 2, 'addends': 2}, 'mean0': {'samples': 2, 'copies': 2}}
-    assert {label: words_of(*found, label) for label in expected} == expected
+    assert {label: words_of(*graph_and_splits, label) for label in expected} == expected
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -53,13 +53,13 @@ def test_files_keep_what_a_plan_says_of_the_store(tmp_path, plan, store):
 def test_explicit_plans_say_all(tmp_path, net):
     path = str(tmp_path / 'plan.json')
     save(path, explicit(net))
-    found = load(path)
-    assert found.as_json() == explicit(net).as_json()
-    assert settled(net, found) == settled(net, explicit(net))
-    assert settled(net, found).tables == {'net_' + TABLE: TablePlan('servers', 3), 'net_' + OTHER:
+    loaded = load(path)
+    assert loaded.as_json() == explicit(net).as_json()
+    assert settled(net, loaded) == settled(net, explicit(net))
+    assert settled(net, loaded).tables == {'net_' + TABLE: TablePlan('servers', 3), 'net_' + OTHER:
                                           TablePlan('allreduce')}
-    assert settled(net, found).notes == {}
-    assert found.store.words() == [TABLE + ': rows by servers, 3 partitions', OTHER + ': rows by allreduce',
+    assert settled(net, loaded).notes == {}
+    assert loaded.store.words() == [TABLE + ': rows by servers, 3 partitions', OTHER + ': rows by allreduce',
                                    'dense weights: summed by lane']
 
 

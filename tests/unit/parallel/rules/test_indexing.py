@@ -24,17 +24,17 @@ def pick(values, indices):
 def test_addends_make_the_whole(make, shape, values, kind):
     symbol = make(mx.sym.var('values'), mx.sym.var('indices'))
     graph = Graph(symbol, {'values': shape, 'indices': (3, 2)}, {'values': values, 'indices': kind})
-    one = graph.computing[0]
+    operator = graph.computing[0]
     whole = mx.nd.array(np.random.RandomState(1).normal(size=shape), dtype=values, ctx=mx.cpu())
     indices = mx.nd.array(INDICES, dtype=kind, ctx=mx.cpu())
-    found = 0
-    for place in Split((1,) * len(graph.shape(one)), (0, 1), 2).shards(graph.shape(one)).values():
-        part = rule_of(one).shard(graph, one, place)
+    total = 0
+    for place in Split((1,) * len(graph.shape(operator)), (0, 1), 2).shards(graph.shape(operator)).values():
+        part = rule_of(operator).shard(graph, operator, place)
         arrays = {name: whole[tuple(slice(*held) for held in box)] if name == 'values' else indices
-                  for name, box in zip((graph.operators[source].name for source, _ in one.inputs), part.inputs)}
-        attrs = {**one.attrs, **{key: str(value) for key, value in part.attrs.items()}}
-        made = part.build([mx.sym.var(graph.operators[source].name) for source, _ in one.inputs], 'part', attrs)
-        found += made.eval(ctx=mx.cpu(), **arrays)[0].asnumpy()
+                  for name, box in zip((graph.operators[source].name for source, _ in operator.inputs), part.inputs)}
+        attrs = {**operator.attrs, **{key: str(value) for key, value in part.attrs.items()}}
+        made = part.build([mx.sym.var(graph.operators[source].name) for source, _ in operator.inputs], 'part', attrs)
+        total += made.eval(ctx=mx.cpu(), **arrays)[0].asnumpy()
     expected = symbol.eval(ctx=mx.cpu(), values=whole, indices=indices)[0].asnumpy()
-    assert found.dtype == expected.dtype == values
-    np.testing.assert_array_equal(found, expected)
+    assert total.dtype == expected.dtype == values
+    np.testing.assert_array_equal(total, expected)

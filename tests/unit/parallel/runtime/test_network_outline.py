@@ -54,11 +54,11 @@ def test_an_outline_that_is_longer():
 
 
 def test_a_plan_of_worker_0_is_for_the_same_network_with_other_names():
-    (theirs, _), (own, _) = network(), network()
+    (theirs, _), (ours, _) = network(), network()
     splits = data_parallel().resolve(theirs.graph, theirs.dimensions, 2).splits
     plan = Explicit({theirs.graph.label(theirs.graph.operators[number]): split for number, split in splits.items()},
                     theirs.graph.digest(), 2)
     labels = [theirs.graph.label(one) for one in theirs.graph.operators]
-    found = from_json(with_own_labels(plan.as_json(), labels, own.graph))
-    assert found.resolve(own.graph, own.dimensions, 2).splits == splits
-    assert with_own_labels(data_parallel().as_json(), labels, own.graph) == {'plan': 'data_parallel'}
+    found = from_json(with_own_labels(plan.as_json(), labels, ours.graph))
+    assert found.resolve(ours.graph, ours.dimensions, 2).splits == splits
+    assert with_own_labels(data_parallel().as_json(), labels, ours.graph) == {'plan': 'data_parallel'}

@@ -61,17 +61,17 @@ def test_what_cannot_be_told_is_refused():
 def test_values_pass_through_in_slabs(monkeypatch):
     """Here of one worker, which has it all."""
     monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 60)
-    one, asked = part({0: ((0, 4), (0, 6))}), []
+    piece_of_rank, asked = part({0: ((0, 4), (0, 6))}), []
     values = np.arange(24, dtype=np.float32).reshape(4, 6)
 
     def rows(first, last):
         asked.append((first, last))
         return values[first:last]
     array = mx.nd.zeros((4, 6))
-    one.scatter(rows, array, (4, 6), np.float32)
+    piece_of_rank.scatter(rows, array, (4, 6), np.float32)
     assert asked == [(0, 2), (2, 4)]
     np.testing.assert_array_equal(array.asnumpy(), values)
-    pieces = list(one.gather(array, (4, 6), np.float32))
+    pieces = list(piece_of_rank.gather(array, (4, 6), np.float32))
     assert [piece.shape for piece in pieces] == [(2, 6), (2, 6)]
     np.testing.assert_array_equal(np.concatenate(pieces), values)
 

@@ -137,17 +137,17 @@ def test_joint_statistics_are_another_part(images):
 def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
     """The number of values, and of weights with gradients, is the same."""
     graph, keys = images.graph, ProfileKeys(images.graph, collectives())
-    for one in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
-        where = place(graph, one, **cut)
-        program = keys.program(one, where)
+    for operator in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
+        where = place(graph, operator, **cut)
+        program = keys.program(operator, where)
         shapes = {name: value.shape for name, value in program.inputs.items()}
         _, found, _ = program.symbol.infer_shape(**shapes)
         assert tuple(high - low for low, high in where.box) in found
-        if one.op == 'Convolution':
+        if operator.op == 'Convolution':
             (weight,) = [value for value in program.inputs.values() if len(value.shape) == 4 and value.is_weight]
             assert weight.has_gradient and weight.shape[0] == where.box[1][1] - where.box[1][0]
             data = [value for value in program.inputs.values() if not value.is_weight]
-            assert [value.has_gradient for value in data] == [one != operators(images, 'Convolution')[0]]
+            assert [value.has_gradient for value in data] == [operator != operators(images, 'Convolution')[0]]
 
 
 def test_gradients_of_what_several_read_are_summed():
@@ -171,14 +171,14 @@ def test_gradients_of_what_several_read_are_summed():
 @pytest.mark.parametrize('op, at', [('Embedding', 0), ('pick', 1)])
 def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
     network = graph_of(Positions(), (4, 10, 6))
-    graph, (one,) = network.graph, operators(network, op)
+    graph, (operator,) = network.graph, operators(network, op)
     keys = ProfileKeys(graph, collectives())
-    assert keys.has_backward(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
-    inputs = keys.program(one, place(graph, one)).inputs
-    ids = '%s_output0_of_%d' % (graph.operators[one.inputs[at][0]].name, one.inputs[at][0])
+    assert keys.has_backward(graph.operators[operator.inputs[at][0]])  # a gradient comes to what makes the ids
+    inputs = keys.program(operator, place(graph, operator)).inputs
+    ids = '%s_output0_of_%d' % (graph.operators[operator.inputs[at][0]].name, operator.inputs[at][0])
     assert {name for name, value in inputs.items() if not value.has_gradient} == {ids}
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
-    assert min(profiles.shard_seconds(graph, one, place(graph, one))) > 0
+    assert min(profiles.shard_seconds(graph, operator, place(graph, operator))) > 0
     assert profiles.measured == 1 and not caplog.records
 
 
@@ -290,19 +290,20 @@ def test_a_part_that_computes_more_takes_longer():
 def test_the_next_time_nothing_is_measured(images, tmp_path):
     path = str(tmp_path / 'sub' / 'profiles.json')
     graph, profiles = images.graph, OperatorProfiler(path)
-    wanted = [(one, place(graph, one)) for one in operators(images, 'Activation') + operators(images, 'Convolution')]
-    profiles.measure(graph, wanted)
-    assert profiles.measured == len({profiles.keys(graph).key(*pair) for pair in wanted}) < len(wanted)
+    operator_parts = [(operator, place(graph, operator)) for operator in operators(images, 'Activation') + operators(
+        images, 'Convolution')]
+    profiles.measure(graph, operator_parts)
+    assert profiles.measured == len({profiles.keys(graph).key(*pair) for pair in operator_parts}) < len(operator_parts)
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
     whole = profiles.program_seconds(parts, 0, shares.inputs, shares.outputs)
     profiles.save()
     again = OperatorProfiler(path)
-    assert [again.shard_seconds(graph, *pair) for pair in wanted] == [profiles.shard_seconds(graph, *pair)
-                                                                      for pair in wanted]
+    assert [again.shard_seconds(graph, *pair) for pair in operator_parts] == [profiles.shard_seconds(graph, *pair)
+                                                                      for pair in operator_parts]
     other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
     parts, shares, _ = local_of(other, parallel.data_parallel(), 2)
     assert again.program_seconds(parts, 0, shares.inputs, shares.outputs) == whole
-    again.shard_seconds(other.graph, operators(other, 'Convolution')[1], wanted[-1][1])
+    again.shard_seconds(other.graph, operators(other, 'Convolution')[1], operator_parts[-1][1])
     assert again.measured == 0
 
 
@@ -349,13 +350,13 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
 
 
 def test_parts_of_operators_that_are_alike_have_the_same_key(images, words):
-    found = {}
+    keys_by_operator = {}
     for network in (images, words):
         graph, keys = network.graph, ProfileKeys(network.graph, collectives())
         for one in graph.computing:
             places = [place(graph, one, **cut) for cut in ({}, {'d0': (0, 2)}, {'d0': (2, 4)})]
-            found.setdefault(keys.operator_key(one), set()).add(tuple(keys.key(one, of) for of in places))
-    assert all(len(every) == 1 for every in found.values())
+            keys_by_operator.setdefault(keys.operator_key(one), set()).add(tuple(keys.key(one, of) for of in places))
+    assert all(len(every) == 1 for every in keys_by_operator.values())
     graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     convolutions = operators(images, 'Convolution')
     first, second, third = map(keys.operator_key, convolutions)
@@ -373,13 +374,13 @@ def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
 
 def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monkeypatch):
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
-    one = operators(images, 'Convolution')[1]
-    whole = place(graph, one)
-    work = work_of(graph, one, rule_of(one).shard(graph, one, whole))
+    operator = operators(images, 'Convolution')[1]
+    whole = place(graph, operator)
+    work = work_of(graph, operator, rule_of(operator).shard(graph, operator, whole))
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', work.bytes / 2)
-    assert profiles.measure(graph, [(one, whole)]) == profiles.measured == 0
-    assert profiles.measure(graph, [(one, whole)], needed={(one.number, whole)}) == profiles.measured == 1
-    assert min(profiles.shard_seconds(graph, one, whole, measure=False)) > 0
+    assert profiles.measure(graph, [(operator, whole)]) == profiles.measured == 0
+    assert profiles.measure(graph, [(operator, whole)], needed={(operator.number, whole)}) == profiles.measured == 1
+    assert min(profiles.shard_seconds(graph, operator, whole, measure=False)) > 0
     (kept,) = read_profiles(profiles.path)['parts'].values()
     assert kept[2:] == list(work)
 
@@ -387,14 +388,14 @@ def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monk
 @pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
 def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
     """Halves of a batch whose statistics are its own have no joint ones."""
-    graph, keys, (one,) = images.graph, ProfileKeys(images.graph, collectives()), operators(images, 'BatchNorm')
-    whole = place(graph, one, **cut)
-    size = work_of(graph, one, rule_of(one).shard(graph, one, whole)).bytes
+    graph, keys, (operator,) = images.graph, ProfileKeys(images.graph, collectives()), operators(images, 'BatchNorm')
+    whole = place(graph, operator, **cut)
+    size = work_of(graph, operator, rule_of(operator).shard(graph, operator, whole)).bytes
     for share in (1, 2, 4):
-        piece = scaled_shard(graph, one, whole, 1.1 * size / share)
+        piece = scaled_shard(graph, operator, whole, 1.1 * size / share)
         samples, *rest = (high - low for low, high in piece.output_shard.box)
         assert (samples * share, rest) == (whole.box[0][1] - whole.box[0][0], [8, 8, 8])
-        inputs = keys.program(one, piece.output_shard, whole).inputs
+        inputs = keys.program(operator, piece.output_shard, whole).inputs
         assert (samples, 8, 8, 8) in [value.shape for value in inputs.values()]
         assert any('mxhybrid_received' in name for name in inputs) == is_joint
 
@@ -431,13 +432,13 @@ def test_estimates_are_scaled_to_their_neighbours():
     twice = OperatorTime('Convolution', work, 2 * roofline_seconds(work), 5 * roofline_seconds(work))
     other = OperatorTime('FullyConnected', work, 9.0, 9.0)
     for factor in (0.5, 1, 4):
-        wanted = Work(work.flop * factor, work.bytes * factor)
-        forward, backward = RooflineEstimator([other, twice]).estimate('Convolution', wanted)
-        assert forward == pytest.approx(2 * roofline_seconds(wanted)) and backward == pytest.approx(2.5 * forward)
+        estimated = Work(work.flop * factor, work.bytes * factor)
+        forward, backward = RooflineEstimator([other, twice]).estimate('Convolution', estimated)
+        assert forward == pytest.approx(2 * roofline_seconds(estimated)) and backward == pytest.approx(2.5 * forward)
     near, far = (OperatorTime('Pooling', Work(size, size), roofline_seconds(Work(size, size)) * ratio, 0.0)
                  for size, ratio in ((1e6, 2), (1e9, 8)))
-    wanted = Work(2e6, 2e6)
-    assert 2 <= RooflineEstimator([near, far]).estimate('Pooling', wanted)[0] / roofline_seconds(wanted) < 3
+    estimated = Work(2e6, 2e6)
+    assert 2 <= RooflineEstimator([near, far]).estimate('Pooling', estimated)[0] / roofline_seconds(estimated) < 3
     assert RooflineEstimator().estimate('Pooling', work) == (roofline_seconds(work), 2 * roofline_seconds(work))
 
 
@@ -570,28 +571,28 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
-    one = profile_cache.default_path()
+    path = profile_cache.default_path()
     monkeypatch.setenv('OMP_NUM_THREADS', '2')
-    assert profile_cache.default_path() != one
-    assert os.path.dirname(one) == str(tmp_path / 'mxhybrid')
-    merge_profiles(one, entry(1))
+    assert profile_cache.default_path() != path
+    assert os.path.dirname(path) == str(tmp_path / 'mxhybrid')
+    merge_profiles(path, entry(1))
     with pytest.raises(InputError, match="was measured with threads '2', but here it is '1'"):
         monkeypatch.setenv('OMP_NUM_THREADS', '1')
-        read_profiles(one)
+        read_profiles(path)
 
 
 def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, caplog):
     (tmp_path / 'profiles.json.lock').mkdir()
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
-    found = []
+    seconds = []
     for one in operators(images, 'Activation'):
-        found.append(profiles.shard_seconds(images.graph, one, place(images.graph, one)))
+        seconds.append(profiles.shard_seconds(images.graph, one, place(images.graph, one)))
         profiles.save()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
     again = [profiles.shard_seconds(images.graph, one, place(images.graph, one))
              for one in operators(images, 'Activation')]
-    assert again == found
+    assert again == seconds
     assert profiles.measured == 1
 
 

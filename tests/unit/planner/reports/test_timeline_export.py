@@ -27,21 +27,21 @@ def events_of(path):
 def test_trace(tmp_path):
     path = tmp_path / 'sim.json'
     write_timeline(str(path), TASKS, {0: 'worker 0 (host a)'})
-    found = events_of(path)
-    assert list(found) == ['worker 0 (host a), simulated', 'worker 1, simulated', 'worker 2, simulated',
+    events_by_process = events_of(path)
+    assert list(events_by_process) == ['worker 0 (host a), simulated', 'worker 1, simulated', 'worker 2, simulated',
                            'a to b, simulated']
-    begin, end, computes, step = found['worker 0 (host a), simulated']
+    begin, end, computes, step = events_by_process['worker 0 (host a), simulated']
     assert (begin['ph'], end['ph'], begin['name'], begin['cat']) == ('b', 'e', 'exchange fc6', 'exchange')
     assert begin['id2'] == end['id2'] and begin['args'] == {'bytes': 4000}
     assert (begin['ts'], end['ts']) == (pytest.approx(10000), pytest.approx(10500))
     assert (computes['ph'], computes['name'], computes['tid']) == ('X', 'forward conv1', 0)
     assert (computes['ts'], computes['dur']) == (0, pytest.approx(10000))
     assert (step['name'], step['dur']) == ('simulated step', pytest.approx(40000))
-    link, = found['a to b, simulated']
+    link, = events_by_process['a to b, simulated']
     assert (link['ph'], link['name'], link['args']) == ('X', 'exchange fc6', {'bytes': 4000})
-    assert [event['name'] for event in found['worker 2, simulated']] == [
+    assert [event['name'] for event in events_by_process['worker 2, simulated']] == [
         'allreduce fc6_weight', 'allreduce fc6_weight', 'backward fc6', 'update fc6_weight', 'simulated step']
-    numbers = [event['id2']['local'] for events in found.values() for event in events if event['ph'] == 'b']
+    numbers = [event['id2']['local'] for events in events_by_process.values() for event in events if event['ph'] == 'b']
     assert len(set(numbers)) == len(numbers) == 2
     assert os.listdir(str(tmp_path)) == ['sim.json']
 

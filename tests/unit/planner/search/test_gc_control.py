@@ -9,14 +9,14 @@ pytestmark = pytest.mark.both_pythons
 
 
 def test_it_is_enabled_again_afterwards_and_new_objects_are_old():
-    kept = []
+    new_objects = []
     with pytest.raises(KeyError):
         with paused_gc():
             assert not gc.isenabled()
-            kept += [[] for _ in range(10_000)]
+            new_objects += [[] for _ in range(10_000)]
             raise KeyError
     assert gc.isenabled() and gc.get_freeze_count() == 0
-    assert sum(isinstance(item, list) for item in gc.get_objects(generation=0)) < len(kept)
+    assert sum(isinstance(item, list) for item in gc.get_objects(generation=0)) < len(new_objects)
 
 
 def test_a_frozen_or_disabled_collector_stays_so():

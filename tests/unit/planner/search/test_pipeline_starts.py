@@ -77,13 +77,13 @@ def test_stages_are_balanced_by_seconds_of_operators():
 def test_a_search_finds_a_pipeline_where_gradients_are_large():
     """A link carries activations of micro-batches sooner than gradients of all weights."""
     planned = planned_gpt()
-    found = planned.search(seconds=None, proposals=50)
-    assert found.name.startswith('pipeline of ')
-    assert found.prediction.seconds < min(prediction.seconds for name, prediction in found.others.items()
+    result = planned.search(seconds=None, proposals=50)
+    assert result.name.startswith('pipeline of ')
+    assert result.prediction.seconds < min(prediction.seconds for name, prediction in result.others.items()
                                           if not name.startswith('pipeline'))
-    again = from_json(json.loads(json.dumps(found.plan.as_json())))
-    assert again.micro_batches == found.plan.micro_batches > 1
-    assert planned.predict(again).seconds == found.prediction.seconds
+    again = from_json(json.loads(json.dumps(result.plan.as_json())))
+    assert again.micro_batches == result.plan.micro_batches > 1
+    assert planned.predict(again).seconds == result.prediction.seconds
     assert planned.stages(again).schedule == 'eager-1f1b'
 
 

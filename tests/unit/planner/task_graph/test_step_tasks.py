@@ -352,14 +352,14 @@ def test_rows_of_tables_go_to_servers_and_back():
     net.initialize()
     batch, length, rate = 8, 10, 1e4
     planned = planner(cluster(RANKS, rate=rate), net, (batch, length))
-    found = planned.predict(data_parallel())
+    prediction = planned.predict(data_parallel())
     rows = batch * length * 256 * 4
     # Each host pushes and receives its share, and each rank pulls every row that any rank has touched.
     pushed = rows / RANKS * (RANKS - 1) / RANKS
     pulled = rows * (RANKS - 1) / RANKS
     dense = 2 * (2560 * 4 + 4) * 4 * (RANKS - 1) / RANKS
-    assert found.seconds == pytest.approx((pushed + pulled + dense) / rate, rel=0.02)
-    assert {task.kind for task in found.tasks()} >= {'push', 'pull', 'sum', 'update'}
+    assert prediction.seconds == pytest.approx((pushed + pulled + dense) / rate, rel=0.02)
+    assert {task.kind for task in prediction.tasks()} >= {'push', 'pull', 'sum', 'update'}
 
 
 def test_a_small_cache_changes_no_result(planned, space, monkeypatch):

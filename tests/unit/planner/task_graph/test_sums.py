@@ -112,15 +112,15 @@ def test_each_means_has_costs_of_its_own(planned):
                                                (TransferCost(1e-2, 1e-3, 1e-8), 'lane')])
 def test_a_search_chooses_the_faster_means(horovod, expected):
     planned = planner(cluster(2, 1, horovod=horovod))
-    found = planned.search(seconds=None, proposals=400, seed=1)
-    assert found.plan.store.dense == expected
-    assert planned.predict(found.plan).seconds == found.prediction.seconds
-    assert from_json(json.loads(json.dumps(found.plan.as_json()))).store.dense == expected
+    result = planned.search(seconds=None, proposals=400, seed=1)
+    assert result.plan.store.dense == expected
+    assert planned.predict(result.plan).seconds == result.prediction.seconds
+    assert from_json(json.loads(json.dumps(result.plan.as_json()))).store.dense == expected
     # A search that begins with the other means leaves it.
     other = {'lane': 'horovod', 'horovod': 'lane'}[expected]
-    start = planned.explicit(planned.splits(found.plan), {}, other)
+    start = planned.explicit(planned.splits(result.plan), {}, other)
     again = planned.search(seconds=None, proposals=400, seed=2, start=start)
-    assert again.plan.store.dense == expected and again.prediction.seconds <= found.prediction.seconds
+    assert again.plan.store.dense == expected and again.prediction.seconds <= result.prediction.seconds
 
 
 def test_fixed_sums_are_kept():

@@ -174,13 +174,13 @@ def test_a_search_from_python(tmp_path):
     with net.name_scope():
         net.add(nn.Embedding(50, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=8))
     net.initialize()
-    found = mxhybrid.planner.search(net, (4, 2), path, seconds=None, proposals=50,
+    result = mxhybrid.planner.search(net, (4, 2), path, seconds=None, proposals=50,
                                     profiles=str(tmp_path / 'profiles.json'))
-    assert isinstance(found, mxhybrid.planner.FoundPlan) and found.plan.workers == 2
-    assert found.prediction.seconds <= found.others['data parallel'].seconds
-    mxhybrid.parallel.save(str(tmp_path / 'plan.json'), found.plan)
-    assert mxhybrid.parallel.load(str(tmp_path / 'plan.json')).as_json() == found.plan.as_json()
+    assert isinstance(result, mxhybrid.planner.FoundPlan) and result.plan.workers == 2
+    assert result.prediction.seconds <= result.others['data parallel'].seconds
+    mxhybrid.parallel.save(str(tmp_path / 'plan.json'), result.plan)
+    assert mxhybrid.parallel.load(str(tmp_path / 'plan.json')).as_json() == result.plan.as_json()
     with pytest.raises(mxhybrid.InputError, match='another cluster'):
-        mxhybrid.planner.search(net, (4, 2), cluster(2, 1, rate=2e6), start=found.plan)
+        mxhybrid.planner.search(net, (4, 2), cluster(2, 1, rate=2e6), start=result.plan)
     with pytest.raises(mxhybrid.InputError, match='cannot read nowhere.json'):
         mxhybrid.planner.search(net, (4, 2), 'nowhere.json')
