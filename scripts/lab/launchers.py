@@ -10,6 +10,8 @@ SCRIPTS = REPOSITORY / 'scripts'
 
 #: Import path of the processes of jobs; with the last folder, they import MXNet in half of the time.
 PYTHON_PATH = os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(SCRIPTS / 'lab' / 'startup')])
+#: Environment of jobs whose memory is measured: their heap is as after the usual import of MXNet.
+USUAL_IMPORT = {'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)])}
 
 # The wheel's launch.py calls Thread.isAlive, which CPython 3.9 removed.
 STOCK_LAUNCH_WORKS = sys.version_info < (3, 9)
