@@ -40,8 +40,8 @@ def test_rows_travel_as_the_plan_says(tmp_path):
     assert outcomes['overruled in part']['partitions'] == 4
     assert 'into 3 partitions, but the setting partitions says 4, which has precedence' in result.output
     for error, message in zip(worker_0['errors'], ['dense0_weight is not a table of the network: give parameters with '
-                                              'row_sparse gradients, of which it has ' + TABLE,
-                                              'partitions=0: give a whole number of at least 1']):
+                                                   'row_sparse gradients, of which it has ' + TABLE,
+                                                   'partitions=0: give a whole number of at least 1']):
         assert message in error
 
 

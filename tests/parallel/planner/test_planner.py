@@ -146,7 +146,7 @@ def step_of(text):
 def test_finds_exports_and_evaluates(place):
     on = ['--cluster', 'cluster.json']
     output = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
-                 'plan.svg', in_process=False)
+                  'plan.svg', in_process=False)
     ratio = float(output.partition('predicted to be ')[2].split()[0])
     assert ratio > 2, output  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
     assert 'data parallelism:' in output and 'written by hand' in output

@@ -35,7 +35,7 @@ def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
     def run(number):
         try:
             outcomes[number] = peers.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
-                                                secrets[number], timeout, PURPOSE)
+                                                   secrets[number], timeout, PURPOSE)
         except JobError as error:
             outcomes[number] = error
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(doors))]

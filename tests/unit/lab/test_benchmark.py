@@ -166,7 +166,7 @@ def test_expected_sums_are_those_of_adding_up(small, times):
     size, rank = 9, 2
     totals, expected = summed(small, size, times), gradients.Expected(small, size, times)
     checksums = {one.name: gradients.checksum(totals[one.name][np.unique(small.draw(2, rank)[one.name])])
-             for one in small.tables}
+                 for one in small.tables}
     checksums.update({one.name: gradients.checksum(totals[one.name]) for one in small.dense})
     assert gradients.differences(small, expected, rank, 2, checksums) == []
     for name in checksums:

@@ -100,7 +100,7 @@ def test_dynamic_tables_are_recorded_with_the_hits_of_the_cache():
     assert tables[0]['items'] == {'route': 'dynamic table', 'rows': 0, 'pushed': 0, 'pulled': 0}
     assert log.records[0]['alpha'] == {'words': 0, 'items': 0}
     assert log.records[0]['routes']['dynamic table'] == {'rows': 5, 'pushed': 50, 'pulled': 7, 'requested': 8,
-                                                          'cached': 3}
+                                                         'cached': 3}
 
 
 def test_spans_of_a_step_nest():

@@ -130,8 +130,8 @@ def compare_plans():
         apart = max(float(np.abs(one - other[net.samples]).max()) for one, other in zip(mine, losses))
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
         outcomes.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
-                      'pooling': sum(sum(one.bytes)
-                                     for one in net._programs[True].redistributions if 'pool' in one.label)})
+                         'pooling': sum(sum(one.bytes)
+                                        for one in net._programs[True].redistributions if 'pool' in one.label)})
     return outcomes
 
 

@@ -46,7 +46,7 @@ def main():
     parser.add_argument('directory')
     directory = parser.parse_args().directory
     for number, (optimizer, options) in enumerate([('sgd', {'momentum': 0.9, 'wd': 1e-4}),  # lazily
-                                               ('rmsprop', {})]):  # on dense copies
+                                                   ('rmsprop', {})]):  # on dense copies
         net = Net()
         net.initialize(mx.init.Uniform(0.1))
         store = mxhybrid.create()

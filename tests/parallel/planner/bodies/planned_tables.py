@@ -102,11 +102,11 @@ def main():
     train(alone, None, slice(None))
     if dense == 'auto':
         outcomes = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
-                           search_seconds=1)
+                              search_seconds=1)
         report(current().rank, found={'auto': outcomes})
         return
     outcomes = {name: trained(path, tables, settings, dense, values(alone))
-             for name, (tables, settings) in PLANS.items()}
+                for name, (tables, settings) in PLANS.items()}
     errors = [message(path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
                                                    {TABLE: {'route': 'servers', 'partitions': 0}})]
     report(current().rank, found=outcomes, errors=errors, sums=current().sums)

@@ -334,7 +334,7 @@ def plans(store):
         whole = dense()
         whole.load_parameters(path)
         results[name] = {'%d' % position: param.data().asnumpy()
-                       for position, param in enumerate(whole.collect_params().values())}
+                         for position, param in enumerate(whole.collect_params().values())}
         mxhybrid.checkpoint.save(path + '.checkpoint', net, training.trainer, STEPS)
         again = mxhybrid.parallelize(dense(), plan, data=(BATCH, 5), dtype='float64')
         other = Training(new_store(False), again, 'momentum')

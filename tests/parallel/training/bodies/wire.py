@@ -252,7 +252,7 @@ def main():
     results = {name: worker.table(name, key, arguments.directory) for key, name in enumerate(OPTIMIZERS)}
     results.update(replaced=worker.replaced(10), rows=worker.sums(11, True), dense=worker.sums(12, False))
     results.update({'half-rows': worker.halves(13) if arguments.alone else worker.sums(13, True, 'float16'),
-                  'half-dense': worker.halves(14) if arguments.alone else worker.sums(14, False, 'float16')})
+                    'half-dense': worker.halves(14) if arguments.alone else worker.sums(14, False, 'float16')})
     if arguments.alone:
         by_allreduce = {'sgd': worker.table('sgd', 0, None, True), 'rows': results['dense']}
         report(0, found=results, by_allreduce=by_allreduce if arguments.rounded == 'apart' else None)

@@ -57,10 +57,10 @@ def test_explicit_plans_say_all(tmp_path, net):
     assert loaded.as_json() == explicit(net).as_json()
     assert settled(net, loaded) == settled(net, explicit(net))
     assert settled(net, loaded).tables == {'net_' + TABLE: TablePlan('servers', 3), 'net_' + OTHER:
-                                          TablePlan('allreduce')}
+                                           TablePlan('allreduce')}
     assert settled(net, loaded).notes == {}
     assert loaded.store.words() == [TABLE + ': rows by servers, 3 partitions', OTHER + ': rows by allreduce',
-                                   'dense weights: summed by lane']
+                                    'dense weights: summed by lane']
 
 
 @pytest.mark.parametrize('left_out', [[TABLE], [TABLE, OTHER]], ids=len)

@@ -299,7 +299,7 @@ def test_the_next_time_nothing_is_measured(images, tmp_path):
     profiles.save()
     again = OperatorProfiler(path)
     assert [again.shard_seconds(graph, *pair) for pair in operator_parts] == [profiles.shard_seconds(graph, *pair)
-                                                                      for pair in operator_parts]
+                                                                              for pair in operator_parts]
     other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
     parts, shares, _ = local_of(other, parallel.data_parallel(), 2)
     assert again.program_seconds(parts, 0, shares.inputs, shares.outputs) == whole

@@ -29,7 +29,7 @@ def test_trace(tmp_path):
     write_timeline(str(path), TASKS, {0: 'worker 0 (host a)'})
     events_by_process = events_of(path)
     assert list(events_by_process) == ['worker 0 (host a), simulated', 'worker 1, simulated', 'worker 2, simulated',
-                           'a to b, simulated']
+                                       'a to b, simulated']
     begin, end, computes, step = events_by_process['worker 0 (host a), simulated']
     assert (begin['ph'], end['ph'], begin['name'], begin['cat']) == ('b', 'e', 'exchange fc6', 'exchange')
     assert begin['id2'] == end['id2'] and begin['args'] == {'bytes': 4000}

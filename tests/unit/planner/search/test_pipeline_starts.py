@@ -80,7 +80,7 @@ def test_a_search_finds_a_pipeline_where_gradients_are_large():
     result = planned.search(seconds=None, proposals=50)
     assert result.name.startswith('pipeline of ')
     assert result.prediction.seconds < min(prediction.seconds for name, prediction in result.others.items()
-                                          if not name.startswith('pipeline'))
+                                           if not name.startswith('pipeline'))
     again = from_json(json.loads(json.dumps(result.plan.as_json())))
     assert again.micro_batches == result.plan.micro_batches > 1
     assert planned.predict(again).seconds == result.prediction.seconds

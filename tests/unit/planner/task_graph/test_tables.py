@@ -175,7 +175,7 @@ def test_a_search_from_python(tmp_path):
         net.add(nn.Embedding(50, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=8))
     net.initialize()
     result = mxhybrid.planner.search(net, (4, 2), path, seconds=None, proposals=50,
-                                    profiles=str(tmp_path / 'profiles.json'))
+                                     profiles=str(tmp_path / 'profiles.json'))
     assert isinstance(result, mxhybrid.planner.FoundPlan) and result.plan.workers == 2
     assert result.prediction.seconds <= result.others['data parallel'].seconds
     mxhybrid.parallel.save(str(tmp_path / 'plan.json'), result.plan)
