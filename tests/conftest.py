@@ -41,6 +41,9 @@ LEFT_OUT = {}
 #: A JSON file: the seconds that the tests of each file took together.
 DURATIONS = TESTS + '/durations.json'
 
+#: Seconds of a file that is not there: it begins before short files, or it might be the only one that runs at the end.
+NEW_FILE_S = 60
+
 #: The seconds in this run, with --store-durations.
 FILE_SECONDS = {}
 
@@ -86,7 +89,7 @@ def pytest_collection_modifyitems(config, items):
         alone = collections.Counter()
         for item in items:
             alone[item.location[0]] += 1 if item.get_closest_marker('alone') else -1
-        items.sort(key=lambda item: (alone[item.location[0]] > 0, -seconds_of.get(item.location[0], 0)))
+        items.sort(key=lambda item: (alone[item.location[0]] > 0, -seconds_of.get(item.location[0], NEW_FILE_S)))
     else:
         items.sort(key=lambda item: order.index(_directory(item)) if _directory(item) in order else -1)
     for item in items:
