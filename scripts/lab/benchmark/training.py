@@ -67,7 +67,8 @@ class Training:
     def skipped(self, hosts: int) -> Dict[str, str]:
         """Contenders that cannot take part, and why."""
         reason = 'the example has row_sparse weights, which need a KVStore'
-        return {name: reason for name in launching.CONTENDERS if name not in ('hybrid', 'dist_sync')}
+        fitting = ('hybrid', 'dist_sync', *launching.ROUNDED)
+        return {name: reason for name in launching.CONTENDERS if name not in fitting}
 
     def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
@@ -78,10 +79,12 @@ class Training:
             It did not come to its end, or learned something else than the one before it.
         """
         args, size = self._args, hosts * self._args.workers
-        argv = [str(EXAMPLES / 'word_lm.py'), '--kvstore', contender, '--epochs', '2', '--batch-size',
-                str(COLUMNS * size), '--bptt', str(WORDS), '--max-tokens', str(tokens_for(size, args.steps))]
+        wire_dtype = launching.ROUNDED.get(contender)
+        argv = [str(EXAMPLES / 'word_lm.py'), '--kvstore', 'hybrid' if wire_dtype else contender, '--epochs', '2',
+                '--batch-size', str(COLUMNS * size), '--bptt', str(WORDS), '--max-tokens',
+                str(tokens_for(size, args.steps))]
         with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            launching.start(job, contender, argv, {})
+            launching.start(job, contender, argv, {'MXHYBRID_WIRE_DTYPE': wire_dtype} if wire_dtype else {})
             job.wait()
             outputs = job.outputs()
             job.wait_for_helpers()
