@@ -21,7 +21,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/fuzz', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Draw training programs, run each in a job and in one process with MXNet alone, and compare what '
                     'they have after every event. A failing program is made small and written as a script.',
-        epilog='scripts/fuzz networks, with options of its own, does it for networks that are split.')
+        epilog='scripts/fuzz networks and scripts/fuzz tables, with options of their own, do it for networks that are '
+               'split and for dynamic tables.')
     add = parser.add_argument
     add('--programs', type=int, default=100, help='number of programs')
     add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
@@ -146,6 +147,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     if argv[:1] == ['networks']:
         from .networks import cli as networks
         return networks.main(argv[1:])
+    if argv[:1] == ['tables']:
+        from .tables import cli as tables
+        return tables.main(argv[1:])
     args = parse(argv)
     if args.messages is not None:
         return messages.run(args.messages, args.scripts)

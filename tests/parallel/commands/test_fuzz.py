@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 from lab.fuzz import cli, runner
@@ -12,11 +13,15 @@ from lab.fuzz.networks import cli as networks_cli, runner as networks_runner
 from lab.fuzz.networks.drawer import Drawer
 from lab.fuzz.networks.script import standing_alone as network_standing_alone
 from lab.fuzz.script import standing_alone
+from lab.fuzz.tables import cli as tables_cli, drawing as tables_drawing
 from lab.jobs import run_job, start_command
 from lab.launchers import SCRIPTS
 
 #: Batches of programs, which have different launchers and numbers of workers, and the number of programs of each.
 BATCHES, PROGRAMS = (0, 4), 8
+
+#: Programs with dynamic tables.
+TABLE_PROGRAMS = 20
 
 #: Networks for each number of workers.
 NETWORKS = 10
@@ -52,6 +57,19 @@ def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
     assert 'worker 0: no difference' in run_job(script, 'none').ok().output
     script.write_text(plant(script.read_text()))
     run_job(script, 'none').failed('worker 0, event 01/')
+
+
+def test_random_programs_with_dynamic_tables_give_what_one_process_gives():
+    programs = [tables_drawing.draw(seed) for seed in range(TABLE_PROGRAMS)]
+    differences = tables_cli.run(programs, tables_drawing.draw_job(0))
+    assert len(differences) == TABLE_PROGRAMS and not any(differences.values()), differences
+
+
+def test_a_difference_of_a_program_with_dynamic_tables_is_seen():
+    program, expected = {'dtype': 'float32'}, {'rows': np.ones((2, 3)), 'out': np.ones((1, 3))}
+    wrong = {'rows': np.array([[1, 1, 1], [1, 1.1, 1]]), 'out': np.ones((1, 3))}
+    assert tables_cli.difference(program, expected, {0: expected}) == ''
+    assert tables_cli.difference(program, expected, {0: expected, 1: wrong}) == 'worker 1, rows: 1.1, not 1'
 
 
 @pytest.mark.parametrize('ranks', [2, 3, 4], ids='{} ranks'.format)
