@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from ..lane.keyed_rows import KeyedRows
-from ..native.arrays import host_view, share_memory, sum_row_sparse
+from ..native.arrays import address_in_memory, host_view, sum_row_sparse
 from ..native.trainers import is_fresh
 
 
@@ -25,13 +25,15 @@ class _Lookup:
                  group: int):
         self.keys, self.positions, self.rows, self.gradient = keys, positions, rows, gradient
         self.device, self.group = device, group
+        self._address = address_in_memory(gradient)
         #: Whether a step has passed without a backward pass.
         self.waited = False
 
     @property
     def is_attached(self) -> bool:
         """True unless the script has given the rows another gradient, which takes them out of the graph before them."""
-        return share_memory(self.rows.grad, self.gradient)
+        gradient = self.rows.grad
+        return gradient is not None and address_in_memory(gradient) == self._address
 
     def computed(self) -> KeyedRows:
         """Return the gradient that backward has computed."""
