@@ -56,7 +56,8 @@ def split(args, net, plan, shape, named=None):
     if args.cluster is not None and chosen != 'auto':
         raise SystemExit('--cluster %s: it is for --plan auto: give that, too' % args.cluster)
     try:
-        return mxhybrid.parallelize(net, chosen, shape, cluster=args.cluster, search_seconds=args.search_seconds)
+        return mxhybrid.parallelize(net, chosen, shape, cluster=args.cluster, search_seconds=args.search_seconds,
+                                   recompute=getattr(args, 'recompute', None))
     except mxhybrid.InputError as error:
         raise SystemExit('--plan %s: %s' % (args.plan or plan.name, error)) from error
 

@@ -8,6 +8,7 @@ the words is a part of the network, so that no worker has all logits. Run it wit
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan megatron           # heads and words
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan sequence:model=2,batch=2
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan pipeline           # stages of layers
+    horovodrun -np 4 --gloo python examples/transformer_lm.py --recompute 'layer*'     # with fewer activations
     horovodrun -np 4 --gloo python examples/transformer_lm.py --plan data_parallel
     scripts/launch.py -n 2 -s 1 --launcher local python examples/transformer_lm.py      # MXNet's way
     python examples/transformer_lm.py                                                   # one process
@@ -126,6 +127,8 @@ def parse_arguments():
     parser.add_argument('--times', type=positive, default=64, help='words of a sample (default %(default)s)')
     parser.add_argument('--vocab', type=positive, default=4000, help='words at most (default %(default)s)')
     parser.add_argument('--max-tokens', type=positive, default=None, help='of the text (default: all)')
+    parser.add_argument('--recompute', metavar='PATTERN', default=None,
+                        help="blocks whose activations are computed again in the backward pass, as 'layer*'")
     parser.add_argument('--data-dir', default=None,
                         help='where the text is kept (default: $MXHYBRID_DATA, else ~/.cache/mxhybrid)')
     args = parser.parse_args()

@@ -16,6 +16,7 @@ from ..parallel.ops.graph import Graph
 from ..parallel.ops.tracing import TracedNetwork, traced
 from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import from_json
+from ..parallel.plans.recompute import recompute_patterns, recomputed_segments
 from ..parallel.plans.strategies import data_parallel
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import split_network
@@ -39,7 +40,7 @@ _STEPS, _WARM = 5, 2
 
 def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
                 batch_norm: str = 'joint', cluster: Any = None, search_seconds: float = SEARCH_SECONDS,
-                init: Any = None) -> Parallel:
+                init: Any = None, recompute: Any = None) -> Parallel:
     """Split a network over all workers of the job.
 
     Parameters
@@ -71,6 +72,9 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     init : Initializer or str, optional
         Gives values to parameters that have none, as ``net.initialize(init)`` does.  Worker 0 draws the same values as
         one process, one parameter after the other, and sends each worker its shards; no worker has the whole network.
+    recompute : str or list of str, optional
+        The names of blocks, or patterns of them (shell wildcards), whose activations are not kept for the backward
+        pass, but computed again in it.  It takes the place of what the plan says.
 
     Returns
     -------
@@ -89,6 +93,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         workers = worker_group_of(job)
         try:
             network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds, init)
+            check_recompute(network, recompute)
         except InputError as error:
             workers.agree('parallelize', None, str(error))
             raise
@@ -100,7 +105,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     elif cluster is not None:
         raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
                          "plan='auto'" % (plan,))
-    return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init=init)
+    return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init=init, recompute=recompute)
 
 
 def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, cluster: Any, search_seconds: Any,
@@ -113,6 +118,12 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
     if not isinstance(cluster, (str, os.PathLike, Cluster, type(None))):
         raise InputError('parallelize: cluster=%r: give the name of a file, or a Cluster' % (cluster,))
     return traced(net, data, batch_axis, dtype, init)
+
+
+def check_recompute(network: TracedNetwork, recompute: Any) -> None:
+    """Raise InputError for patterns of blocks that cannot be computed again, before a search begins."""
+    patterns = recompute_patterns(recompute)
+    recomputed_segments(network.graph, network.blocks, patterns, {}, set(), set(), True)
 
 
 class _Automatic:

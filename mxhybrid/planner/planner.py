@@ -238,6 +238,9 @@ class Planner:
         if isinstance(plan, Explicit) and plan.cluster not in (None, self.cluster.digest()):
             raise InputError('plan: it was found for another cluster, with digest %s, not %s: search again, or give '
                              'the cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
+        if plan.recompute:
+            raise InputError('plan: recompute=%s: the planner predicts neither the time nor the memory of '
+                             'recomputation: leave it out here, and give it to parallelize' % list(plan.recompute))
         network = self.network_of(plan)
         resolved = plan.resolve(network.graph, network.dimensions, self.cluster.ranks)
         if resolved.stages is not None and self.dynamic_tables:

@@ -63,15 +63,17 @@ class Ranks:
                 process.wait()
             process.stdout.close()
 
-    def run(self, symbol, data, weights, splits, training=True, axes=None):
+    def run(self, symbol, data, weights, splits, training=True, axes=None, segments=()):
         """Outputs and gradients of all parameters, joined from all ranks, and how many exchanges there are.
 
         `data` and `weights` are whole arrays by name, `splits` of every operator by its number; `axes` say which
-        dimension of each input has the samples, the first where nothing is said.  Ranks that fail, or
-        take too long, are started anew, or what they still do would be taken for the next network.
+        dimension of each input has the samples, the first where nothing is said; `segments` are computed again in the
+        backward pass.  Ranks that fail, or take too long, are started anew, or what they still do would be taken for
+        the next network.
         """
         try:
-            answers = self._answers(symbol, data, weights, splits, training, axes or dict.fromkeys(data, 0))
+            answers = self._answers(symbol, data, weights, splits, training, axes or dict.fromkeys(data, 0),
+                                    segments)
         except (AssertionError, EOFError, OSError):
             self.close(seconds=0)
             self._start()
@@ -91,11 +93,12 @@ class Ranks:
         gradients = {name: whole.reshape({**data, **weights}[name].shape) for name, whole in gradients.items()}
         return [_joined(boxes) for boxes in outputs], gradients, answers[0][2]
 
-    def _answers(self, symbol, data, weights, splits, training, axes):
+    def _answers(self, symbol, data, weights, splits, training, axes, segments):
         """Return the answers of all ranks."""
         keys = {number: split.key for number, split in splits.items()}
         for process in self._processes:
-            pickle.dump((symbol.tojson(remove_amp_cast=False), data, weights, keys, training, axes), process.stdin)
+            pickle.dump((symbol.tojson(remove_amp_cast=False), data, weights, keys, training, axes,
+                         [tuple(segment) for segment in segments]), process.stdin)
             process.stdin.flush()
         deadline, answers = time.monotonic() + ANSWER_S, []
         for rank, process in enumerate(self._processes):

@@ -23,6 +23,8 @@ class TracedNetwork(NamedTuple):
     axes: Dict[str, Optional[int]]
     #: Puts a list of outputs into the form in which the network returns them.
     regroup: Callable[[List[Any]], Any]
+    #: The prefixes of the network's blocks, without that of the network.
+    blocks: Tuple[str, ...] = ()
 
 
 def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', init: Any = None) -> TracedNetwork:
@@ -71,7 +73,19 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', ini
         if trainers.has_values(params[name]) and tuple(params[name].shape) != shape:
             raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape %s, not %s'
                              % (graph.data, name, shape, tuple(params[name].shape)))
-    return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup)
+    return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup, block_prefixes(net))
+
+
+def block_prefixes(net: Any) -> Tuple[str, ...]:
+    """Return the prefixes of the blocks in a network, without that of the network, outer blocks first."""
+    prefixes: Dict[str, None] = {}
+    blocks = [net]
+    while blocks:
+        block = blocks.pop(0)
+        blocks += block._children.values()
+        prefix = block.prefix
+        prefixes[prefix[len(net.prefix):] if prefix.startswith(net.prefix) else prefix] = None
+    return tuple(prefix for prefix in prefixes if prefix)
 
 
 def _initializer(init: Any) -> Any:

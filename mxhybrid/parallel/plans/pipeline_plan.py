@@ -22,7 +22,7 @@ class Pipeline(Plan):
         self._stages, self._inside = stages, inside
         self.micro_batches, self.schedule = micro_batches, schedule
         self.name = 'pipeline'
-        self.store = inside.store
+        self.store, self.recompute = inside.store, inside.recompute
         #: The stages of operators by number, if they are those of the same network with data of another shape.
         self._former: Optional[Dict[int, int]] = None
 

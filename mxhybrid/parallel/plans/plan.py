@@ -8,6 +8,7 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split, whole_on
+from .recompute import recompute_patterns
 from .stages import Stages
 from .store_plan import StorePlan
 
@@ -43,6 +44,8 @@ class Plan:
     name = 'data parallel'
     #: The routes of tables, and what sums dense weights.
     store = StorePlan()
+    #: Patterns of the names of blocks whose activations are computed again in the backward pass.
+    recompute: Tuple[str, ...] = ()
     #: Whether it lists all operators of one network, and is not a rule for any network.
     lists_all = False
     #: The number of parts of the joint batch that the network computes one after the other.
@@ -52,6 +55,23 @@ class Plan:
         """Return the same plan with other choices for the store."""
         plan = copy.copy(self)
         plan.store = store
+        return plan
+
+    def with_recompute(self, patterns: Any) -> 'Plan':
+        """Return the same plan, with which the activations of some blocks are computed again in the backward pass.
+
+        Parameters
+        ----------
+        patterns : str or list of str
+            The names of blocks, or patterns of them, as for :func:`mxhybrid.parallelize`.
+
+        Raises
+        ------
+        InputError
+            Other values.
+        """
+        plan = copy.copy(self)
+        plan.recompute = recompute_patterns(patterns)
         return plan
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
@@ -123,7 +143,8 @@ class Plan:
 
     def as_json(self) -> Dict[str, Any]:
         """Return what :func:`~.plan_json.from_json` reads."""
-        return {**self._layers_as_json(), **self.store.as_json()}
+        recompute = {'recompute': list(self.recompute)} if self.recompute else {}
+        return {**self._layers_as_json(), **self.store.as_json(), **recompute}
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'data_parallel'}

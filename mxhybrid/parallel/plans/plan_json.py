@@ -25,7 +25,7 @@ _KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'},
          'explicit': {'model', 'workers', 'cluster', 'operators', 'pipeline'},
          'pipeline': {'stages', 'micro_batches', 'schedule', 'inside'}}
 _OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
-_COMMON = {'format', 'plan', 'tables', 'dense'}
+_COMMON = {'format', 'plan', 'tables', 'dense', 'recompute'}
 
 
 def from_json(value: Mapping[str, Any]) -> Plan:
@@ -36,7 +36,8 @@ def from_json(value: Mapping[str, Any]) -> Plan:
     if unknown:
         raise InputError('plan: %s is not a key of a plan of kind %r: remove it; the keys are %s'
                          % (unknown[0], value['plan'], ', '.join(sorted(known))))
-    return plan.with_store(store_plan_from_json(value))
+    plan = plan.with_store(store_plan_from_json(value))
+    return plan.with_recompute(value['recompute']) if 'recompute' in value else plan
 
 
 def _from_json(value: Mapping[str, Any]) -> Plan:
@@ -127,7 +128,7 @@ def load(path: str) -> Plan:
     if file_format not in (_FORMAT, _FORMER):
         raise InputError('plan: %s has format %r, but this version reads %r and %r: write it again'
                          % (path, file_format, _FORMER, _FORMAT))
-    later = sorted({'tables', 'dense'} & set(value)) if file_format == _FORMER else []
+    later = sorted({'tables', 'dense', 'recompute'} & set(value)) if file_format == _FORMER else []
     if later:
         raise InputError('plan: %s has %s, which format %r does not have: make the format %r'
                          % (path, later[0], _FORMER, _FORMAT))

@@ -2,6 +2,7 @@
 
 The plan is read first; then the network is split by it, the workers agree on the split, and weights move.
 """
+import atexit
 import functools
 from typing import Any, Optional, Tuple
 
@@ -12,6 +13,7 @@ from ...base.log import get_logger
 from ...base.settings import variable
 from ...job.join import member
 from ...kvstore.table_hints import set_table_hint
+from ...kvstore.weight_shards import agreed
 from ...native import trainers
 from ..ops.tracing import traced
 from ..plans.plan import Plan
@@ -28,12 +30,12 @@ logger = get_logger(__name__)
 
 
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-                  tell: bool = True, init: Any = None) -> Parallel:
+                  tell: bool = True, init: Any = None, recompute: Any = None) -> Parallel:
     """Split a network by a given plan; parameters and errors are those of :func:`mxhybrid.parallelize`.
 
     Worker 0 logs the split, if `tell`.
     """
-    network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init)
+    network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init, recompute)
     parallel = _build(net, network, seed)
     if network.workers.rank == 0 and tell:
         _log(parallel, network)
@@ -41,29 +43,32 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
 
 
 def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-                  init: Any) -> Tuple[SplitNetwork, int]:
+                  init: Any, recompute: Any) -> Tuple[SplitNetwork, int]:
     """Return the split, once all workers have the same one, and a random seed that is the same on all (collective).
 
     If worker 0 has an `init`, the seed is -1: initial values are drawn first, as in one process.
     """
-    read, problem = _read(plan)
+    read, problem = _read(plan, recompute)
     job = member({'dense': None if read is None else read.store.dense})
     workers = worker_group_of(job)
     try:
         if read is None:
             raise InputError(problem)
-        network = apply_plan(workers, traced(net, data, batch_axis, dtype, init), read, input_grad, batch_norm)
+        network = traced(net, data, batch_axis, dtype, init)
+        frozen = {name for name, param in net.collect_params().items() if agreed(param)[0] == 'null'}
+        split = apply_plan(workers, network, read, input_grad, batch_norm, frozen)
     except InputError as error:
         workers.agree('parallelize', None, str(error))
         raise
-    return network, workers.agree('parallelize', outline_of_split('parallelize', network, net.collect_params()),
-                                  draws=init is None)
+    return split, workers.agree('parallelize', outline_of_split('parallelize', split, net.collect_params()),
+                                draws=init is None)
 
 
-def _read(plan: Any) -> Tuple[Optional[Plan], str]:
+def _read(plan: Any, recompute: Any) -> Tuple[Optional[Plan], str]:
     """Return the plan that a user gave, or None and the problem with it, which all workers have to know."""
     try:
-        return as_plan(plan), ''
+        read = as_plan(plan)
+        return read if recompute is None else read.with_recompute(recompute), ''
     except InputError as error:
         return None, str(error)
 
@@ -83,7 +88,19 @@ def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
     elif draws_weights:
         mx.random.seed(seed)  # worker 0 alone has drawn initial values
     paths = {path: param.name for path, param in trainers.params_by_place(net).items()}
+    if (network.segments or network.stages is not None) and not member().distributed:
+        _wait_at_exit()
     return Parallel(network, params, ModelFiles(workers, params, paths, network.traced.symbol, net.prefix), first)
+
+
+@functools.lru_cache(maxsize=None)
+def _wait_at_exit() -> None:
+    """Wait for all operations when the interpreter exits, as a job does at its end.
+
+    MXNet ends the threads of custom operators first, and then waits for ever for those that have not begun
+    (MXNotifyShutdown of c_api.cc).
+    """
+    atexit.register(mx.nd.waitall)
 
 
 def _log(parallel: Parallel, network: SplitNetwork) -> None:

@@ -117,7 +117,8 @@ class CallPool:
         runners = self._runners.setdefault(training, [])
         if not runners:
             runners.append(ProgramRunner(self._programs[training], self._params))
-        free = [runner for runner in runners if not (recorded and runner.waiting)]
+        # A segment that is computed again makes redistributions with the numbers of the forward pass.
+        free = [runner for runner in runners if not runner.waiting or not (recorded or runner.program.recomputes)]
         if not free:
             runners.append(ProgramRunner(self._another(training, len(runners)), self._params))
         return (free or runners[-1:])[0]

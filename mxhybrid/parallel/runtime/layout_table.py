@@ -4,6 +4,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from ...base.text import aligned, size_text
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
+from ..plans.recompute import Segment
 from ..plans.stages import Stages, cost_of
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import size_of
@@ -73,6 +74,14 @@ def stage_lines(graph: Graph, splits: Mapping[int, Split], stages: Stages) -> Li
         ' or '.join(str(count) for count in sorted({most_alive(stages.schedule, stage, len(stages.ranks),
                                                               stages.micro_batches)
                                                    for stage in range(len(stages.ranks))})))]
+
+
+def recompute_lines(graph: Graph, segments: Sequence[Segment]) -> List[str]:
+    """Return a line for each segment whose activations are computed again in the backward pass."""
+    return ['%s: computed again in the backward pass: %d operator%s, %s to %s' % (
+        segment.name, len(segment.operators), 's' * (len(segment.operators) != 1),
+        graph.label(graph.operators[segment.operators[0]]), graph.label(graph.operators[segment.operators[-1]]))
+        for segment in segments]
 
 
 def layout_words(dimensions: Dimensions, operator: Operator, split: Split) -> str:

@@ -41,6 +41,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
     return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
                             Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
                             Line('pipeline', '', None if network.stages is None else network.stages.as_json()),
+                            Line('recompute', '', [list(segment.operators) for segment in network.segments]),
                             Line('input_grad', '', bool(network.input_shards.gradient_inputs))])
 
 

@@ -19,7 +19,7 @@ from ..plans.plan_json import save
 from ..plans.strategies import Explicit
 from ..sharding.box import shape_of
 from .call_pool import CallPool
-from .layout_table import layout_table
+from .layout_table import layout_table, recompute_lines
 from .micro_batches import output_boxes, read_boxes
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
@@ -197,8 +197,9 @@ class Parallel(gluon.Block):
         """
         splits = {self._graph.label(operator): self._shards.splits[operator.number]
                   for operator in self._graph.computing}
-        save(path, Explicit(splits, self._graph.digest(), self._workers.size, store=self._network.plan.store,
-                            stages=self._network.stages))
+        plan = Explicit(splits, self._graph.digest(), self._workers.size, store=self._network.plan.store,
+                        stages=self._network.stages)
+        save(path, plan.with_recompute(self._network.plan.recompute))
 
     def report(self) -> str:
         """Return a table of all operators: their layouts, their workers, their memory and their communication."""
@@ -206,7 +207,7 @@ class Parallel(gluon.Block):
         return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.shards,
                                        self._programs[True].redistributions, self._workers.size, network.notes,
                                        network.stages)]
-                         + network.plan.store.words())
+                         + recompute_lines(network.graph, network.segments) + network.plan.store.words())
 
     __repr__ = report
 
@@ -316,7 +317,8 @@ def _program(network: SplitNetwork, params: ShardedParameters, training: bool, f
                    output_boxes(network.graph, network.joint.dimensions, network.shards).items()}
     program = Program(network.shards, workers.rank, inputs, outputs,
                       collectives(training, network.joint_statistics), workers.make_node, first,
-                      input_shards.gradient_inputs, frozen)
+                      input_shards.gradient_inputs, frozen, network.segments if training else (),
+                      network.stages is not None, workers.fail)
     if program.redistributions:
         workers.open_transport()  # a worker without a part in any of them has not opened it
     return program

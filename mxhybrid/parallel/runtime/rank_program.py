@@ -1,6 +1,6 @@
 """The program of a rank: its shards of all operators, and the redistributions between them, as one graph."""
 from collections import Counter
-from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -8,13 +8,17 @@ import numpy as np
 from ...native.symbols import CONSTANTS, symbol_function
 from ..ops.fixed_shards import shard_of_fixed
 from ..ops.graph import Entry, Operator, merged_shape
+from ..ops.learning import leads_to
 from ..ops.registry import collective_of, indices, is_elementwise, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
+from ..plans.recompute import Segment
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
 from .gradient_readers import Readers, most_addends
 from .network_shards import NetworkShards
+from .recomputed_operator import RecomputedOperator, SegmentThreads
+from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Updated, updates_of
 
 
@@ -65,6 +69,13 @@ class Program:
         Data through which gradients go back.
     frozen : set of str
         Parameters that have no gradients.
+    segments : sequence of Segment
+        Operators whose activations are computed again in the backward pass.
+    overlaps : bool
+        Whether forward passes may begin before the backward passes of earlier ones have ended, as in a pipeline.  Then
+        segments have redistributions of other numbers when they are computed again.
+    on_failure : callable, optional
+        Ends the job because of an error in a segment.
 
     Attributes
     ----------
@@ -77,13 +88,16 @@ class Program:
         Running averages by the input whose gradient is their next value.
     constants : dict of str to numpy.ndarray
         Inputs of `symbol` besides data and parameters.
+    recomputes : bool
+        Whether segments are computed again in the backward pass, on any rank.
     redistributions : list of Redistribution
         All redistributions, in the order in which they are made, also those in which this rank takes no part.
     """
 
     def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                  outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Collective], make_node: MakeNode,
-                 first: int, gradient_inputs: Any = (), frozen: Any = ()):
+                 first: int, gradient_inputs: Any = (), frozen: Any = (), segments: Sequence[Segment] = (),
+                 overlaps: bool = True, on_failure: Optional[Callable[[BaseException], None]] = None):
         self.shards, self.graph, self.rank = shards, shards.graph, rank
         self._collectives, self._make_node, self._number = collectives, make_node, first
         self._token = mx.sym.var(TOKEN, dtype='float32')
@@ -92,6 +106,13 @@ class Program:
         self._local: Dict[Entry, Any] = {}
         #: Symbols of weights, and of whole operators on weights alone, with None; of their shards, with the box.
         self._fixed: Dict[Tuple[int, Optional[Box]], Any] = {}
+        #: Inputs of the graph that are parameters or constants, by name.
+        self._variables: Dict[str, Any] = {}
+        #: The segment that is being built, if any; and outputs of segments as these have them, by entry.
+        self._inside: Optional[Inside] = None
+        self._stacked: Dict[Entry, Any] = {}
+        self._on_failure, self._overlaps, self.recomputes = on_failure, overlaps, bool(segments)
+        self._threads: Optional[SegmentThreads] = None
         self._fetched: Dict[Any, Any] = {}
         self._sources = Readers()
         #: Entries read by operators that cannot add their gradients to those of others, see :class:`Readers`.
@@ -109,10 +130,13 @@ class Program:
         self._readers = Counter([entry for operator in self.graph.operators
                                  for entry in operator.inputs] + self.graph.heads)
         self._nodes: List[RedistributionNode] = []
+        self._recomputed: List[RecomputedOperator] = []
         #: Entries whose shapes alone an operator reads.
         self._shapes_read: List[Entry] = []
-        for operator in self.graph.operators:
-            if operator.number in self.graph.fixed:
+        for operator in in_order(self.graph, segments):
+            if isinstance(operator, Segment):
+                self._segment(operator)
+            elif operator.number in self.graph.fixed:
                 if self.graph.is_parameter(operator.number):
                     self._flowing.add(operator.number)
                     if operator.name not in frozen and operator.name not in self.graph.auxiliary:
@@ -184,6 +208,10 @@ class Program:
         """Release its memory: it is not run again."""
         for node in self._nodes:
             node.forget()
+        for segment in self._recomputed:
+            segment.forget()
+        if self._threads is not None:
+            self._threads.close()
 
     # -- data and operators ----------------------------------------------------------------------------------------
 
@@ -202,9 +230,8 @@ class Program:
             self._learning.add(operator.number)
 
     def _pass_on(self, operator: Operator) -> None:
-        used = indices(operator)
         for known in (self._flowing, self._learning):
-            if any(source in known for at, (source, _) in enumerate(operator.inputs) if at != used):
+            if leads_to(operator, known):
                 known.add(operator.number)
 
     def learns(self, operator: Operator) -> bool:
@@ -252,12 +279,87 @@ class Program:
     def _compute(self, operator: Operator, shard: OperatorShard, given: List[Any]) -> None:
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in shard.attrs.items()})
-        if shard.build is not None:
+        if self._inside is not None and operator.number in self._inside.masks:
+            symbol = with_mask(operator, given[0], self.graph.dtypes[operator.number, 0])
+        elif shard.build is not None:
             symbol = shard.build(given, operator.name, attrs)
         else:
             symbol = symbol_function(operator.op)(*given, name=operator.name, **attrs)
         for output in range(operator.outputs):
             self._local[operator.number, output] = symbol[output] if len(symbol.list_outputs()) > 1 else symbol
+
+    # -- segments that are computed again --------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment) -> None:
+        """Build operators that are computed again in the backward pass, as one operator."""
+        operators = [self.graph.operators[number] for number in segment.operators]
+        for operator in operators:
+            self._pass_on(operator)
+        if not any(map(self.learns, operators)):
+            for operator in operators:
+                self._operator(operator)  # nothing is kept of it
+            return
+        masks = drawn_masks(self.shards, self.rank, operators)
+        first = self._number
+        forward = self._build_inside(segment, operators, masks, False)
+        after = self._number
+        if not self._overlaps:
+            self._number = first  # a redistribution of a new number would need buffers of its own
+        again = self._build_inside(segment, operators, masks, True)
+        assert self._number - after == (after - first) * self._overlaps, segment
+        if self._threads is None:
+            self._threads = SegmentThreads()
+        joined_segment = joined(self, segment, forward, again, TOKEN, self._threads, self._on_failure)
+        if joined_segment is None:
+            return
+        recomputed = joined_segment.operator
+        self._recomputed.append(recomputed)
+        outputs = recomputed.symbol('recompute%d' % recomputed.number, [
+            self._given_to_segment(name, forward, masks) for name in recomputed.inputs])
+        for entry, output in zip(joined_segment.entries, outputs):
+            inner = mx.sym.SliceChannel(output, num_outputs=1, axis=0, squeeze_axis=True)
+            if entry[0] in self._learning:
+                self._local[entry], self._stacked[entry] = inner, output
+            else:
+                self._local[entry] = mx.sym.BlockGrad(inner)
+        for (number, momentum), output in zip(joined_segment.statistics, outputs[len(joined_segment.entries):]):
+            value = mx.sym.SliceChannel(output, num_outputs=1, axis=0, squeeze_axis=True)
+            self._statistics.setdefault(number, []).append((mx.sym.BlockGrad(value), momentum))
+        if joined_segment.has_token:
+            self._token, self.uses_token = outputs[-1], True
+
+    def _build_inside(self, segment: Segment, operators: List[Operator], masks: Dict[int, Any],
+                      is_again: bool) -> Inside:
+        """Return what this rank computes in a segment, as symbols of its inputs."""
+        outside = {name: getattr(self, name) for name in Inside.REPLACED}
+        self._inside = Inside(self._local, self.graph, masks, is_again)
+        self._local, self._token, self.uses_token = self._inside.local, mx.sym.var(TOKEN, dtype='float32'), False
+        self._fixed, self._fetched, self._sources, self._statistics = {}, {}, Readers(), {}
+        self._shapes_read = []
+        for operator in operators:
+            self._operator(operator)
+        inside, self._inside = self._inside, None
+        inside.token, inside.statistics = self._token if self.uses_token else None, self._statistics
+        shapes_read = self._shapes_read
+        for name, value in outside.items():
+            setattr(self, name, value)
+        self._shapes_read += [] if is_again else shapes_read
+        return inside
+
+    def _given_to_segment(self, name: str, inside: Inside, masks: Dict[int, Any]) -> Any:
+        """Return the symbol of an input of a segment."""
+        if name == TOKEN:
+            return self._token
+        if name in self._variables:
+            return self._variables[name]
+        entry = inside.entry_of(name)
+        if entry is None:
+            return masks[inside.mask_of(name)[0]][inside.mask_of(name)[1]]
+        if entry in self._stacked:
+            return self._sources.give(self._stacked[entry])
+        # Arrays in a layout of oneDNN would reach Python as freed memory, see redistribution_operator.py.
+        stacked = mx.sym.stack(self._sources.give(self._local[entry]), axis=0)
+        return stacked if entry[0] in self._learning else mx.sym.BlockGrad(stacked)
 
     # -- what shards read ------------------------------------------------------------------------------------------
 
@@ -319,7 +421,7 @@ class Program:
         """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
         (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
         """
-        return entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
+        return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
 
     def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
@@ -329,6 +431,8 @@ class Program:
 
         For `plain`, see :class:`RedistributionNode`.
         """
+        if self._inside is not None:
+            plain, differentiable = False, differentiable and self._inside.is_again
         redistribution = Redistribution(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_gradient,
                                         operator.name,
                                         differentiable, operator.number)
@@ -385,7 +489,7 @@ class Program:
         """Return the input of the graph that is a weight or a running average."""
         key = operator.number, None
         if key not in self._fixed:
-            weight = mx.sym.var(operator.name, dtype=self.graph.dtypes[operator.number, 0])
+            weight = self._variable(operator.name, dtype=self.graph.dtypes[operator.number, 0])
             if (operator.number, 0) in self.graph.factors:
                 weight = mx.sym.reshape(weight, shape=shape_of(self.shards.weights.boxes(operator.name)[self.rank]))
             self._fixed[key] = weight
@@ -445,9 +549,15 @@ class Program:
     def constant(self, operator: Operator, what: str, values: np.ndarray) -> Any:
         """Return an input of the graph with constant values, for one operator."""
         name = 'mxhybrid_%s_of_%d' % (what, operator.number)  # several operators may have one name
-        assert name not in self.constants, name
+        assert name not in self.constants or self._inside is not None, name
         self.constants[name] = values
-        return mx.sym.var(name, shape=values.shape, dtype=values.dtype)
+        return self._variable(name, shape=values.shape, dtype=values.dtype)
+
+    def _variable(self, name: str, **attributes: Any) -> Any:
+        """Return the input of the graph that is a parameter or a constant; segments read the same one."""
+        if name not in self._variables:
+            self._variables[name] = mx.sym.var(name, **attributes)
+        return self._variables[name]
 
     # -- running averages ------------------------------------------------------------------------------------------
 

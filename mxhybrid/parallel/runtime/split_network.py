@@ -1,5 +1,5 @@
 """A network and its split, before any of its weights move."""
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...base.errors import InputError
 from ...base.settings import TablePlan
@@ -8,6 +8,7 @@ from ..ops.graph import Graph
 from ..ops.registry import rule_of
 from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
+from ..plans.recompute import Segment, recomputed_segments
 from ..plans.stages import Stages
 from ..redistribution.worker_group import WorkerGroup
 from .input_shards import InputShards
@@ -33,6 +34,10 @@ class SplitNetwork(NamedTuple):
     joint: TracedNetwork
     #: The pipeline, if there is one.
     stages: Optional[Stages] = None
+    #: The operators whose activations are computed again in the backward pass.
+    segments: Sequence[Segment] = ()
+    #: The parameters that have no gradients.
+    frozen: AbstractSet[str] = frozenset()
 
     @property
     def graph(self) -> Graph:
@@ -45,9 +50,12 @@ class SplitNetwork(NamedTuple):
         return list(self.traced.axes)
 
 
-def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_grad: bool,
-               batch_norm: str) -> SplitNetwork:
-    """Split a network by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
+def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str,
+               frozen: AbstractSet[str] = frozenset()) -> SplitNetwork:
+    """Split a network by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`.
+
+    `frozen` are the parameters that have no gradients.
+    """
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     joint = network
@@ -66,8 +74,15 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     gradient_inputs = set(network.axes) if input_grad else set()
     input_shards = InputShards(joint.graph, network.axes, joint.dimensions, workers.size, workers.rank,
                                gradient_inputs)
+    if plan.recompute and resolved.stages is not None and resolved.stages.schedule == 'gpipe':
+        raise InputError("recompute=%s: a pipeline with the schedule 'gpipe' cannot compute activations again: take "
+                         "schedule='1f1b' or 'eager-1f1b', or leave recompute out" % list(plan.recompute))
+    stage_of = {} if resolved.stages is None else {
+        number: resolved.stages.of_rank(split.ranks[0]) for number, split in resolved.splits.items()}
+    segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, frozen, gradient_inputs,
+                                   batch_norm == 'joint')
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
-                        batch_norm == 'joint', joint, resolved.stages)
+                        batch_norm == 'joint', joint, resolved.stages, segments, frozen)
 
 
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
@@ -85,7 +100,8 @@ def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
                              % (retraced.graph.data, name, shape, network.graph.parameter_arrays[name]))
     micro_batch = micro_batch_of(retraced, network.plan.micro_batches)
     split = apply_plan(network.workers, retraced, network.plan.for_graph(network.graph, micro_batch.graph),
-                       bool(network.input_shards.gradient_inputs), 'joint' if network.joint_statistics else 'local')
+                       bool(network.input_shards.gradient_inputs), 'joint' if network.joint_statistics else 'local',
+                       network.frozen)
     lacking = split.shards.weights.adopt(network.shards.weights)
     if lacking:
         raise InputError('for_data: split for data of shapes %s, workers would need elements of %s that they do not '

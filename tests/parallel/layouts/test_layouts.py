@@ -53,7 +53,12 @@ def check(found, plans, error=1e-10):
         for plan, outcome in zip(plans, one):
             assert outcome['error'] < error, (plan, outcome)
             assert outcome['losses'] < error * 100, (plan, outcome)
-            assert plan == DATA or outcome['exchanges'] > 0, plan
+            assert plan in (DATA, again(DATA, 'attention')) or outcome['exchanges'] > 0, plan
+
+
+def again(plan, *patterns):
+    """Return a plan with which blocks are computed again in the backward pass."""
+    return {**plan, 'recompute': list(patterns)}
 
 
 CNN = {'cnn': {'net': 'cnn', 'plans': [
@@ -68,6 +73,14 @@ OTHERS = {
     'a transformer': {'net': 'gpt', 'plans': [DATA, megatron(4), megatron(2, 2), megatron(4, sequence=True), megatron(
         2, 2, True), {'attention_*': {'heads': 2, 'samples': 2}}, 1, pipeline(2, 4, megatron(2)), pipeline(
             2, 2, megatron(2, sequence=True)), pipeline(4, 8)]},
+    'recomputed': {'net': 'gpt', 'plans': [
+        again(DATA, 'attention'), again(megatron(2, 2, True), '*'), again(megatron(4), 'attention', 'dense*'),
+        again(pipeline(2, 4, megatron(2)), 'attention', 'dense*')], 'optimizer': 'adam',
+        'settings': {'learning_rate': 0.05}},
+    'recomputed with joint statistics': {'net': 'cnn', 'plans': [again(grid(domain=(2, 2)), 'conv*', 'batchnorm*')]},
+    'recomputed gradients that add up': {'net': 'plain', 'plans': [again(grid(2, 2), '*')], 'grad_req': 'add',
+                                         'accumulate': 2, 'steps': 3},
+    'recomputed in float32': {'net': 'plain', 'plans': [again(grid(domain=(4,)), '*')], 'dtype': 'float32'},
     'pooled': {'net': 'pooled', 'plans': POOLED}, 'averaged': {'net': 'averaged', 'plans': POOLED},
     'fewer samples than workers': {'net': 'cnn', 'batch': 2, 'plans': [
         grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]},
@@ -212,6 +225,7 @@ DIFFERENCES = {
     'other data': ['input (data)', 'shape [8, 3]', 'shape [16, 3]'],
     'input_grad on one': ['input_grad False', 'input_grad True'],
     'other plans': ['split of operator', 'worker 0 has', 'worker 1 has'],
+    'other blocks': ['recompute', 'worker 0 has', 'worker 1 has'],
     'for_data of others': ['for_data: workers have different networks', 'shape [4, 3]', 'shape [6, 3]'],
 }
 
@@ -238,6 +252,9 @@ def test_what_cannot_be_is_refused_on_every_worker(two):
         assert 'has no dimension height: it has samples, channels' in errors['no such dimension']
         assert 'give distinct ranks from 0 to 1' in errors['no such rank']
         assert "take 'joint'" in errors['statistics']
+        assert "recompute: 'rnn*' matches no block" in errors['no block']
+        assert "recompute=3: give a pattern of names of blocks, as 'layer*'" in errors['no pattern']
+        assert "take schedule='1f1b' or 'eager-1f1b', or leave recompute out" in errors['recompute in gpipe']
         assert 'net_dense0_weight would have shape (32, 24), not (32, 3)' in errors['weights of other data']
         for name, words in DIFFERENCES.items():
             for word in words:

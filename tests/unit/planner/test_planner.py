@@ -76,7 +76,8 @@ def test_a_report_shows_the_stages_of_a_pipeline():
     ({'seed': None}, 'seed=None: give a whole number of at least 0 and at most'), ({'seed': -1}, 'seed=-1'),
     ({'memory_bytes': 'x'}, "memory_bytes='x'"), ({'memory_bytes': float('nan')}, 'memory_bytes=nan'),
     ({'seed': True}, 'seed=True: give a whole number'),
-    ({'start': 5}, 'start=5: give a plan'), ({'seconds': None}, 'never ends')], ids=str)
+    ({'start': 5}, 'start=5: give a plan'), ({'seconds': None}, 'never ends'),
+    ({'start': data_parallel().with_recompute('*')}, "recompute=['*']: the planner predicts neither")], ids=str)
 def test_searches_are_refused_that_cannot_be(wrong, words):
     with pytest.raises(InputError) as raised:
         planner(cluster(2)).search(**dict({'seconds': 0.1}, **wrong))

@@ -79,6 +79,17 @@ def calls_that_are_given_up(net, trainer):
         trainer.step(BATCH)
 
 
+def inference_between_the_passes(net, trainer):
+    for step in range(STEPS):
+        (data, labels), (other, _) = (batch(at, samples_of(net)) for at in (step, step + 1))
+        with autograd.record():
+            loss = loss_of(net(data), labels)
+        net(other)
+        loss.backward()
+        net(other)
+        trainer.step(BATCH)
+
+
 def batches_of_other_sizes(net, trainer):
     for step, count in enumerate([BATCH, 5, 7, 5]):
         here = net.for_data((count,) + SHAPE) if isinstance(net, parallel.Parallel) else net
@@ -236,6 +247,10 @@ def exchanges_told():
 found = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
          for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
                        rates_and_multipliers)}
+recomputed = GRID.with_recompute(['dense*', 'conv*'])
+for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
+              inference_between_the_passes):
+    found['recomputed: ' + train.__name__] = apart(train, recomputed)
 found['values that parallelize draws'] = max(values_that_parallelize_draws(plan) for plan in (GRID, STRIPS))
 found['other names on each worker'] = other_names_on_each_worker()
 net = split(build())

@@ -14,6 +14,7 @@ import numpy as np
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.ops.tracing import dimensions_of
+from mxhybrid.parallel.plans.recompute import Segment
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
 from mxhybrid.parallel.runtime.input_shards import InputShards
@@ -53,7 +54,7 @@ def pieces(values, boxes):
     return list(zip(boxes, np.split(values, len(boxes), axis)))
 
 
-def compute(transport, text, data, weights, splits, training, axes, first):
+def compute(transport, text, data, weights, splits, training, axes, segments, first):
     """Return this rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
@@ -62,7 +63,8 @@ def compute(transport, text, data, weights, splits, training, axes, first):
     input_shards = InputShards(graph, axes, dimensions, len(SOCKETS) + 1, RANK, floats(data))
     program = Program(shards, RANK, input_shards.inputs, input_shards.outputs, collectives(training),
                       lambda exchange, flows: RedistributionOperator(exchange, transport, flows, fail), first,
-                      input_shards.gradient_inputs)
+                      input_shards.gradient_inputs, segments=[Segment(*segment) for segment in segments],
+                      on_failure=fail)
     arrays = {}
     for name in program.symbol.list_inputs():
         if name in program.averages:

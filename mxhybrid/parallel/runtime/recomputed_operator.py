@@ -1,0 +1,227 @@
+"""A segment of a program as one operator of MXNet's graph, which keeps its inputs alone for the backward pass.
+
+The gradient pass of MXNet 1.9.1 can recompute operators (``__force_mirroring__``, gradient.cc), but CachedOp passes it
+no function that would let it (``CreateFullGraph`` of cached_op.h).  Therefore a segment is an operator of its own.  Its
+forward pass runs the segment without recording it, so that MXNet frees what the segment computes.  Its backward pass
+runs the segment again, recorded, and then the backward pass of that.  Both graphs allocate memory for each call: with
+``static_alloc``, every segment would keep the memory of its activations.
+"""
+import contextlib
+import itertools
+import queue
+import threading
+from typing import Any, Callable, Collection, Dict, Iterator, List, Sequence
+
+import mxnet as mx
+from mxnet import autograd
+
+from ...native.engine import Deferred
+
+#: Name of the operator.
+OPERATOR = 'mxhybrid_recompute'
+
+#: Segments by their numbers in this process: MXNet passes texts to operators.
+_segments: Dict[int, 'RecomputedOperator'] = {}
+_numbers = itertools.count(1)
+
+#: Operations that do nothing, but wait for all earlier reads of arrays.
+_reads_done = Deferred(lambda _, done: done())
+
+
+class SegmentThreads:
+    """The threads that give the segments of one program to the engine: one for forward and one for backward passes.
+
+    Operators of MXNet share temporary memory: a few pieces for each thread that gives operations to the engine
+    (ResourceManager::Get of resource.cc).  The engine runs the operations that use a piece in the order in which it got
+    them.  So an operation of a segment must not come behind one that waits for this segment.  That happens in the
+    threads of MXNet's CustomOp, which also give segments of several programs to the engine, whose order differs between
+    workers.  In a thread of its own, an operation comes only behind those of segments that have begun earlier in the
+    same pass.
+
+    The schedule 'gpipe' is not safe in this way: a thread of MXNet's gives its backward passes to the engine, while the
+    script gives other operations on the same arrays.
+    """
+
+    def __init__(self) -> None:
+        self._forward, self._backward = _CallingThread('mxhybrid-segment'), _CallingThread('mxhybrid-again')
+
+    def forward(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the thread of forward passes, and wait for its return."""
+        self._forward.call(function, *arguments)
+
+    def backward(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in the thread of backward passes, and wait for its return."""
+        self._backward.call(function, *arguments)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._forward.close()
+        self._backward.close()
+
+
+class _CallingThread:
+    """A thread that calls functions for others.
+
+    It is a daemon: MXNet waits for pending operations when the interpreter exits, after threads of
+    concurrent.futures have ended.
+    """
+
+    def __init__(self, name: str):
+        self._calls: Any = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            function, arguments, replies = self._calls.get()
+            if function is None:
+                return
+            try:
+                function(*arguments)
+            except BaseException as error:  # raised by call()
+                replies.put(error)
+            else:
+                replies.put(None)
+            del arguments, replies  # they would be kept until the next call
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        replies: Any = queue.SimpleQueue()
+        self._calls.put((function, arguments, replies))
+        error = replies.get()
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        self._calls.put((None, (), None))
+
+
+class RecomputedOperator:
+    """A segment that is computed again in the backward pass.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        The inputs of both graphs.
+    learning : collection of str
+        The inputs that have gradients.
+    forward, again : Symbol
+        The graph of the forward pass; and that of the backward pass, whose outputs are those outputs of `forward` that
+        have gradients.
+    heads : sequence of int
+        The positions of these among the outputs of `forward`.
+    threads : SegmentThreads
+        Those of the program.
+    on_failure : callable
+        Ends the job because of an error, which MXNet's thread would keep from the script.
+    """
+
+    def __init__(self, inputs: Sequence[str], learning: Collection[str], forward: Any, again: Any,
+                 heads: Sequence[int], threads: SegmentThreads, on_failure: Callable[[BaseException], None]):
+        self.inputs, self._learning, self._heads = list(inputs), set(learning), list(heads)
+        self._threads, self._on_failure = threads, on_failure
+        self.graph, self.number = forward, next(_numbers)
+        self._forward_inputs, self._again_inputs = forward.list_inputs(), again.list_inputs()
+        self._forward, self._again = mx.nd.CachedOp(forward, []), mx.nd.CachedOp(again, [])
+        _segments[self.number] = self
+
+    def forget(self) -> None:
+        """Release its memory: no program calls it again."""
+        _segments.pop(self.number, None)
+
+    def symbol(self, name: str, inputs: List[Any]) -> List[Any]:
+        """Return its outputs in a graph, given symbols of its inputs in their order."""
+        outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
+        count = len(self.graph.list_outputs())
+        return [outputs[position] for position in range(count)] if count > 1 else [outputs]
+
+    def forward(self, given: List[Any], requests: List[str], targets: List[Any]) -> None:
+        """Compute the outputs, without keeping anything else."""
+        self._threads.forward(self._compute, given, requests, targets)
+
+    def _compute(self, given: List[Any], requests: List[str], targets: List[Any]) -> None:
+        with self._reporting():
+            arrays = dict(zip(self.inputs, given))
+            outputs = [mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu()) if request == 'null' else target
+                       for request, target in zip(requests, targets)]
+            # In inference, operators of oneDNN would change the layout of weights in place.
+            with autograd.pause(train_mode=True):
+                self._forward(*[arrays[name] for name in self._forward_inputs], out=outputs)
+            _reads_done.push(given, None)
+
+    def backward(self, gradients: List[Any], given: List[Any], requests: List[str], targets: List[Any]) -> None:
+        """Compute the segment again, and then the gradients of its inputs."""
+        self._threads.backward(self._compute_again, gradients, given, requests, targets)
+
+    def _compute_again(self, gradients: List[Any], given: List[Any], requests: List[str], targets: List[Any]) -> None:
+        with self._reporting():
+            arrays = {name: array.detach() for name, array in zip(self.inputs, given)}
+            marked = []
+            for name, request, target in zip(self.inputs, requests, targets):
+                if request == 'null':
+                    continue
+                if name in self._learning and name in self._again_inputs:
+                    marked.append((arrays[name], target, 'add' if request == 'add' else 'write'))
+                elif request != 'add':
+                    target[:] = 0
+            if marked and self._heads:
+                with autograd.record(train_mode=True):
+                    variables, targets_of_marked, marked_requests = map(list, zip(*marked))
+                    autograd.mark_variables(variables, targets_of_marked, marked_requests)
+                    outputs = self._again(*[arrays[name] for name in self._again_inputs])
+                outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+                autograd.backward(outputs, [gradients[position] for position in self._heads])
+            # MXNet waits for pending writes alone before it uses the memory of inputs again.
+            _reads_done.push(given, None)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """End the job because of an error in this block."""
+        try:
+            yield
+        except BaseException as error:
+            self._on_failure(error)
+            raise
+
+
+class _PythonRecomputation(mx.operator.CustomOp):
+    """The calls of MXNet."""
+
+    def __init__(self, segment: RecomputedOperator):
+        super().__init__()
+        self._segment = segment
+
+    def forward(self, is_train: bool, req: List[str], in_data: List[Any], out_data: List[Any], aux: List[Any]) -> None:
+        self._segment.forward(in_data, req, out_data)
+
+    def backward(self, req: List[str], out_grad: List[Any], in_data: List[Any], out_data: List[Any],
+                 in_grad: List[Any], aux: List[Any]) -> None:
+        self._segment.backward(out_grad, in_data, req, in_grad)
+
+
+@mx.operator.register(OPERATOR)
+class _RecomputationProperties(mx.operator.CustomOpProp):
+    # See redistribution_operator.py for why declare_backward_dependency is not overridden.
+
+    def __init__(self, number: str):
+        super().__init__(need_top_grad=True)
+        self._segment = _segments[int(number)]
+
+    def list_arguments(self) -> List[str]:
+        return ['input%d' % position for position in range(len(self._segment.inputs))]
+
+    def list_outputs(self) -> List[str]:
+        return ['output%d' % position for position in range(len(self._segment.graph.list_outputs()))]
+
+    def infer_shape(self, in_shape: Any) -> Any:
+        known = {name: tuple(shape) for name, shape in zip(self._segment.inputs, in_shape)}
+        _, shapes, _ = self._segment.graph.infer_shape(
+            **{name: known[name] for name in self._segment.graph.list_inputs()})
+        return in_shape, [list(shape) for shape in shapes], []
+
+    def infer_type(self, in_type: Any) -> Any:
+        known = dict(zip(self._segment.inputs, in_type))
+        _, types, _ = self._segment.graph.infer_type(
+            **{name: known[name] for name in self._segment.graph.list_inputs()})
+        return in_type, list(types), []
+
+    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _PythonRecomputation:
+        return _PythonRecomputation(self._segment)

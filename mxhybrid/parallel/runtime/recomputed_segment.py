@@ -1,0 +1,197 @@
+"""Segments of a rank's program that are computed again in the backward pass: their order, inputs and outputs."""
+import heapq
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+import mxnet as mx
+
+from ...native.symbols import symbol_function
+from ..ops.graph import Entry, Graph, Operator
+from ..ops.registry import is_loss
+from ..plans.recompute import Segment
+from ..sharding.box import shape_of
+from .network_shards import NetworkShards
+from .recomputed_operator import RecomputedOperator, SegmentThreads
+
+_INPUT, _MASK, _SCALE = 'mxhybrid_into_segment_%d_%d', 'mxhybrid_mask_of_%d', 'mxhybrid_scale_of_%d'
+
+
+def in_order(graph: Graph, segments: Sequence[Segment]) -> List[Union[Operator, Segment]]:
+    """Return all operators in an order in which they can run, with segments as wholes."""
+    if not segments:
+        return list(graph.operators)
+    unit_of = {number: number for number in range(len(graph.operators))}
+    segment_of = {segment.operators[0]: segment for segment in segments}
+    for segment in segments:
+        unit_of.update(dict.fromkeys(segment.operators, segment.operators[0]))
+    sources: Dict[int, Set[int]] = {unit: set() for unit in unit_of.values()}
+    readers: Dict[int, List[int]] = {unit: [] for unit in sources}
+    for operator in graph.operators:
+        unit = unit_of[operator.number]
+        sources[unit] |= {unit_of[source] for source, _ in operator.inputs} - {unit}
+    for unit, read in sources.items():
+        for source in read:
+            readers[source].append(unit)
+    lacking = {unit: len(read) for unit, read in sources.items()}
+    ready = [unit for unit, count in lacking.items() if not count]
+    heapq.heapify(ready)
+    ordered: List[Union[Operator, Segment]] = []
+    while ready:
+        unit = heapq.heappop(ready)
+        ordered.append(segment_of.get(unit, graph.operators[unit]))
+        for reader in readers[unit]:
+            lacking[reader] -= 1
+            if not lacking[reader]:
+                heapq.heappush(ready, reader)
+    assert len(ordered) == len(sources), 'segments depend on each other'
+    return ordered
+
+
+class Inside:
+    """The shards that a rank computes in a segment, as symbols of the segment's inputs.
+
+    Parameters
+    ----------
+    outside : dict of Entry to Symbol
+        What this rank has outside of the segment.
+    graph : Graph
+    masks : dict of int to tuple
+        The masks of Dropout, see :func:`drawn_masks`.
+    is_again : bool
+        Whether it is the computation in the backward pass.
+    """
+
+    #: Attributes of a program that a segment has for itself.
+    REPLACED = ('_local', '_token', 'uses_token', '_fixed', '_fetched', '_sources', '_statistics', '_shapes_read')
+
+    def __init__(self, outside: Dict[Entry, Any], graph: Graph, masks: Dict[int, Any], is_again: bool):
+        self.local = _Local(outside, graph)
+        self.masks, self.is_again = masks, is_again
+        self.token: Any = None
+        self.statistics: Dict[int, List[Tuple[Any, float]]] = {}
+
+    @staticmethod
+    def entry_of(name: str) -> Optional[Entry]:
+        """Return the entry that an input is; None for another input."""
+        start = _INPUT.split('%', 1)[0]
+        if not name.startswith(start):
+            return None
+        number, output = name[len(start):].split('_')
+        return int(number), int(output)
+
+    @staticmethod
+    def mask_of(name: str) -> Tuple[int, int]:
+        """Return the number of a Dropout, and 0 for its mask, 1 for its scale."""
+        kind = int(name.startswith(_SCALE.split('%', 1)[0]))
+        return int(name.rsplit('_', 1)[1]), kind
+
+
+class _Local(Dict[Entry, Any]):
+    """The arrays that a rank has inside of a segment: outputs of its operators, and inputs once they are read."""
+
+    def __init__(self, outside: Dict[Entry, Any], graph: Graph):
+        super().__init__()
+        self._outside, self._graph = outside, graph
+
+    def __contains__(self, entry: object) -> bool:
+        return super().__contains__(entry) or entry in self._outside
+
+    def __missing__(self, entry: Entry) -> Any:
+        if entry not in self._outside:
+            raise KeyError(entry)
+        given = mx.sym.var(_INPUT % entry, dtype=self._graph.dtypes[entry])
+        self[entry] = mx.sym.SliceChannel(given, num_outputs=1, axis=0, squeeze_axis=True)
+        return self[entry]
+
+
+class Joined(NamedTuple):
+    """A segment as an operator, and its outputs."""
+
+    operator: RecomputedOperator
+    #: The first outputs: what other operators and outputs of the network read.
+    entries: List[Entry]
+    #: The next ones: statistics for running averages, by the average's number, with their momentum.
+    statistics: List[Tuple[int, float]]
+    #: Whether the last one is a token.
+    has_token: bool
+
+
+def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token: str, threads: SegmentThreads,
+           on_failure: Optional[Callable[[BaseException], None]]) -> Optional[Joined]:
+    """Return a segment as an operator; None if this rank has no part in it."""
+    graph: Graph = program.graph
+    entries = [entry for entry in _read_outside(graph, segment) if entry in dict.keys(forward.local)]
+    statistics = [(number, value, momentum) for number, calls in forward.statistics.items()
+                  for value, momentum in calls]
+    outputs = [mx.sym.stack(forward.local[entry], axis=0) for entry in entries]
+    outputs += [mx.sym.stack(value, axis=0) for _, value, _ in statistics]
+    heads = [position for position, entry in enumerate(entries) if program.learns(graph.operators[entry[0]])]
+    outputs_again = [mx.sym.stack(again.local[entries[position]], axis=0) for position in heads]
+    if forward.token is not None:
+        heads.append(len(outputs))
+        outputs.append(forward.token)
+        outputs_again.append(again.token)
+    if not outputs or not heads:
+        assert not outputs, segment
+        return None
+    graphs = mx.sym.Group(outputs), mx.sym.Group(outputs_again)
+    inputs = list(dict.fromkeys(name for symbol in graphs for name in symbol.list_inputs()))
+    parameters = {operator.name: operator for operator in graph.operators
+                  if operator.op == 'null' and graph.is_parameter(operator.number)}
+    learning = [name for name in inputs if name == token or _learns(program, parameters, name)]
+    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure or _raise)
+    return Joined(operator, entries, [(number, momentum) for number, _, momentum in statistics],
+                  forward.token is not None)
+
+
+def _learns(program: Any, parameters: Dict[str, Operator], name: str) -> bool:
+    """Tell whether an input of a segment has a gradient."""
+    entry = Inside.entry_of(name)
+    if entry is not None:
+        return bool(program.learns(program.graph.operators[entry[0]]))
+    return name in parameters and bool(program.learns(parameters[name]))
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
+    """Return the outputs of a segment's operators that others read; of losses all, whose gradients nobody has to
+    request.
+    """
+    inside = set(segment.operators)
+    read = {entry for operator in graph.operators if operator.number not in inside for entry in operator.inputs}
+    read |= set(graph.heads)
+    return [(number, output) for number in segment.operators for output in range(graph.operators[number].outputs)
+            if (number, output) in read or is_loss(graph.operators[number])]
+
+
+def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator]) -> Dict[int, Tuple[Any, Any]]:
+    """Return, for each Dropout of which a rank computes a shard, which elements it keeps, and the factor by which it
+    scales them: a segment reads both, so that both of its computations drop the same elements.
+
+    The mask has one byte for an element.
+    """
+    masks = {}
+    for operator in operators:
+        if operator.op != 'Dropout' or rank not in shards.output_shards[operator.number] \
+                or not float(operator.get('p', 0.5)):
+            continue
+        shard = shards.shard(operator, rank)
+        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs.update({key: str(value) for key, value in shard.attrs.items()})
+        ones = mx.sym.ones(shape_of(shard.outputs[0]), dtype=str(shards.graph.dtypes[operator.number, 0]))
+        name = operator.name + '_mask'
+        drawn = (symbol_function(operator.op)(ones, name=name, **attrs) if shard.build is None else
+                 shard.build([ones], name, attrs))
+        drawn = mx.sym.BlockGrad(drawn[0] if len(drawn.list_outputs()) > 1 else drawn)
+        factor = mx.sym.reshape(mx.sym.max(drawn), shape=(1,) * len(shard.outputs[0]))
+        masks[operator.number] = mx.sym.cast(drawn > 0, 'uint8'), factor
+    return masks
+
+
+def with_mask(operator: Operator, given: Any, dtype: Any) -> Any:
+    """Return Dropout inside of a segment, by its mask and its factor."""
+    mask = mx.sym.cast(mx.sym.var(_MASK % operator.number, dtype='uint8'), dtype)
+    factor = mx.sym.var(_SCALE % operator.number, dtype=dtype)
+    return mx.sym.elemwise_mul(given, mx.sym.broadcast_mul(mask, factor), name=operator.name)
