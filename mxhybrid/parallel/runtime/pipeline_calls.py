@@ -123,11 +123,11 @@ class PipelineCalls:
     def run(self, training: bool, given: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run the network on this worker's samples; return the program and the outputs."""
         program = self._programs[training]
+        self._await_backward(autograd.is_recording())
         if not autograd.is_recording():
             with autograd.pause(train_mode=autograd.is_training()):
                 joined = self._forward_alone(training, given)
         else:
-            self._await_backward()
             call = _Call(self, training, given)
             self._last = call
             set_fresh(self._anchor, False)
@@ -140,14 +140,19 @@ class PipelineCalls:
         # Function.backward of MXNet's autograd.py adds nothing to a gradient with grad_req='add'.
         return mx.nd.identity(weight) if self._params[name].grad_req == 'add' else weight
 
-    def _await_backward(self) -> None:
-        """Wait until the passes of the last call are given to the engine, if its backward pass has begun."""
+    def _await_backward(self, recorded: bool) -> None:
+        """Wait until the passes of the last call are given to the engine, if its backward pass has begun.
+
+        Two threads must not give operations on the same arrays, as running averages, at the same time: the engine
+        appends an operation to the queues of its arrays one by one (ThreadedEngine::Push), so that each of two
+        operations could be before the other in one queue.
+        """
         if self._last is not None and self._stages.schedule == 'gpipe':
             if is_fresh(self._anchor):
                 if not self._last.ended.wait(BACKWARD_S):
                     raise JobError('a pipeline: the backward pass of the last call has begun, but MXNet has not '
                                    'made it within %g s' % BACKWARD_S)
-            elif not self._last.ended.is_set():
+            elif recorded and not self._last.ended.is_set():
                 self._last.is_superseded = True
                 self._last.waiting.clear()
 
