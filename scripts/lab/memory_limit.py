@@ -112,11 +112,11 @@ def _line(name: str, limit_bytes: int, results: Optional[Dict[int, Any]], batch:
     if results is None:
         return '%s, %s: fails' % (name, limit)
     workers = list(results.values())
-    peaks = ', '.join('%.0f MB' % (max(values) / 1e6) for values in zip(*(worker['peaks'] for worker in workers)))
+    peaks = ['%.0f MB' % (max(values) / 1e6) for values in zip(*(worker['peaks'] for worker in workers))]
     losses = [value for worker in workers for value in worker['losses'][-batch // len(workers):]]
-    return '%s, %s: trains, at most %s until the start and each step; last loss %.5f; weights %.1f of %.1f MB' % (
-        name, limit, peaks, sum(losses) / len(losses), max(worker['held'] for worker in workers) * 4 / 1e6,
-        workers[0]['whole'] * 4 / 1e6)
+    return '%s, %s: trains, at most %s until the start, %s in all; last loss %.5f; weights %.1f of %.1f MB' % (
+        name, limit, peaks[0], peaks[-1], sum(losses) / len(losses),
+        max(worker['held'] for worker in workers) * 4 / 1e6, workers[0]['whole'] * 4 / 1e6)
 
 
 def main() -> None:
