@@ -18,6 +18,9 @@ namespace {
 /// The most reads that are under way at once, and the most bytes of them, unless that is less than one read.
 constexpr size_t kDepth = 128, kDepthBytes = 4 << 20;
 
+const char* const kRead = "read";
+const char* const kWritten = "written";
+
 long io_setup(unsigned count, aio_context_t* context) { return syscall(SYS_io_setup, count, context); }
 long io_destroy(aio_context_t context) { return syscall(SYS_io_destroy, context); }
 long io_submit(aio_context_t context, long count, iocb** blocks) {
@@ -61,10 +64,16 @@ DirectFile::~DirectFile() {
   close(descriptor_);
 }
 
-void DirectFile::fail(const char* what, size_t length, uint64_t offset, int error) const {
-  throw std::runtime_error("storage: " + name_ + " cannot be " + what + " (" + std::to_string(length) +
+void DirectFile::fail(const char* what, size_t length, uint64_t offset, int error) {
+  const std::string text = "storage: " + name_ + " cannot be " + what + " (" + std::to_string(length) +
                            " bytes from byte " + std::to_string(offset) + "): " +
-                           (error ? std::strerror(error) : "fewer bytes than expected") + "; check its disk");
+                           (error ? std::strerror(error) : "fewer bytes than expected") + "; check its disk";
+  if (what == kWritten) failure_ = text;
+  throw std::runtime_error(text);
+}
+
+void DirectFile::check_writes() const {
+  if (!failure_.empty()) throw std::runtime_error(failure_);
 }
 
 void DirectFile::grow(uint64_t size) {
@@ -77,20 +86,21 @@ void DirectFile::grow(uint64_t size) {
   size_ = size;
 }
 
-void DirectFile::read(char* bytes, size_t length, uint64_t offset) const {
+void DirectFile::read(char* bytes, size_t length, uint64_t offset) {
+  check_writes();
   for (size_t done = 0; done < length;) {
     const ssize_t count = pread(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("read", length, offset, count < 0 ? errno : 0);
+    if (count <= 0) fail(kRead, length, offset, count < 0 ? errno : 0);
     done += static_cast<size_t>(count);
   }
 }
 
-void DirectFile::write(const char* bytes, size_t length, uint64_t offset) const {
+void DirectFile::write(const char* bytes, size_t length, uint64_t offset) {
   for (size_t done = 0; done < length;) {
     const ssize_t count = pwrite(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("written", length, offset, count < 0 ? errno : 0);
+    if (count <= 0) fail(kWritten, length, offset, count < 0 ? errno : 0);
     done += static_cast<size_t>(count);
   }
 }
@@ -101,7 +111,7 @@ void DirectFile::submit(std::vector<iocb*>& blocks) {
     if (count < 0 && errno == EINTR) continue;
     const iocb& block = *blocks[first];
     if (count <= 0) {
-      fail(block.aio_lio_opcode == IOCB_CMD_PREAD ? "read" : "written", block.aio_nbytes,
+      fail(block.aio_lio_opcode == IOCB_CMD_PREAD ? kRead : kWritten, block.aio_nbytes,
            static_cast<uint64_t>(block.aio_offset), count < 0 ? errno : EAGAIN);
     }
     first += static_cast<size_t>(count);
@@ -113,7 +123,7 @@ void DirectFile::submit(std::vector<iocb*>& blocks) {
 void DirectFile::wait(const std::function<void(Operation& read)>& done) {
   const long count = io_getevents(context_, 1, static_cast<long>(events_.size()), events_.data());
   if (count < 0 && errno == EINTR) return;
-  if (count < 0) fail("read", 0, 0, errno);
+  if (count < 0) fail(kRead, 0, 0, errno);
   const Operation* failed = nullptr;
   int error = 0;
   for (long i = 0; i < count; ++i) {
@@ -126,11 +136,12 @@ void DirectFile::wait(const std::function<void(Operation& read)>& done) {
       done(operation);
     }
   }
-  if (failed) fail(failed == &write_ ? "written" : "read", failed->length, failed->offset, error);
+  if (failed) fail(failed == &write_ ? kWritten : kRead, failed->length, failed->offset, error);
 }
 
 void DirectFile::start_write(const char* bytes, size_t length, uint64_t offset) {
   finish_write();
+  check_writes();
   if (!is_asynchronous_) return write(bytes, length, offset);
   write_ = {};
   write_.offset = offset;
@@ -150,6 +161,7 @@ void DirectFile::finish_write() {
 }
 
 void DirectFile::read_all(const std::vector<uint64_t>& offsets, size_t length, const Take& take) {
+  check_writes();
   const size_t window = rounded_up(length, unit_) + unit_;
   const size_t depth = std::min({offsets.size(), kDepth, std::max<size_t>(1, kDepthBytes / window)});
   if (depth == 0) return;

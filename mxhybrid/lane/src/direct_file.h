@@ -30,7 +30,8 @@ class AlignedBuffer {
 
 /// Reads and writes go to the disk directly where the file system can do that, and through the page cache elsewhere.
 /// Many reads are under way at once by the asynchronous I/O of Linux (io_submit); where the system refuses it, they
-/// follow each other.  One thread uses an object at a time.  Reads and writes throw std::runtime_error.
+/// follow each other.  One thread uses an object at a time.  Reads and writes throw std::runtime_error; after a write
+/// that failed, all of them do.
 class DirectFile {
  public:
   /// Use an empty file, by its descriptor, which the object closes; `name` stands in messages.
@@ -47,7 +48,7 @@ class DirectFile {
   uint64_t size() const { return size_; }
 
   /// Read bytes; memory, offset and length are aligned.
-  void read(char* bytes, size_t length, uint64_t offset) const;
+  void read(char* bytes, size_t length, uint64_t offset);
   /// Start to write bytes, which must stay as they are until `finish_write`; memory, offset and length are aligned.  One
   /// write is under way at a time.
   void start_write(const char* bytes, size_t length, uint64_t offset);
@@ -65,12 +66,14 @@ class DirectFile {
     size_t length, position, skipped;  // of a read: its position in the list, and bytes before those that are needed
   };
 
-  void write(const char* bytes, size_t length, uint64_t offset) const;
+  void write(const char* bytes, size_t length, uint64_t offset);
   /// Start the operations of blocks, which are all reads or one write, and clear the list.
   void submit(std::vector<iocb*>& blocks);
   /// Wait for an operation, or several; call `done` for each read.
   void wait(const std::function<void(Operation& read)>& done);
-  [[noreturn]] void fail(const char* what, size_t length, uint64_t offset, int error) const;
+  [[noreturn]] void fail(const char* what, size_t length, uint64_t offset, int error);
+  /// Throw the error of a write that failed.
+  void check_writes() const;
 
   const int descriptor_;
   const std::string name_;
@@ -80,6 +83,7 @@ class DirectFile {
   bool is_asynchronous_ = false;
   size_t reading_ = 0, writing_ = 0;  // operations under way
   Operation write_ = {};
+  std::string failure_;  // of a write
   std::vector<io_event> events_;
 };
 

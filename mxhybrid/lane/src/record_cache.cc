@@ -55,7 +55,12 @@ uint32_t RecordCache::take_frame() {
       entry.uses = &queue == &new_ ? 0 : entry.uses - 1;
       reused_.push_back(frame);
     } else {
-      const uint32_t place = entry.place == kNone ? log_.append(entry.slot, bytes_of(frame)) : entry.place;
+      uint32_t place = entry.place;
+      if (place == kNone) {
+        queue.push_front(frame);  // where it stays if writing fails
+        place = log_.append(entry.slot, bytes_of(frame));
+        queue.pop_front();
+      }
       location_of(entry.slot) = place + 1;
       entry = Entry();
       return frame;

@@ -664,16 +664,22 @@ def test_rows_are_read_one_by_one_where_asynchronous_reads_are_refused(tmp_path)
     assert output == 'all rows are right\n'
 
 
-def test_failed_read_is_an_error(tmp_path):
+@pytest.mark.parametrize('flags, message', [(os.O_WRONLY, 'read'), (os.O_RDONLY, 'written')])
+def test_failed_reads_and_writes_are_errors(tmp_path, flags, message):
     store = RowStore(64, directory=str(tmp_path / 'rows'), resident_bytes=1)
     store.assign(np.arange(10000), np.ones((10000, 64)))
     descriptors = [file for file in Path('/proc/self/fd').iterdir()
                    if os.path.exists(str(file)) and os.readlink(str(file)).startswith(str(tmp_path / 'rows' / 'rows'))]
     assert len(descriptors) == 1
-    unreadable = os.open('/dev/null', os.O_WRONLY)
-    os.dup2(unreadable, int(descriptors[0].name))  # instead of a damaged disk
-    os.close(unreadable)
-    with pytest.raises(JobError, match="storage: the file 'rows' in .* cannot be read .*: Bad file descriptor; check"):
+    damaged = os.open(str(descriptors[0]), flags | os.O_DIRECT)  # instead of a damaged disk
+    os.dup2(damaged, int(descriptors[0].name))
+    os.close(damaged)
+    for _ in range(2):
+        with pytest.raises(JobError, match="the file 'rows' in .* cannot be %s .*: Bad file descriptor; check its disk"
+                                           % message):
+            for _ in range(4):
+                store.assign(np.arange(10000), np.ones((10000, 64)))
+    with pytest.raises(JobError, match='cannot be ' + message):
         store.read(np.arange(10000))
     store.close()
 
