@@ -59,7 +59,7 @@ _FUNCTIONS = {
     'agent_start': (_INT, [_POINTER]),
     'agent_close': (_INT, [_POINTER, _INT]),
     'agent_free': (None, [_POINTER]),
-    'worker_new': (_POINTER, [_U32] + _MEMBERSHIP),
+    'worker_new': (_POINTER, [_U32, _U32] + _MEMBERSHIP),
     'worker_block': (_INT, [_POINTER]),
     'worker_add_agent': (_INT, [_POINTER, _U32, _INT, _INT]),
     'worker_add_table': (_INT, [_POINTER, _U32] + _SHAPE),

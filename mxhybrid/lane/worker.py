@@ -47,7 +47,7 @@ class Lane:
         hosts, workers = membership.agent_hosts, membership.worker_counts
         host = membership.hosts.index(membership.memory_domains[rank])
         self._handle = self._library.checked(self._library.worker_new(
-            host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
+            host, self._local, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
         #: The compiled worker, for compiled functions.
         self.pointer = self._handle
         self._agents: Dict[int, Connection] = {}

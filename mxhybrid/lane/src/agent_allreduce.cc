@@ -156,10 +156,12 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
   auto& entry = operations_[number];
   if (!entry) entry = std::make_unique<Operation>();
   Operation& operation = *entry;
-  const size_t size = kAllreduceData + count * size_of(dtype);
+  const size_t bytes = count * size_of(dtype);
+  const bool is_one_host = membership_.has_one_host();
   if (!operation.known) {
-    operation.memory =
-        std::make_shared<Memory>(size);  // first: it may be refused, and another thread uses the operation
+    const AllreduceLayout layout(bytes, static_cast<uint32_t>(seen_.size()));
+    // First: it may be refused, and another thread uses the operation.
+    operation.memory = std::make_shared<Memory>(is_one_host ? layout.size : kAllreduceData + bytes);
     operation.number = number;
     operation.dtype = dtype;
     operation.quantized = quantized;
@@ -169,6 +171,7 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
       operation.residuals.close_descriptor();  // only this process maps it
     }
     set_ranges(operation, ends);
+    if (is_one_host) std::copy(ends.begin(), ends.end(), operation.memory->at<uint64_t>(layout.ends));
     operation.known = true;
     operation.shared = operation.memory->at<AllreduceOutput>(0);
     operation.inputs.resize(seen_.size());
@@ -188,7 +191,7 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
       operation.ends != ends || operation.inputs.at(worker)) {
     throw std::runtime_error("workers of this host sum arrays of different sizes or types under one name");
   }
-  operation.inputs[worker] = std::make_shared<Memory>(descriptor, size);
+  operation.inputs[worker] = std::make_shared<Memory>(descriptor, kAllreduceData + (is_one_host ? 0 : bytes));
   ++operation.open;
   const int output = fcntl(operation.memory->descriptor(), F_DUPFD_CLOEXEC, 0);
   if (output < 0) fail_with_errno("dup");
@@ -230,6 +233,7 @@ bool AgentAllreduce::progress(const std::vector<Memory>& workers) {
       return first->priority() > second->priority();
     });
     for (Operation* operation : ready) start(*operation);
+    if (membership_.has_one_host()) has_results_ = true;  // a worker has written an output
   }
   const bool has_news = has_results_;
   has_results_ = false;

@@ -268,9 +268,9 @@ void lane_agent_free(void* agent) { delete static_cast<Agent*>(agent); }
 
 // ---------------------------------------------------------------------------------------------------------- workers
 
-void* lane_worker_new(uint32_t host, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
+void* lane_worker_new(uint32_t host, uint32_t local, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                       const uint32_t* workers) {
-  return guarded([&]() -> void* { return new Worker(membership_of(agents, hosts, num_hosts, workers), host); },
+  return guarded([&]() -> void* { return new Worker(membership_of(agents, hosts, num_hosts, workers), host, local); },
                  nullptr);
 }
 int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "attribute.h"
 #include "half.h"
@@ -26,6 +25,7 @@ void GradientBucket::add(void* gradient, size_t count) {
 }
 
 void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
+  std::vector<InputPiece> pieces;
   for (const Item& item : items_) {
     void* data = nullptr;
     if (functions_.get_data(item.gradient, &data) != 0) {
@@ -36,11 +36,10 @@ void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
     if (halves_) {
       narrow(static_cast<const float*>(data), reinterpret_cast<uint16_t*>(buffer_.input()) + item.first, item.count);
     } else {
-      const size_t size = size_of(dtype_);
-      std::memcpy(buffer_.input() + item.first * size, data, item.count * size);
+      pieces.push_back({item.first, item.count, static_cast<const char*>(data)});
     }
   }
-  buffer_.start(complete, kind);
+  buffer_.start(complete, kind, pieces);
 }
 
 void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets) {

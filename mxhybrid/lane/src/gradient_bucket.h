@@ -24,8 +24,7 @@ class GradientBucket {
   /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
   /// A null gradient leaves its range of the buffer as it is; such a bucket makes no updates.
   void add(void* gradient, size_t count);
-  /// Write the gradients, which are computed, into the buffer and start its allreduce.  Calls `complete` once the sums
-  /// are there.
+  /// Start the allreduce of the gradients, which are computed.  Calls `complete` once the sums are there.
   void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
 
   struct Target {

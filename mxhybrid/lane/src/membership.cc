@@ -1,5 +1,6 @@
 #include "membership.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace lane {
@@ -22,6 +23,10 @@ std::vector<uint32_t> Membership::agents_of(uint32_t host) const {
 
 uint32_t Membership::handler(uint32_t host, uint32_t owner) const {
   return agent_hosts.at(owner) == host ? owner : one_of(agents_of(host), owner);
+}
+
+bool Membership::has_one_host() const {
+  return std::count_if(worker_counts.begin(), worker_counts.end(), [](uint32_t count) { return count > 0; }) <= 1;
 }
 
 uint32_t Membership::allreduce_agent(uint32_t host, uint64_t number) const { return one_of(agents_of(host), number); }

@@ -17,7 +17,9 @@ struct Membership {
   std::vector<uint32_t> agents_of(uint32_t host) const;
   /// Return the agent that handles, on `host`, the partitions that agent `owner` owns; see TableShape.
   uint32_t handler(uint32_t host, uint32_t owner) const;
-  /// Return the agent that sums, on `host`, the inputs of an allreduce.
+  /// Return whether all workers are on one host.
+  bool has_one_host() const;
+  /// Return the agent that serves, on `host`, an allreduce.
   uint32_t allreduce_agent(uint32_t host, uint64_t number) const;
   /// Return the agent that relays, on `host`, the channel between two workers, one of which is on this host.
   uint32_t channel_agent(uint32_t host, uint32_t from, uint32_t to) const;

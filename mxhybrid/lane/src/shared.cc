@@ -65,6 +65,14 @@ void sleep_while(Flag& flag, uint32_t seen, int milliseconds) {
 
 void wake(Flag& flag) { syscall(SYS_futex, word(flag), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
+AllreduceLayout::AllreduceLayout(size_t bytes, uint32_t workers) {
+  Layout layout;
+  layout.reserve(kAllreduceData + bytes);
+  for (uint32_t worker = 0; worker < workers; ++worker) inputs.push_back(layout.reserve(bytes));
+  ends = layout.reserve(workers * sizeof(uint64_t));
+  size = layout.size();
+}
+
 void notify(WorkerBlock& worker) {
   worker.doorbell.add();
   if (worker.sleepers.load() > 0) worker.doorbell.wake();

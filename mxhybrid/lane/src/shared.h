@@ -207,7 +207,8 @@ struct WorkerBlock {
   alignas(64) Counter doorbell;
   /// The number of threads of the worker that sleep on `doorbell` or are about to.
   alignas(64) Flag sleepers;
-  /// The worker adds 1 after it has written the input of an allreduce.
+  /// The worker adds 1 after it has written the input of an allreduce; if all workers are on one host, after it has
+  /// written the output of one.
   alignas(64) Counter allreduce_inputs;
   /// The worker adds 1 after every change of a channel to or from another host, see channel.h.
   alignas(64) Counter channel_changes;
@@ -265,8 +266,12 @@ struct WorkerTableLayout {
 
 // ------------------------------------------------------------------------------------------------------ allreduce
 
-/// The head of a worker's input of an allreduce.  The values follow it; they stay from the moment at which the worker
-/// adds 1 to `rounds` until the result is there.
+// If the job has several hosts, the agent of a host adds up the inputs of its workers.  If all workers are on one host,
+// they need no agent for that: the last worker whose input is there writes the output, and the agent only tells the
+// others.  All inputs are then in the memory of the output, see AllreduceLayout.
+
+/// The head of a worker's input of an allreduce.  Among several hosts the values follow it; they stay from the moment at
+/// which the worker adds 1 to `rounds` until the result is there.
 struct AllreduceInput {
   alignas(64) Counter rounds;
   std::atomic<int32_t> priority;
@@ -292,7 +297,8 @@ struct AllreduceOutput {
   /// For an allreduce that travels as int8: the sums of squares of the values that this host quantized in the last round,
   /// and of the residuals that were left over; written before `rounds`.
   std::atomic<double> value_squares, residual_squares;
-  /// The workers of the host that have given their inputs.  The worker that completes a round notifies the agent.
+  /// The workers of the host that have given their inputs.  The worker that completes a round notifies the agent, or,
+  /// if all workers are on one host, writes the output: only this worker, and only then.
   alignas(64) Arrivals arrived;
 };
 
@@ -300,6 +306,20 @@ struct AllreduceOutput {
 constexpr size_t kAllreduceData = 128;
 static_assert(sizeof(AllreduceInput) <= kAllreduceData && sizeof(AllreduceOutput) <= kAllreduceData,
               "values come after it");
+
+/// Offsets in the memory of an output, at whose begin is an AllreduceOutput, if all workers are on one host.
+struct AllreduceLayout {
+  /// The values of the result.
+  size_t output = kAllreduceData;
+  /// The values of each worker; they stay from the worker's arrival until the result is there.
+  std::vector<size_t> inputs;
+  /// The ends of the ranges of all workers, uint64; zeros if workers own no ranges.
+  size_t ends = 0;
+  size_t size = 0;
+
+  /// `bytes` is the size of an input.
+  AllreduceLayout(size_t bytes, uint32_t workers);
+};
 
 // --------------------------------------------------------------------------------------------------------- waiting
 

@@ -82,7 +82,7 @@ class Worker::Doorbells {
   std::vector<uint8_t> due_;
 };
 
-Worker::Worker(Membership membership, uint32_t host)
+Worker::Worker(Membership membership, uint32_t host, uint32_t local)
     : membership_(std::move(membership)),
       host_(host),
       agents_(membership_.agents_of(host)),
@@ -90,8 +90,9 @@ Worker::Worker(Membership membership, uint32_t host)
       blocks_(agents_.size()),
       doorbells_(agents_.size(), -1),
       completions_(*block_.at<WorkerBlock>(0)),
-      allreduce_(*block_.at<WorkerBlock>(0), completions_, membership_.worker_counts.at(host),
-            [this](uint32_t agent) { notify_agent(agent); }),
+      allreduce_(*block_.at<WorkerBlock>(0), completions_,
+                 LocalRank{local, membership_.worker_counts.at(host), membership_.has_one_host()},
+                 [this](uint32_t agent) { notify_agent(agent); }),
       channels_(std::make_shared<WorkerChannels>(*block_.at<WorkerBlock>(0), completions_,
                                                  [this](uint32_t agent) { notify_agent(agent); })) {}
 

@@ -29,7 +29,8 @@ class Worker {
  public:
   struct Deliveries;
 
-  Worker(Membership membership, uint32_t host);
+  /// `local` is the number of the worker among those of its host.
+  Worker(Membership membership, uint32_t host, uint32_t local);
   ~Worker();
 
   /// The memory of the WorkerBlock, for agents to map.

@@ -174,7 +174,7 @@ class Hosts {
   Hosts()
       : agent_(
             0, membership(), [](uint32_t, uint32_t, const RowList&) {}, [](const std::string&) {}),
-        worker_(membership(), 0) {
+        worker_(membership(), 0, 0) {
     agent_.add_worker(0, worker_.block().descriptor());
     worker_.add_agent(0, dup(agent_.doorbell()), agent_.block().descriptor());
     for (uint32_t host = 1; host < kHosts; ++host) {

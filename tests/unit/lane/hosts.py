@@ -93,7 +93,7 @@ class Hosts:
         self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
         self.agents = [lib.checked(lib.agent_new(number, *membership, self._call, self._failed))
                       for number in range(len(self.agent_hosts))]
-        self.workers = [(host, local, lib.checked(lib.worker_new(host, *membership)))
+        self.workers = [(host, local, lib.checked(lib.worker_new(host, local, *membership)))
                         for host, count in enumerate(workers) for local in range(count)]
         for number, agent in enumerate(self.agents):
             for other in range(number):

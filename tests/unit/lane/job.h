@@ -51,7 +51,7 @@ struct Job {
     }
     for (uint32_t host = 0; host < workers_on.size(); ++host) {
       for (uint32_t local = 0; local < workers_on[host]; ++local) {
-        workers.push_back(std::make_unique<Worker>(membership, host));
+        workers.push_back(std::make_unique<Worker>(membership, host, local));
         hosts.push_back(host);
         locals.push_back(local);
         for (uint32_t agent : membership.agents_of(host)) {
