@@ -115,13 +115,12 @@ void count(void*, void* number, const void*) {
   explorer::announce();
 }
 
-/// Two allreduces of two workers.
-void allreduces() {
-  Job job({2}, {1});
+/// Two allreduces of one value of all workers.
+void allreduces(Job& job) {
   job.add_allreduce(0, 1);
   serve(job);
   for (auto& worker : job.workers) {
-    add_thread([&worker = *worker] {
+    add_thread([&worker = *worker, workers = static_cast<float>(job.workers.size())] {
       WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(0);
       uint32_t completed = 0;
       for (uint32_t step = 1; step <= 2; ++step) {
@@ -131,11 +130,23 @@ void allreduces() {
         explorer::wait_until([&] { return completed == step; });
         float total;
         std::memcpy(&total, buffer.output(), sizeof total);
-        check(total == 2 * value, "a wrong sum");
+        check(total == workers * value, "a wrong sum");
       }
     });
   }
   explorer::run();
+}
+
+/// Two workers of one host, the last of which adds up their inputs.
+void allreduces_on_a_host() {
+  Job job({2}, {1});
+  allreduces(job);
+}
+
+/// Workers of two hosts, whose agents add up their inputs.
+void allreduces_between_hosts() {
+  Job job({2, 1}, {1, 1});
+  allreduces(job);
 }
 
 /// One worker sends another one arrays through a ring with room for two, then more arrays through the ring with a new
@@ -196,7 +207,8 @@ int main(int argc, char** argv) {
                                 {"pulls", pulls, 1},
                                 {"pulls in turn", pulls_in_turn, 1},
                                 {"keyed pulls", keyed_pulls, 1},
-                                {"allreduces", allreduces, 2},
+                                {"allreduces on a host", allreduces_on_a_host, 2},
+                                {"allreduces between hosts", allreduces_between_hosts, 1},
                                 {"rings", rings, 2},
                                 {"rings between hosts", rings_between_hosts, 1}};
   bool succeeded = true;

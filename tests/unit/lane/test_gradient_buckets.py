@@ -1,5 +1,6 @@
 """Gradient buckets: allreduces and updates in MXNet's engine, bit for bit equal to MXNet's operators."""
 import gc
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -94,6 +95,80 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     for key in keys:
         for result, other in zip(*(state_arrays(each.states[key]) for each in (updater, reference))):
             np.testing.assert_array_equal(result.asnumpy(), other.asnumpy())
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('name', ['sgd clip', 'momentum', 'adam'])
+def test_updates_also_write_copies(host, name, dtype):
+    kind, options = OPTIMIZERS[name]
+    updater = mx.optimizer.get_updater(mx.optimizer.create(kind, **options))
+    keys, weights, gradients = list(range(len(SHAPES))), arrays(0, dtype), arrays(1, dtype)
+    copies = [mx.nd.zeros(shape, dtype=dtype) for shape in SHAPES]
+    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
+    bucket = GradientBucket(buffer, gradients, np.dtype(dtype))
+    updater(keys, gradients, weights)
+    for left_out in (None, 0, 3):
+        update = begin_update(updater, keys, mx.cpu(), dtype)
+        bucket.start(0)
+        given = [None if index == left_out else copy for index, copy in enumerate(copies)]
+        former = [copy.asnumpy() for copy in copies]
+        bucket.update(update.rule, update.settings, UpdateTargets(weights, update.states, given), update.rates, 0)
+        for index, (weight, copy) in enumerate(zip(weights, copies)):
+            expected = former[index] if index == left_out else weight.asnumpy()
+            np.testing.assert_array_equal(copy.asnumpy(), expected)
+
+
+def test_copies_in_a_layout_of_onednn(host):
+    """Convolutions outside of training give their weights other layouts."""
+    shape = (32, 16, 3, 3)
+    weight, copy, gradient = mx.nd.zeros(shape), mx.nd.random.normal(shape=shape), mx.nd.random.normal(shape=shape)
+    image = mx.nd.random.normal(shape=(2, 16, 8, 8))
+
+    def convolved(kernel):
+        return mx.nd.Convolution(image, kernel, kernel=(3, 3), num_filter=32, no_bias=True).asnumpy()
+    buffer = AllreduceBuffer(host, 1, gradient.size, np.dtype('float32'))
+    bucket = GradientBucket(buffer, [gradient], np.dtype('float32'))
+    for _ in range(3):
+        convolved(copy)
+        bucket.start(0)
+        bucket.update('sgd', {'rescale': 1.0}, UpdateTargets([weight], [None, None], [copy]), ([0.5], [0.0]), 0)
+        np.testing.assert_array_equal(convolved(copy), convolved(mx.nd.array(weight.asnumpy())))
+    np.testing.assert_array_equal(copy.asnumpy(), weight.asnumpy())
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('workers', [([1], [1]), ([2], [1]), ([5], [2]), ([2, 1], [1, 1])], ids=str)
+def test_buckets_of_all_workers_have_the_sums_in_the_order_of_ranks(workers, dtype):
+    """On one host the last worker adds its gradients from where they are; a gradient that is left out keeps its range.
+    """
+    with hosts(*workers) as job:
+        sizes = [int(np.prod(shape)) for shape in SHAPES]
+        gradients, buckets, buffers = [], [], []
+        for worker, opened in enumerate(job.allreduce(3, dtype, sum(sizes))):
+            buffer = AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_, opened=opened: opened.pointer), 3,
+                                     sum(sizes), np.dtype(dtype))
+            buffer.input[:] = worker + 0.25
+            given = arrays(worker, dtype)
+            given[2] = None
+            gradients.append(given)
+            buffers.append(buffer)
+            buckets.append(GradientBucket(buffer, given, np.dtype(dtype), sizes))
+        ends = np.cumsum(sizes)
+        for step in range(3):
+            for worker in np.roll(np.arange(len(buckets)), step):  # another worker is the last one
+                buckets[worker].start(0)
+            for index, (end, size) in enumerate(zip(ends, sizes)):
+                inputs = iter([np.full(size, worker + 0.25, dtype) if values[index] is None
+                               else values[index].asnumpy().reshape(-1) for worker, values in enumerate(gradients)])
+                host_sums = []
+                for count in workers[0]:
+                    first, *others = [next(inputs) for _ in range(count)]
+                    host_sums.append(sum(others, first))
+                for buffer in buffers:
+                    np.testing.assert_array_equal(buffer.output.asnumpy()[end - size:end],
+                                                  sum(host_sums[1:], host_sums[0]))
+        del buckets, gradients
+        mx.nd.waitall()
 
 
 def test_values_that_travel_as_float16(host):
