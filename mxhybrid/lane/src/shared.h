@@ -292,7 +292,7 @@ enum class AllreduceKind : uint32_t {
 /// The head of a host's output of an allreduce.  The result follows it; it stays until all workers of the host have
 /// given the input of the next round.
 struct AllreduceOutput {
-  /// The number of results so far.
+  /// The number of results so far.  If all workers are on one host, the worker that completes a round writes it.
   alignas(64) Counter rounds;
   /// For an allreduce that travels as int8: the sums of squares of the values that this host quantized in the last round,
   /// and of the residuals that were left over; written before `rounds`.

@@ -29,7 +29,7 @@ class OneWorker:
     def broadcast_(self, array, name, priority=0):
         """Nobody needs it."""
 
-    def allreduce_buffer(self, name, count, dtype):
+    def allreduce_buffer(self, name, count, dtype, ends=(), quantized=False):
         number = next(self._numbers)
         opened = self._job.allreduce(number, dtype, count)[0]
         return AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_: opened.pointer), number, count, dtype)
