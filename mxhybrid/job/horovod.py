@@ -7,9 +7,10 @@ from ..base.settings import Limits
 from ..comm.topology import Topology
 from .roll_call import MOST_EXTENSION
 
-#: Milliseconds between two cycles of Horovod, instead of 1.  In each cycle all workers of a job exchange messages, even
-#: without work: with 12 workers on two cores that took more than half of the cores.
-_HOROVOD_CYCLE_MS = '25'
+#: Milliseconds between two cycles of Horovod, instead of 1, for each worker that shares a processor, and the most.  In
+#: each cycle all workers of a job exchange messages, even without work: with 12 workers on two cores and cycles of 1 ms
+#: that took more than half of the cores.
+_HOROVOD_CYCLE_MS, _MAX_HOROVOD_CYCLE_MS = 25, 200
 #: Seconds that Horovod waits longer for a worker than mxhybrid, which names the missing workers in its error.
 _EXTRA_WAIT_S = 30
 
@@ -23,7 +24,14 @@ def prepare_horovod(limits: Limits, has_little_to_do: bool) -> None:
     longest_s = (1 + MOST_EXTENSION) * max(limits.start, limits.silence)
     os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (longest_s + _EXTRA_WAIT_S))
     if has_little_to_do:
-        os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
+        os.environ.setdefault('HOROVOD_CYCLE_TIME', str(_cycle_ms()))
+
+
+def _cycle_ms() -> int:
+    """Return the milliseconds between two cycles, by the number of workers for each processor of this host."""
+    text = os.environ.get('HOROVOD_LOCAL_SIZE', '')  # an MPI does not set it
+    workers = int(text) if text.isdigit() else 1
+    return min(_MAX_HOROVOD_CYCLE_MS, _HOROVOD_CYCLE_MS * max(1, -(-workers // len(os.sched_getaffinity(0)))))
 
 
 def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interface: Optional[str]) -> None:

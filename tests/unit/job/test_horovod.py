@@ -16,7 +16,7 @@ TIMEOUT, CYCLE = 'HOROVOD_GLOO_TIMEOUT_SECONDS', 'HOROVOD_CYCLE_TIME'
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in (TIMEOUT, CYCLE):
+    for name in (TIMEOUT, CYCLE, 'HOROVOD_LOCAL_SIZE'):
         monkeypatch.setenv(name, '')  # so that it is put back
         monkeypatch.delenv(name)
 
@@ -32,6 +32,15 @@ def test_horovod_waits_longer_than_mxhybrid_which_names_missing_workers(limits, 
 def test_horovod_looks_less_often_where_it_does_not_sum_gradients():
     prepare_horovod(Limits(), True)
     assert os.environ[CYCLE] == '25'
+
+
+@pytest.mark.parametrize('workers, processors, cycle', [
+    ('2', 2, '25'), ('3', 2, '50'), ('16', 2, '200'), ('48', 2, '200'), ('4', 64, '25'), ('', 2, '25'), ('0', 2, '25')])
+def test_horovod_looks_less_often_where_workers_share_processors(monkeypatch, workers, processors, cycle):
+    monkeypatch.setenv('HOROVOD_LOCAL_SIZE', workers)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(processors)))
+    prepare_horovod(Limits(), True)
+    assert os.environ[CYCLE] == cycle
 
 
 def test_a_value_of_the_user_counts(monkeypatch):
