@@ -10,7 +10,7 @@ from .roll_call import MOST_EXTENSION
 #: Milliseconds between two cycles of Horovod, instead of 1, for each worker that shares a processor, and the most.  In
 #: each cycle all workers of a job exchange messages, even without work: with 12 workers on two cores and cycles of 1 ms
 #: that took more than half of the cores.
-_HOROVOD_CYCLE_MS, _MAX_HOROVOD_CYCLE_MS = 25, 200
+_HOROVOD_CYCLE_MS, _MAX_HOROVOD_CYCLE_MS = 25, 100
 #: Seconds that Horovod waits longer for a worker than mxhybrid, which names the missing workers in its error.
 _EXTRA_WAIT_S = 30
 
