@@ -110,9 +110,10 @@ def test_updates_also_write_copies(host, name, dtype):
     for left_out in (None, 0, 3):
         update = begin_update(updater, keys, mx.cpu(), dtype)
         bucket.start(0)
-        given = [None if index == left_out else copy for index, copy in enumerate(copies)]
+        written_copies = [None if index == left_out else copy for index, copy in enumerate(copies)]
         former = [copy.asnumpy() for copy in copies]
-        bucket.update(update.rule, update.settings, UpdateTargets(weights, update.states, given), update.rates, 0)
+        bucket.update(update.rule, update.settings, UpdateTargets(weights, update.states, written_copies), update.rates,
+                      0)
         for index, (weight, copy) in enumerate(zip(weights, copies)):
             expected = former[index] if index == left_out else weight.asnumpy()
             np.testing.assert_array_equal(copy.asnumpy(), expected)
@@ -148,11 +149,11 @@ def test_buckets_of_all_workers_have_the_sums_in_the_order_of_ranks(workers, dty
             buffer = AllreduceBuffer(SimpleNamespace(open_allreduce=lambda *_, opened=opened: opened.pointer), 3,
                                      sum(sizes), np.dtype(dtype))
             buffer.input[:] = worker + 0.25
-            given = arrays(worker, dtype)
-            given[2] = None
-            gradients.append(given)
+            worker_gradients = arrays(worker, dtype)
+            worker_gradients[2] = None
+            gradients.append(worker_gradients)
             buffers.append(buffer)
-            buckets.append(GradientBucket(buffer, given, np.dtype(dtype), sizes))
+            buckets.append(GradientBucket(buffer, worker_gradients, np.dtype(dtype), sizes))
         ends = np.cumsum(sizes)
         for step in range(3):
             for worker in np.roll(np.arange(len(buckets)), step):  # another worker is the last one
