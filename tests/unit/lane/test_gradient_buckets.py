@@ -140,8 +140,7 @@ def test_copies_in_a_layout_of_onednn(host):
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 @pytest.mark.parametrize('workers', [([1], [1]), ([2], [1]), ([5], [2]), ([2, 1], [1, 1])], ids=str)
 def test_buckets_of_all_workers_have_the_sums_in_the_order_of_ranks(workers, dtype):
-    """On one host the last worker adds its gradients from where they are; a gradient that is left out keeps its range.
-    """
+    """The last worker of one host adds its gradients from where they are; a missing gradient keeps its range."""
     with hosts(*workers) as job:
         sizes = [int(np.prod(shape)) for shape in SHAPES]
         gradients, buckets, buffers = [], [], []
