@@ -220,12 +220,12 @@ class Progress:
         """Forget the text before."""
         self.state, self.total = model.lstm.begin_state(batch_size=columns), nd.zeros(1)
 
-    def save(self, checkpoints, sampler):
+    def save(self, checkpoints, sampler_state):
         """Write a checkpoint, with the LSTM's state of all workers' columns."""
         parts = checkpoints.gather([array.asnumpy().tolist() for array in self.state])
         columns = [np.concatenate(arrays, axis=1).tolist() for arrays in zip(*parts)]
         checkpoints.save(self.step, {'state': columns, 'total': self.total.asscalar().item(),
-                                     'sampler': sampler.state})
+                                     'sampler': sampler_state})
 
     def restore(self, checkpoints, sampler, mine):
         """Restore the saved progress; `mine` are this worker's columns."""
@@ -234,20 +234,38 @@ class Progress:
         self.total, sampler.state = nd.array([extra['total']]), extra['sampler']
 
 
+def batches(sampler, data, args, first, end):
+    """Yield words, labels, candidates and log expected counts of steps, and the sampler's state after them."""
+    steps = (len(data) - 1) // args.bptt
+    for step in range(first, end):
+        begin = step % steps * args.bptt
+        words, labels = data[begin:begin + args.bptt], data[begin + 1:begin + args.bptt + 1].reshape(-1)
+        candidates, tries = sampler.draw()
+        counts = [sampler.log_expected_count(ids, tries) for ids in (labels, candidates)]
+        yield words, labels, candidates, counts, sampler.state
+
+
+def rows_of(model, batch):
+    """Return the rows that a batch needs, by parameter."""
+    words, labels, candidates, _, _ = batch
+    outputs = np.concatenate([candidates, labels])
+    return {model.embedding.weight: words, model.softmax.weight.weight: outputs, model.softmax.bias.weight: outputs}
+
+
 def train_epoch(model, trainer, sampler, data, args, bar, store, progress, checkpoints, end):
     """Train on this worker's columns (time, local batch) until `end` steps of all epochs are done."""
     steps = (len(data) - 1) // args.bptt
-    while progress.step < end:
+    source = batches(sampler, data, args, progress.step, end)
+    if args.prefetch:
+        source = mxhybrid.prefetching(source, lambda batch: rows_of(model, batch))
+    for words, labels, candidates, counts, sampler_state in source:
         step = progress.step % steps
         if args.dropout:
             mx.random.seed(args.seed + progress.step)  # MXNet's random state cannot be saved
-        chunk = data[step * args.bptt:(step + 1) * args.bptt + 1]
-        labels = chunk[1:].reshape(-1)
-        candidates, tries = sampler.draw()
-        counts = [nd.array(sampler.log_expected_count(ids, tries)) for ids in (labels, candidates)]
+        counts = [nd.array(array) for array in counts]
         progress.state = [array.detach() for array in progress.state]
         with autograd.record():
-            hidden, progress.state = model(nd.array(chunk[:-1], dtype='int32'), progress.state)
+            hidden, progress.state = model(nd.array(words, dtype='int32'), progress.state)
             loss = model.softmax(hidden, nd.array(labels, dtype='int32'), nd.array(candidates, dtype='int32'), *counts)
             loss = loss.sum() / (args.bptt * args.batch_size)  # this worker's part of the mean over all workers
         loss.backward()
@@ -258,7 +276,7 @@ def train_epoch(model, trainer, sampler, data, args, bar, store, progress, check
         progress.step += 1
         checkpoints.log_loss(store, progress.step, mean)
         if checkpoints.due(progress.step):
-            progress.save(checkpoints, sampler)
+            progress.save(checkpoints, sampler_state)
         if step % 20 == 19:
             bar.set_postfix(loss='{:.3f}'.format(progress.total.asscalar() / (step + 1)), refresh=False)
         bar.update()
@@ -278,8 +296,12 @@ def parse_arguments():
     parser.add_argument('--dropout', type=float, default=0.0, help='default %(default)s: comparable between stores')
     parser.add_argument('--clip', type=float, default=None,
                         help='clip each element of the summed gradient to +-CLIP (default: no clipping)')
+    parser.add_argument('--prefetch', action='store_true', help='request the rows of the next step early, hybrid only')
     parser.add_argument('--max-tokens', type=positive, default=None, help='use only the start of the text')
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.prefetch and args.kvstore != 'hybrid':
+        parser.error('--prefetch needs --kvstore hybrid, got {}'.format(args.kvstore))
+    return args
 
 
 def main():

@@ -32,6 +32,8 @@ SHORTEST_SILENCE_S = 3.0
 MEMORY = 'memory'
 #: The smallest cache of rows in files.
 LEAST_STORAGE_BYTES = 1000 ** 2
+#: The largest staleness, ``kMaxStaleness`` of ``lane/src/shared.h``.
+MAX_STALENESS = 16
 #: The value in place of a partition count for a search of the best one during training.
 AUTO = 'auto'
 
@@ -147,6 +149,18 @@ def _size(setting: str, value: Any) -> int:
 
 def _sizes(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
     return _by_pattern(setting, value, _size, 'size', '*users*=8G,*=500M')
+
+
+def _steps(setting: str, value: Any) -> int:
+    count = str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch('[0-9]+', count) or int(count) > MAX_STALENESS:
+        raise SettingError("%s=%r is not a number of steps: give an integer from 0 to %d, for all tables or by name, "
+                           "for example 'embed*=1,*=0'" % (setting, value, MAX_STALENESS))
+    return int(count)
+
+
+def _staleness(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
+    return _by_pattern(setting, value, _steps, 'steps', 'embed*=1,*=0')
 
 
 def _switch(setting: str, value: Any) -> bool:
@@ -306,6 +320,11 @@ class Settings:
         (), _sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: "
         "bytes, or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, "
         "the system decides which parts of the files are in memory, which is slow if they do not fit", ALL)
+    staleness: Tuple[Tuple[str, int], ...] = _declared(
+        (), _staleness, "number of last steps of other workers whose changes the rows that a worker pulls for training "
+        "may lack, 0 to 16, so that rows travel while workers compute; a worker's own changes are always there; for "
+        "all tables, or by pattern of the parameter's name, of which the first match applies: `{'*words*': 1}` or "
+        "`'*words*=1,*=0'`; needs the lane", ALL)
     wire: str = _declared(
         'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
@@ -368,6 +387,15 @@ class Settings:
             return '', 0
         return directory, next((size_bytes for pattern, size_bytes in self.storage_memory
                                 if fnmatch.fnmatchcase(name, pattern)), 0)
+
+    def staleness_for(self, name: str) -> int:
+        """Return the staleness of the table `name`."""
+        return next((steps for pattern, steps in self.staleness if fnmatch.fnmatchcase(name, pattern)), 0)
+
+    @property
+    def any_stale(self) -> bool:
+        """True if a table may have staleness."""
+        return any(steps for _, steps in self.staleness)
 
     def partitions_for(self, name: str) -> Optional[int]:
         """Return the partition count for the table `name`, or None for the default."""

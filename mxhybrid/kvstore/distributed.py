@@ -7,7 +7,7 @@ from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional,
 import mxnet as mx
 import numpy as np
 
-from ..base.errors import InputError
+from ..base.errors import InputError, SettingError
 from ..base.log import get_logger
 from ..base.settings import Settings, TablePlan, variable
 from ..comm.float16 import safe_magnitude
@@ -43,6 +43,10 @@ class Distributed:
         assert job.leases is not None
         self._job, self._settings = job, settings
         self._collective, self._servers, self._lifeline = job.collective, job.servers, job.guard.lifeline
+        if settings.any_stale and not job.servers.on_lane:
+            raise SettingError("%s: pulls with staleness need the lane, but in this job %s: leave %s out, or see the "
+                               "log of worker 0 for the reason" % (variable('staleness'), job.wires,
+                                                                   variable('staleness')))
         self._leases = job.leases
         self._lease = job.leases.new()
         self._prefix = self._lease.prefix
@@ -224,6 +228,14 @@ class Distributed:
         """Request rows that will be pulled."""
         route.prefetch(ids, priority, after_push)
 
+    def served_tables(self) -> List[Tuple[str, Any]]:
+        """Return the tables on servers by the names of their parameters; not dynamic tables."""
+        return [(route.name, route.server_table) for route in self.routes.values() if route.server_table is not None]
+
+    def fresh_pulls(self) -> ContextManager[None]:
+        """Surround pulls that get rows without staleness."""
+        return self._servers.fresh_pulls()
+
     def repartition(self, route: Any, partitions: int) -> None:
         """Change the number of partitions of a table, between two steps."""
         self._lifeline.count_call('repartition of %s' % route.name)
@@ -288,7 +300,8 @@ class Distributed:
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
                                     StoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
-                                    self._settings.wire_dtype_for(name), self._settings.batch_rows)
+                                    self._settings.wire_dtype_for(name), self._settings.batch_rows,
+                                    self._settings.staleness_for(name))
 
     def _storage_for(self, name: str) -> Tuple[str, int]:
         """Return the folder of a dynamic table and its resident bytes (collective).

@@ -19,7 +19,15 @@ from ..telemetry.traffic import Network, moved_between
 from .call_arguments import CallArguments, one_value_each, pairs
 from .distributed import Distributed
 from .one_process import OneProcess
-from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, dynamic_tables_table, route_rows, route_table, steps_so_far
+from .report import (
+    PRINT_AFTER_STEPS,
+    PRINT_AT_STEP,
+    dynamic_tables_table,
+    lags_table,
+    route_rows,
+    route_table,
+    steps_so_far,
+)
 
 logger = get_logger(__name__)
 
@@ -138,17 +146,20 @@ class Hybrid(KVStore):
     def report(self) -> str:
         """Return the route table: shape, route, partitions and servers of each parameter, and rows and bytes a step.
 
-        Four more parts follow where they apply: the bytes that this host has sent to other hosts and received from
+        Five more parts follow where they apply: the bytes that this host has sent to other hosts and received from
         them by the lane; the numbers that decided, for tables whose route was measured or forced; the dynamic tables,
-        with their rows so far; and the shards of weights that this worker holds, with the bytes that it sends in
-        redistributions between layers.
+        with their rows so far; the staleness of pulled rows; and the shards of weights that this worker holds, with the
+        bytes that it sends in redistributions between layers.
         """
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
         table = route_table(self._job, routes, network, steps_so_far(routes) - steps)
         line = None if self._state_line is None else self._state_line()
         tables = None if self._dynamic_tables is None else self._dynamic_tables()
-        parts = ['' if tables is None else dynamic_tables_table(tables()), self._shards, '' if line is None else line()]
+        dynamic = [] if tables is None else tables()
+        lags = lags_table(self._backend.served_tables() + [(item.name, item.param.table) for item, _ in dynamic
+                                                          if item.param.is_served])
+        parts = [dynamic_tables_table(dynamic), lags, self._shards, '' if line is None else line()]
         return '\n\n'.join([table] + [text for text in parts if text])
 
     # -- initial values ------------------------------------------------------------------------------------------

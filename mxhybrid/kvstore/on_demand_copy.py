@@ -153,14 +153,19 @@ class WorkerCopy:
             # The operator itself refuses rows that do not exist.
             row_ids = checks.whole_ids('nn.Embedding', self._param.name, host_view(ids))
             rows = np.clip(np.unique(row_ids), 0, self._route.rows - 1)
-            self._get([device], np.unique(rows))
+            if mx.autograd.is_recording():
+                self._get([device], np.unique(rows))
+            else:
+                with self._store.backend.fresh_pulls():  # evaluation gets rows without staleness
+                    self._get([device], np.unique(rows))
 
     def complete(self) -> None:
         """Pull all rows that are not current."""
-        for ids in self._route.chunks():
-            rows = self._get(range(len(self._current)), ids)
-            if rows is not None:
-                rows.wait_to_read()
+        with self._store.backend.fresh_pulls():
+            for ids in self._route.chunks():
+                rows = self._get(range(len(self._current)), ids)
+                if rows is not None:
+                    rows.wait_to_read()
 
     def return_to_worker(self) -> None:
         """Pull all rows, for good: a further step of the Trainer begins by taking the weight back."""
@@ -190,7 +195,8 @@ class WorkerCopy:
             rows = self._store.pull_on_demand(self._key, missing, -self._key)
             for device in devices:
                 write_rows(self.arrays[device], missing, rows)
-                self._current[device][missing] = True
+                # Rows that may lack pushes of other workers are good for one forward pass only.
+                self._current[device][missing] = not self._route.server_table.lag
             return rows
 
 

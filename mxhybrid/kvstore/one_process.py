@@ -1,7 +1,7 @@
 """The backend for a job of one process: MXNet's own store does the work."""
 import contextlib
 import os
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -119,6 +119,14 @@ class OneProcess:
 
     def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
         """Do nothing: all rows are here."""
+
+    def served_tables(self) -> List[Tuple[str, Any]]:
+        """Return no tables: there are no servers."""
+        return []
+
+    def fresh_pulls(self) -> ContextManager[None]:
+        """Surround nothing: there are no other workers."""
+        return contextlib.nullcontext()
 
     def repartition(self, route: Local, partitions: int) -> None:
         """Do nothing: there are no partitions."""

@@ -73,6 +73,24 @@ def dynamic_tables_table(tables: List[Tuple[Any, Mapping[str, int]]]) -> str:
     return aligned(head, rows) if rows else ''
 
 
+def lags_table(tables: List[Tuple[str, Any]]) -> str:
+    """Return the lines of a table of the staleness of pulled rows, of pairs of a name and a table on servers; '' if no
+    table has any.
+    """
+    rows = []
+    for name, table in tables:
+        lags = table.lags()[:table.staleness + 1]
+        pulled = sum(lags)
+        if table.staleness:
+            mean = sum(lag * count for lag, count in enumerate(lags)) / max(1, pulled)
+            shares = ['%.0f%%' % (100 * count / max(1, pulled)) for count in lags]
+            rows.append([name, str(table.staleness), str(pulled), '%.2f' % mean,
+                         ', '.join('%d: %s' % pair for pair in enumerate(shares))])
+    title = 'staleness of the rows that workers of this host pulled: last pushes of other workers that they lack'
+    head = ['table', 'staleness', 'rows', 'mean', 'share of rows by pushes']
+    return title + '\n' + aligned(head, rows) if rows else ''
+
+
 def _network_table(network: Network, steps: int) -> List[str]:
     """Return the lines of a second table, of bytes over the network; none if there were no bytes."""
     total = {direction: sum(counts[direction] for counts in network.values()) for direction in ('sent', 'received')}

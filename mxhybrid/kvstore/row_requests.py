@@ -1,4 +1,5 @@
 """Requests of rows of dynamic tables, of all tables of a call at once, and the arrays that hold the rows."""
+import contextlib
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -38,6 +39,7 @@ def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
     The engine writes the rows; readers of an array wait for them.
     """
     arrays: List[Any] = [None] * len(requests)
+    is_recording = mx.autograd.is_recording()
     with mx.autograd.pause():
         for indices in _groups([(request.param.is_served, request.param.dtype) for request in requests],
                                [request.array_shape for request in requests]):
@@ -51,10 +53,12 @@ def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
                 request.param.note_request(request.keys)
                 first = last
             tables = [request.param.table for request in group]
-            tables[0].deliver(tables, rows, buffer)
+            # Evaluation gets rows without staleness.
+            with contextlib.nullcontext() if is_recording else group[0].param.fresh_pulls():
+                tables[0].deliver(tables, rows, buffer)
             for index, part in zip(indices, parts_of(buffer, shapes)):
                 arrays[index] = part.as_in_context(requests[index].context)
-    if mx.autograd.is_recording():
+    if is_recording:
         _record(requests, arrays)
     return arrays
 

@@ -4,7 +4,8 @@ Its rows are on the servers, or in this process if there is no job, and the Bloc
 key.  The parameter has an entry in ``collect_params()``, multipliers, a `grad_req`, an initializer and devices as any
 other one.  Calls of ``gluon.Parameter`` that need an array of its shape are refused, with another way to do it.
 """
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, NoReturn, Optional
 
 import mxnet as mx
 import numpy as np
@@ -148,6 +149,10 @@ class TableParameter(Parameter):
     def serve(self, table: Any, store: Any) -> None:
         """Use a table on the servers, which lives at least as long as `store`, from now on."""
         self._table, self._store = table, store
+
+    def fresh_pulls(self) -> ContextManager[None]:
+        """Surround pulls that get rows without staleness."""
+        return self._store.backend.fresh_pulls() if self.is_served else nullcontext()
 
     def prefetch(self, ids: Any, after_step: bool) -> None:
         """Request rows before they are looked up, see :func:`mxhybrid.prefetch`; InputError for an id without a row."""

@@ -318,8 +318,11 @@ class TrainerHooks:
         Saving and evaluation must not need the other workers before the store is made, or is made anew.
         """
         trainer = self._trainer
-        if trainer._kv_initialized or not full_idx and mx.autograd.is_recording():
+        if not full_idx and mx.autograd.is_recording():
             original(parameter, out, row_id, full_idx)
+        elif trainer._kv_initialized:
+            with trainer._kvstore.backend.fresh_pulls():  # evaluation gets rows without staleness
+                original(parameter, out, row_id, full_idx)
         elif self._former is not None and parameter.name not in self._new_values:
             key = trainer._param2idx[parameter.name]
             if full_idx:

@@ -42,8 +42,19 @@ PURPOSE = 'the lane'
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Called after updates with table, partition, begin and end in nanoseconds of the monotonic clock, and number of rows.
 Observer = Callable[[int, int, int, int, int], None]
-#: The shape of a table: rows, width, dtype, the RowFormat, and the agent that owns each partition.
-Shape = Tuple[int, int, str, int, Sequence[int]]
+
+
+class Shape(NamedTuple):
+    """The shape of a table: the fields of ``struct TableShape`` in ``src/shared.h``."""
+
+    rows: int
+    width: int
+    dtype: str
+    #: The RowFormat.
+    row_format: int
+    #: The agent that owns each partition.
+    owners: Sequence[int]
+    staleness: int = 0
 
 
 class DynamicShape(NamedTuple):
@@ -54,6 +65,7 @@ class DynamicShape(NamedTuple):
     row_format: int
     batch_rows: int
     owners: Sequence[int]
+    staleness: int = 0
 
 
 class RowStoreOptions(NamedTuple):
@@ -76,14 +88,14 @@ _UNENDED: List['Agent'] = []
 
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for a shape."""
-    rows, width, dtype, row_format, owners = shape
-    return rows, width, library.load().dtypes[dtype], row_format, len(owners), library.numbers(owners)
+    return (shape.rows, shape.width, library.load().dtypes[shape.dtype], shape.row_format, len(shape.owners),
+            library.numbers(shape.owners), shape.staleness)
 
 
 def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for the shape of a dynamic table."""
     return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.batch_rows, len(shape.owners),
-            library.numbers(shape.owners))
+            library.numbers(shape.owners), shape.staleness)
 
 
 def rule_settings(settings: Mapping[str, float]) -> Any:
@@ -182,9 +194,9 @@ class Agent:
 
     def rows(self, number: int, part: int, count: int) -> np.ndarray:
         """Return the `count` rows of a partition of this agent, writable and valid until the table is dropped."""
-        _, width, dtype, _, _ = self._shapes[number]
+        shape = self._shapes[number]
         address = self._library.checked(self._library.agent_shard(self._handle, number, part))
-        return _view(address, (count, width), dtype)
+        return _view(address, (count, shape.width), shape.dtype)
 
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
@@ -227,9 +239,9 @@ class Agent:
         self._thread = None
 
     def _run_callback(self, number: int, part: int, count: int, local_ids: int, rows: int) -> None:
-        _, width, dtype, _, _ = self._shapes[number]
+        shape = self._shapes[number]
         self._updating = 'the optimizer, which updates partition %d of table %d' % (part, number)
-        self._update(number, part, _view(local_ids, (count,), 'int32'), _view(rows, (count, width), dtype))
+        self._update(number, part, _view(local_ids, (count,), 'int32'), _view(rows, (count, shape.width), shape.dtype))
         self._updating = ''
 
     # -- workers ---------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ StoreFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _U32, _I64, _U64, _POINTER, _INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
 _NUMBERS = ctypes.POINTER(_U32)
-_SHAPE = [_U64, _U32, _U32, _U32, _U32, _NUMBERS]
-_DYNAMIC_SHAPE = [_U32, _U32, _U32, _U32, _U32, _NUMBERS]
+_SHAPE = [_U64, _U32, _U32, _U32, _U32, _NUMBERS, _U32]
+_DYNAMIC_SHAPE = [_U32, _U32, _U32, _U32, _U32, _NUMBERS, _U32]
 _POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
 _COUNTS = ctypes.POINTER(_U64)
 _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
@@ -66,17 +66,18 @@ _FUNCTIONS = {
     'worker_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
     'worker_drop_table': (_INT, [_POINTER, _U32]),
     'worker_push': (_INT, [_POINTER, _U32, _POINTER, _U32, _POINTER, _INT, _U32]),
-    'worker_post': (_INT, [_POINTER, _U32, _POINTER, _U32, _U32, _INT]),
+    'worker_post': (_INT, [_POINTER, _U32, _POINTER, _U32, _U32, _INT, _U32, _U32]),
     'worker_wait': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
     'delivery_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER]),
     'worker_deliver': (None, [_POINTER, _POINTER, _POINTER]),
     'distinct_keys': (_INT, [_U32, _POINTERS, _COUNTS, _POINTER, _POINTER]),
     'sum_rows': (_INT, [_U32, _U64, _POINTER, _POINTER]),
     'worker_push_tables': (_INT, [_POINTER, _POINTER, _U32, _INT]),
-    'worker_post_tables': (_INT, [_POINTER, _POINTER, _U32, _POINTER]),
+    'worker_post_tables': (_INT, [_POINTER, _POINTER, _NUMBERS, _U32, _POINTER]),
     'deliveries_new': (_POINTER, [_POINTER, _POINTER, _U32, _POINTER]),
     'worker_deliver_tables': (None, [_POINTER, _POINTER, _POINTER]),
-    'worker_pull': (_INT, [_POINTER, _POINTER, _U32, _POINTER, _U32, _POINTERS, _U32, _INT]),
+    'worker_pull': (_INT, [_POINTER, _POINTER, _U32, _POINTER, _U32, _POINTERS, _U32, _INT, _U32]),
+    'worker_lags': (_INT, [_POINTER, _U32, _COUNTS]),
     'worker_wait_for_deliveries': (_INT, [_POINTER, _U32, _INT]),
     'worker_overflows': (_INT, [_POINTER, _U32]),
     'worker_traffic': (_INT, [_POINTER, ctypes.POINTER(_U64), _U32]),

@@ -30,8 +30,8 @@ _OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
 #: Kinds of messages between hosts (``enum Message`` of ``src/connection.h``) by purpose: data and credits of channels,
 #: contributions to allreduces and their results, pushed rows, pulls, and the rows that answer them.
 _MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
-#: The size of arrays indexed by kind, ``kMessageKinds`` of ``src/shared.h``.
-_KINDS = 9
+#: The size of arrays indexed by kind, ``kMessageKinds`` of ``src/shared.h``, and the largest staleness there.
+_KINDS, _MAX_STALENESS = 9, 16
 #: Seconds within which an agent of the host must answer.
 _ANSWER_TIMEOUT_S = 60.0
 
@@ -157,18 +157,22 @@ class Lane:
                     self._handle, pushes[first:].ctypes.data, len(tables) - first, _SLICE_MS))
         self._pushed.update(numbers)
 
-    def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
-        """Request rows; return the function that waits for them and writes them to an array."""
-        return self._request(table, ids, 0)
+    def request(self, table: Any, ids: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
+        """Request rows; return the function that waits for them and writes them to an array.
+
+        The worker will use them after `ahead` more pushes, at most as many as the table's lag.
+        """
+        return self._request(table, ids, 0, table.lag - ahead, ahead)
 
     def request_uncached(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
         """Request rows as :meth:`request` does, but without rounding on the wire and without caching."""
         return self._request(table, ids, _UNCACHED)
 
-    def _request(self, table: Any, ids: np.ndarray, flags: int) -> Callable[[np.ndarray], None]:
+    def _request(self, table: Any, ids: np.ndarray, flags: int, lag: int = 0, ahead: int = 0
+                 ) -> Callable[[np.ndarray], None]:
         number = self._numbers[table.index]
         ids = np.ascontiguousarray(ids, np.int64)
-        request = self._post(number, ids, flags)
+        request = self._post(number, ids, flags, False, lag, ahead)
         span: Optional[int] = None
         if self._trace.enabled:
             span = self._trace.new_id()
@@ -193,7 +197,7 @@ class Lane:
         number = self._numbers[table.index]
         ids = np.ascontiguousarray(ids, np.int64)
         delivery = self._library.checked(self._library.delivery_new(
-            self._handle, number, self._post(number, ids, 0, True), rows.ctypes.data))
+            self._handle, number, self._post(number, ids, 0, True, table.lag), rows.ctypes.data))
         push_native(self._library.worker_deliver, delivery, handles_of([]), handles_of([array]), priority,
                     b'mxhybrid_rows')
 
@@ -204,8 +208,9 @@ class Lane:
         """
         requests = packed([self._numbers[table.index] for table in tables], rows)
         handles = np.full(len(tables), -1, np.int32)
+        stalenesses = library.numbers([table.lag for table in tables])
         while self._library.checked(self._library.worker_post_tables(
-                self._handle, requests.ctypes.data, len(tables), handles.ctypes.data)):
+                self._handle, requests.ctypes.data, stalenesses, len(tables), handles.ctypes.data)):
             time.sleep(0.001)  # all requests of a table are in use
         deliveries = self._library.checked(self._library.deliveries_new(
             self._handle, requests.ctypes.data, len(tables), handles.ctypes.data))
@@ -222,7 +227,8 @@ class Lane:
         while True:
             with fork_guard:  # a fork by another thread waits until the engine has all operations
                 result = self._library.checked(self._library.worker_pull(
-                    self._handle, mxnet_functions(), number, ids.ctypes.data, len(ids), handles, len(outs), priority))
+                    self._handle, mxnet_functions(), number, ids.ctypes.data, len(ids), handles, len(outs), priority,
+                    table.lag))
             if result == 3:
                 check_call(-1)
             if result != 1:
@@ -242,10 +248,22 @@ class Lane:
         while self._library.checked(self._library.worker_wait_for_deliveries(self._handle, number, _SLICE_MS)):
             pass
 
-    def _post(self, number: int, ids: np.ndarray, flags: int, delivered: bool = False) -> int:
+    def lags(self, table: Any) -> List[int]:
+        """Return the number of rows that workers of this host got by requests, by their lag in pushes.
+
+        It is the lag at the time of use.  Rows that a worker has requested again after its own push are in it twice.
+        """
+        number = self._numbers.get(table.index)
+        lags = (ctypes.c_uint64 * (_MAX_STALENESS + 1))()
+        if number is not None:
+            self._library.checked(self._library.worker_lags(self._handle, number, lags))
+        return list(lags)
+
+    def _post(self, number: int, ids: np.ndarray, flags: int, delivered: bool = False, lag: int = 0, ahead: int = 0
+              ) -> int:
         while True:
-            request = self._library.checked(self._library.worker_post(self._handle, number, ids.ctypes.data, len(ids),
-                                                                    flags, int(delivered)))
+            request = self._library.checked(self._library.worker_post(
+                self._handle, number, ids.ctypes.data, len(ids), flags, int(delivered), lag, ahead))
             if request >= 0:
                 return request
             time.sleep(0.001)  # all requests of the table are in use

@@ -27,7 +27,8 @@ class ServerGradients(RowGradients):
         self._table = create_table(self._servers, self.tag + '.gradient', self.shape, self.dtype,
                                    self.context.partitions_for(self), ASSIGN,
                                    row_format=row_format(self.dtype, self.wire, self.width, sums=True),
-                                   exact=False)
+                                   exact=False,
+                                   staleness=self.context.settings.staleness_for(self.name))
         self._touched = np.empty(0, np.int64)
 
     @property

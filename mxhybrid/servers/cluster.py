@@ -10,12 +10,14 @@ that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server
 import itertools
 import json
 import struct
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
-from ..lane.agent import DynamicShape
+from ..lane.agent import DynamicShape, Shape
 from ..lane.membership import Endpoint, Membership
 from ..lane.worker import Lane
 from ..native.arrays import host_view
@@ -60,6 +62,8 @@ class ParameterServers:
         #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`; dynamic tables have no keys.
         self.tables: Dict[str, Tuple[Any, Optional[TableKeys]]] = {}
         self._stand_in: Any = None
+        # Whether the pulls of a thread get rows without staleness.
+        self._local = threading.local()
         self._lane_numbers = itertools.count()
 
     @property
@@ -129,11 +133,9 @@ class ParameterServers:
         """Create a table's rows, as zeros, on the lane (collective)."""
         assert isinstance(self.link, Lane)
         number, partitioning = next(self._lane_numbers), table.partitioning
-        shape = (partitioning.rows, partitioning.width, table.dtype.name, int(table.row_format),
-                 list(partitioning.servers))
-        self.command('shards', table=table.name, keys=partitioning.keys, number=number, rows=partitioning.rows,
-                     width=partitioning.width, dtype=table.dtype.name, row_format=int(table.row_format),
-                     owners=partitioning.servers)
+        shape = Shape(partitioning.rows, partitioning.width, table.dtype.name, int(table.row_format),
+                      partitioning.servers, table.staleness)
+        self.command('shards', table=table.name, keys=partitioning.keys, number=number, shape=shape)
         self.barrier()
         self.link.open(table, number, shape)
 
@@ -141,7 +143,8 @@ class ParameterServers:
         """Create a dynamic table, without rows, on the lane (collective)."""
         assert isinstance(self.link, Lane)
         number = next(self._lane_numbers)
-        shape = DynamicShape(table.width, table.dtype.name, int(table.row_format), table.batch_rows, table.owners)
+        shape = DynamicShape(table.width, table.dtype.name, int(table.row_format), table.batch_rows, table.owners,
+                             table.staleness)
         self.command('dynamic_table', table=table.name, keys=table.server_keys, number=number, shape=shape,
                      first_values=table.first_values, options=table.options)
         self.barrier()
@@ -171,6 +174,20 @@ class ParameterServers:
     def lane(self) -> Optional[Lane]:
         """The lane, if rows travel by it."""
         return self.link if isinstance(self.link, Lane) else None
+
+    @property
+    def pulls_fresh(self) -> bool:
+        """True while the pulls of this thread get rows without staleness."""
+        return getattr(self._local, 'fresh', False)
+
+    @contextmanager
+    def fresh_pulls(self) -> Iterator[None]:
+        """Let pulls of this thread get rows with all pushes of all workers."""
+        former, self._local.fresh = self.pulls_fresh, True
+        try:
+            yield
+        finally:
+            self._local.fresh = former
 
     def network(self) -> Optional[Network]:
         """Return the bytes between this host and others so far; None with ps-lite, which does not count them."""

@@ -36,7 +36,8 @@ class DynamicTable(OptimizedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
     def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                 row_format: RowFormat, batch_rows: int, first_values: FirstValues, options: StoreOptions):
+                 row_format: RowFormat, batch_rows: int, first_values: FirstValues, options: StoreOptions,
+                 staleness: int = 0):
         super().__init__(name, width, dtype)
         self.servers = servers
         #: The number of the table in its job, equal on all workers.
@@ -44,6 +45,8 @@ class DynamicTable(OptimizedTable):
         self.batch_rows, self.first_values, self.options = batch_rows, first_values, options
         #: The form of rows between hosts.
         self.row_format = row_format
+        #: The number of last pushes of other workers that pulled rows may lack.
+        self.staleness = staleness
         #: The server of each partition.
         self.owners = tuple((self.index + part) % servers.num_servers for part in range(partitions))
         #: The names of the partitions in commands: numbers below 0, since the native store has no keys for them.
@@ -52,7 +55,7 @@ class DynamicTable(OptimizedTable):
         self.mode = CAPTURE
         #: Whether pushed rows are weights or optimizer state, which travel unrounded.
         self._overwrites = False
-        self._prefetcher = RowPrefetcher(self._request, width, self.dtype)
+        self._prefetcher = RowPrefetcher(self._request, width, self.dtype, lambda: self.lag)
         self._alarm = OverflowAlarm(name)
 
     @property
@@ -70,8 +73,17 @@ class DynamicTable(OptimizedTable):
         assert isinstance(self.servers.link, Lane)
         return self.servers.link
 
-    def _request(self, keys: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
-        return self.servers.link.request(self, keys, priority)
+    def _request(self, keys: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
+        return self.servers.link.request(self, keys, priority, ahead)
+
+    @property
+    def lag(self) -> int:
+        """The staleness of a pull of this thread at this time."""
+        return self.staleness if self.mode == OPTIMIZE and not self.servers.pulls_fresh else 0
+
+    def lags(self) -> List[int]:
+        """Return the number of rows that workers of this host pulled, by their lag; [] without staleness."""
+        return self._lane.lags(self) if self.staleness else []
 
     def _checked_keys(self, keys: Any, doing: str) -> np.ndarray:
         """Return keys as an array of int64; InputError if they are not sorted and unique, or too many."""
@@ -107,9 +119,10 @@ class DynamicTable(OptimizedTable):
             raise InputError('%s: rows of shape %s for %d keys: give rows of shape %s'
                              % (self.name, np.shape(rows), len(keys), (len(keys), self.width)))
         check_capacity(self.name, keys, self.options.capacity, self.partitions)
-        self._prefetcher.before_push()
-        # After a push the host drops the rows that it caches.
-        self.servers.link.settle_deliveries(self)
+        self._prefetcher.before_push(keys if self.lag else None)
+        if not self.staleness:
+            # After a push the host drops the rows that it caches.
+            self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, keys, rows, priority, self._overwrites)
         self._prefetcher.after_push()
         self._warn()
@@ -123,8 +136,8 @@ class DynamicTable(OptimizedTable):
         for table, part in zip(tables, rows):
             table._check_count(part.keys, 'pushing')
             check_capacity(table.name, part.keys, table.options.capacity, table.partitions)
-        for table in tables:
-            table._prefetcher.before_push()
+        for table, part in zip(tables, rows):
+            table._prefetcher.before_push(part.keys if table.lag else None)
         # After a push the host drops the rows that it caches; so the push waits for deliveries.
         tables[0]._lane.push_tables(tables, rows)
         for table in tables:
@@ -143,7 +156,8 @@ class DynamicTable(OptimizedTable):
         return self._prefetcher.pull_later(self._checked_keys(keys, 'pulling'), result, priority)
 
     def pull_exactly(self, keys: np.ndarray, result: np.ndarray) -> None:
-        """Pull rows like :meth:`pull`, but unrounded, and past prefetched rows and the cache of the host."""
+        """Pull rows like :meth:`pull`, but unrounded, without staleness, and past prefetched rows and the host's cache.
+        """
         self.servers.link.request_uncached(self, self._checked_keys(keys, 'pulling'))(result)
 
     @staticmethod
@@ -289,7 +303,13 @@ class DynamicTable(OptimizedTable):
 
         Each server reads the rows of its partitions from all directories.  JobError in worker 0 if a server fails.
         """
-        self._at_rest('load', directories=list(directories))
+        former_mode = self.mode
+        self.set_mode(CAPTURE)
+        try:
+            self._at_rest('load', directories=list(directories))
+        finally:
+            self.touch()  # hosts keep the rows that they cache until a push
+            self.set_mode(former_mode)
 
     def _at_rest(self, method: str, **arguments: Any) -> List[Any]:
         """Return the answers of servers to a command, while no worker pushes or pulls."""
@@ -326,7 +346,7 @@ class DynamicTable(OptimizedTable):
 
 def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
                          partitions: int, options: StoreOptions = DEFAULT_OPTIONS, wire: Any = 'float32',
-                         batch_rows: int = 1 << 20) -> DynamicTable:
+                         batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
     """Create a dynamic table without rows (collective).
 
     Parameters
@@ -338,13 +358,14 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
     options : admission, expiry and storage of rows
     wire : type in which float32 rows travel: float32, float16 or int8
     batch_rows : most distinct rows of a worker in a push or pull
+    staleness : number of last pushes of other workers that pulled rows may lack
 
     InputError on all workers, with nothing sent, for settings that cannot be.
     """
     dtype = np.dtype(dtype)
     check_dynamic_table(servers, name, width, dtype, partitions, options, batch_rows)
     table = DynamicTable(servers, name, width, dtype, partitions, row_format(dtype, np.dtype(wire), width), batch_rows,
-                         first_values, options)
+                         first_values, options, staleness)
     servers.open_dynamic_table(table)
     servers.tables[name] = table, None
     return table

@@ -27,7 +27,7 @@ from ..base.errors import HybridError
 from ..base.files import digest_of
 from ..base.machine import remedy
 from ..base.storage_probe import problem_with
-from ..lane.agent import Agent, DynamicShape
+from ..lane.agent import Agent, DynamicShape, Shape
 from ..lane.membership import Membership
 from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native import log_filter
@@ -170,13 +170,13 @@ class Handler(Optimizer):
         assert self._agent is not None
         self._agent.connect(Membership.from_json(agents, memory_domains), timeout)
 
-    def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str,
-                  row_format: int, owners: List[int]) -> None:
+    def do_shards(self, table: str, keys: List[int], number: int, shape: List[Any]) -> None:
         """Register a table on the lane, and the partitions of it that this server owns."""
         assert self._agent is not None
-        self._agent.add_table(number, (rows, width, dtype, row_format, owners))
-        for part, (key, owner) in enumerate(zip(keys, owners)):
-            count = rows_in_partition(rows, len(keys), part)
+        table_shape = Shape(*shape)
+        self._agent.add_table(number, table_shape)
+        for part, (key, owner) in enumerate(zip(keys, table_shape.owners)):
+            count, width = rows_in_partition(table_shape.rows, len(keys), part), table_shape.width
             if owner == self._agent.number:
                 self._partitions[key] = self._shards[number, part] = Shard(key, table, self._agent, number, part, count,
                                                                            width)

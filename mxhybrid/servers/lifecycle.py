@@ -19,18 +19,20 @@ Values = Callable[[np.ndarray], np.ndarray]
 
 def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any, partitions: int, mode: str,
                  values: Optional[Values] = None, even: bool = False,
-                 row_format: RowFormat = RowFormat.EXACT, exact: bool = True) -> Table:
+                 row_format: RowFormat = RowFormat.EXACT, exact: bool = True,
+                 staleness: int = 0) -> Table:
     """Create a table of about that number of `partitions` (collective); `mode` is the meaning of pushes to it.
 
     Its rows are the `values` of the worker that initialises, or zeros.  With `even` its partitions are placed on the
     servers in turn, instead of on the servers with the fewest bytes.  Rows travel in `row_format`, int8 by the lane
     only.  With ps-lite and float16, servers keep only float16 rows unless the table is `exact`, and only the modes
-    ASSIGN and REPLACE work.
+    ASSIGN and REPLACE work.  With `staleness`, which needs the lane, pulled rows may lack that number of last pushes of
+    other workers.
     InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
     dtype = np.dtype(dtype)
     if servers.on_lane:
-        return _create_on_lane(servers, name, shape, dtype, partitions, mode, values, even, row_format)
+        return _create_on_lane(servers, name, shape, dtype, partitions, mode, values, even, row_format, staleness)
     halves = row_format is RowFormat.FLOAT16
     rows, width = shape[0], int(np.prod(shape[1:]))
     count = partition_count(rows, width, dtype.itemsize, partitions)
@@ -68,13 +70,14 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
 
 
 def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: np.dtype, partitions: int, mode: str,
-                    values: Optional[Values], even: bool, row_format: RowFormat) -> Table:
+                    values: Optional[Values], even: bool, row_format: RowFormat,
+                    staleness: int) -> Table:
     rows, width = shape[0], int(np.prod(shape[1:]))
     count = partition_count(rows, width, dtype.itemsize, partitions)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
     partitioning = keys.partitioning
     table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
-    table.row_format = row_format
+    table.row_format, table.staleness = row_format, staleness
     servers.open_table(table)
     if values is not None:
         table.assign(values)

@@ -19,8 +19,11 @@ class PsLiteLink:
         order = table.partitioning.order(ids)
         self._client.push(table, table.partitioning.offsets(ids[order]), rows, order, priority)
 
-    def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
-        """Request rows; the function returned waits for them and writes them to an array."""
+    def request(self, table: Any, ids: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
+        """Request rows; the function returned waits for them and writes them to an array.
+
+        `ahead` is 0: on this link tables have no staleness.
+        """
         order = table.partitioning.order(ids)
         arrival = self._client.pull(table, table.partitioning.offsets(ids[order]), priority)
         return lambda result: arrival.write(result, order)

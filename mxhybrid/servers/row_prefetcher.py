@@ -7,8 +7,10 @@ import numpy as np
 #: Most pulls of one table that may be under way: each takes memory, here and in an agent of the host.
 MAX_PENDING_PULLS = 4
 
-#: Requests rows by ids (sorted, unique) and priority; the function returned waits for them and writes them to an array.
-Request = Callable[[np.ndarray, int], Callable[[np.ndarray], None]]
+#: Waits for rows and writes them to an array.
+Write = Callable[[np.ndarray], None]
+#: Requests rows by ids (sorted, unique) and priority, for use after a number of pushes, by default none.
+Request = Callable[..., Write]
 
 
 class RowPrefetcher:
@@ -16,10 +18,14 @@ class RowPrefetcher:
 
     Rows change with every push.  A prefetch after the rows of a step were pulled is for the next step, and waits for
     the push; a prefetch before the pull is sent at once.
+
+    If `lag` returns more than 0, rows may lack pushes of other workers, so a prefetch for the next step is sent at
+    once, too, without the rows that the step uses.  These, and other rows that this worker pushes, are requested after
+    the push.
     """
 
-    def __init__(self, request: Request, width: int, dtype: np.dtype):
-        self._request = request
+    def __init__(self, request: Request, width: int, dtype: np.dtype, lag: Callable[[], int] = lambda: 0):
+        self._request, self._lag = request, lag
         self._width = width
         self._dtype = dtype
         #: Whether the rows of this step were pulled.
@@ -27,8 +33,17 @@ class RowPrefetcher:
         #: Ids and priority of a prefetch that has not been sent, ids of a request and the function that waits for its
         #: rows, and ids of rows that have arrived with the rows.
         self._wanted: Optional[Tuple[np.ndarray, int]] = None
-        self._requested: Optional[Tuple[np.ndarray, Callable[[np.ndarray], None]]] = None
+        self._requested: Optional[Tuple[np.ndarray, Write]] = None
         self._rows: Optional[Tuple[np.ndarray, np.ndarray]] = None
+        #: Ids and priority of a prefetch for the pull after the next push, which of them were requested before it,
+        #: and the function that waits for these rows.
+        self._ahead: Optional[Tuple[np.ndarray, int, np.ndarray, Write]] = None
+        #: The ids of the last pull.
+        self._used: Optional[np.ndarray] = None
+        #: Whether rows that were requested earlier may lack pushes.
+        self._may_lack_pushes = False
+        #: The ids of the push that is being made; None if it may change all rows.
+        self._pushed: Optional[np.ndarray] = None
         #: Events of pulls that another thread completes, set once it has.
         self._unwritten: List[threading.Event] = []
 
@@ -40,16 +55,57 @@ class RowPrefetcher:
         self._wanted = (ids, priority)
         if not self._pulled and not after_push:
             self._send_wanted()
+        elif self._lag() > 0 and self._ahead is None and len(ids):
+            self._wanted = None
+            # The step will probably push the rows that it uses, so these have to be requested after it.
+            used = self._requested[0] if self._requested is not None else self._used
+            early = np.ones(len(ids), bool) if used is None else ~np.isin(ids, used, assume_unique=True)
+            if early.any():
+                self._ahead = ids, priority, early, self._request(ids[early], priority, 1)
+            else:
+                self._wanted = ids, priority
 
-    def before_push(self) -> None:
-        """Prepare for a push, after which all rows that have arrived or are under way are stale."""
-        self.collect()
+    def before_push(self, ids: Optional[np.ndarray] = None) -> None:
+        """Prepare for a push, after which all rows that have arrived or are under way are outdated.
+
+        With `ids`, those of the push, rows that were requested for the pull after it stay, except these.
+        """
+        self._pushed = ids
+        if ids is None:
+            self.collect()
+            if self._ahead is not None:
+                self._wanted = self._wanted or self._ahead[:2]
+                self._ahead = None
+        else:
+            self._store_requested()
         self._rows = None
 
     def after_push(self) -> None:
         """Send a prefetch of rows after a push."""
         self._pulled = False
+        if self._ahead is not None:
+            ids, priority, early, write = self._ahead
+            self._ahead = None
+            self._requested = ids, self._with_late_rows(ids, priority, early, write)
+            self._may_lack_pushes = True
         self._send_wanted()
+
+    def _with_late_rows(self, ids: np.ndarray, priority: int, early: np.ndarray, write_early: Write) -> Write:
+        """Request the rows that were not requested before the last push, or that it changed; return the function that
+        writes all rows.
+        """
+        assert self._pushed is not None
+        late = ~early | np.isin(ids, self._pushed, assume_unique=True)
+        if not late.any():
+            return write_early
+        write_late = self._request(ids[late], priority)
+
+        def write_all(result: np.ndarray) -> None:
+            for part, write in ((early, write_early), (late, write_late)):
+                rows = np.empty((np.count_nonzero(part), self._width), self._dtype)
+                write(rows)
+                result[part] = rows
+        return write_all
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int) -> None:
         """Write rows to `result`, see :meth:`mxhybrid.servers.table.Table.pull`."""
@@ -80,7 +136,9 @@ class RowPrefetcher:
 
     def _start(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         """Request the rows that are missing; the function returned waits for them and writes all rows to an array."""
-        self._pulled = True
+        self._pulled, self._used = True, ids
+        if self._may_lack_pushes and self._lag() == 0:
+            return self._request(ids, priority)
         if self._requested is not None and np.array_equal(self._requested[0], ids):
             (_, write), self._requested = self._requested, None
             return write
@@ -107,6 +165,7 @@ class RowPrefetcher:
             self._wanted = None
             if len(ids):
                 self._requested = (ids, self._request(ids, priority))
+                self._may_lack_pushes = self._may_lack_pushes or self._lag() > 0
 
     def settle(self) -> None:
         """Wait until other threads have written the rows of all pulls."""
@@ -117,6 +176,11 @@ class RowPrefetcher:
         """Wait for all rows that are under way, and keep the prefetched ones."""
         self.settle()
         self._store_requested()
+        if self._ahead is not None:
+            ids, priority, early, write = self._ahead
+            rows = np.empty((np.count_nonzero(early), self._width), self._dtype)
+            write(rows)
+            self._ahead = ids, priority, early, lambda result: np.copyto(result, rows)
 
     def _store_requested(self) -> None:
         if self._requested is not None:

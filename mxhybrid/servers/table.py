@@ -38,20 +38,32 @@ class Table(OptimizedTable):
         self.partitioning, self.wire_format, self._half_table = partitioning, wire_format, half_table
         #: The form of rows on the lane, which rounds them.
         self.row_format = RowFormat.EXACT
+        #: The number of last pushes of other workers that pulled rows may lack while the servers update them.
+        self.staleness = 0
         self.family = [self]
         if half_table is not None:
             half_table.family.insert(0, self)
             self.family = half_table.family
         self._empty: List[Any] = [None] * partitioning.count
         self.mode = CAPTURE
-        self._prefetcher = RowPrefetcher(self._request, partitioning.width, dtype)
+        self._prefetcher = RowPrefetcher(self._request, partitioning.width, dtype, lambda: self.lag)
         self.former: Dict[int, Partitioning] = {}
         self._successor: Optional['Table'] = None
         self._started = time.perf_counter()
         self.seconds_to_create = 0.0
 
-    def _request(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
-        return self.servers.link.request(self, ids, priority)
+    def _request(self, ids: np.ndarray, priority: int, ahead: int = 0) -> Callable[[np.ndarray], None]:
+        return self.servers.link.request(self, ids, priority, ahead)
+
+    @property
+    def lag(self) -> int:
+        """The staleness of a pull of this thread at this time."""
+        return self.staleness if self.mode == OPTIMIZE and not self.servers.pulls_fresh else 0
+
+    def lags(self) -> List[int]:
+        """Return the number of rows that workers of this host pulled, by their lag; [] without staleness."""
+        lane = self.servers.lane
+        return lane.lags(self) if lane is not None and self.staleness else []
 
     def _warn(self) -> None:
         for values in self.servers.link.overflows(self) if self.row_format is RowFormat.FLOAT16 else ():
@@ -72,6 +84,7 @@ class Table(OptimizedTable):
         if self._successor is None:
             wire_format = WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
             self._successor = Table(self.servers, self.name, partitioning, self.dtype, wire_format)
+            self._successor.staleness = self.staleness
         self._successor._use(partitioning)
         return self._successor
 
@@ -125,7 +138,7 @@ class Table(OptimizedTable):
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
         table = self._half_table or self
-        table._prefetcher.before_push()
+        table._prefetcher.before_push(ids if table.lag else None)
         table._push(ids, rows, priority)
         table._prefetcher.after_push()
         self._warn()
@@ -135,9 +148,10 @@ class Table(OptimizedTable):
         self._push(ids, rows, priority, exact=True)
 
     def _push(self, ids: np.ndarray, rows: np.ndarray, priority: int, exact: bool = False) -> None:
-        # Needed if the caller has not done it: after a push the host drops the rows that it caches.
-        (self._half_table or self)._prefetcher.settle()
-        self.servers.link.settle_deliveries(self)
+        if not self.staleness:
+            # Needed if the caller has not done it: after a push the host drops the rows that it caches.
+            (self._half_table or self)._prefetcher.settle()
+            self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, ids, rows, priority, exact)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
@@ -172,8 +186,8 @@ class Table(OptimizedTable):
         return True
 
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
-        """Pull rows like :meth:`pull`, but unrounded."""
-        if self.row_format is not RowFormat.EXACT:
+        """Pull rows like :meth:`pull`, but unrounded and without staleness."""
+        if self.row_format is not RowFormat.EXACT or self.staleness:
             self.pull_uncached(ids, result)
         elif self._half_table is None:
             self.pull(ids, result, priority)

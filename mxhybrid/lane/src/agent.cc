@@ -89,18 +89,18 @@ std::shared_ptr<Agent::Table> Agent::new_table(uint32_t number, const TableShape
       if (!shape.dynamic) part.shard = table->memory.at<char>(table->layout.shards[i]);
       part.pushes.resize(membership_.worker_counts.size());
     } else if (part.handled) {
-      if (!shape.dynamic) remote_rows += shape.rows_of(i);
+      if (!shape.requested()) remote_rows += shape.rows_of(i);
       table->owners[part.owner].part = i;
     }
     table->parts.push_back(std::move(part));
   }
   table->slots = Memory(std::max<uint64_t>(1, remote_rows) * sizeof(uint32_t));
   table->slots.close_descriptor();  // only this process maps it
-  if (shape.dynamic) table->key_cache = std::make_unique<KeyCache>(shape.batch_rows, workers);
+  if (shape.requested()) table->key_cache = std::make_unique<KeyCache>(shape.max_rows(), workers);
   if (std::find(handled.begin(), handled.end(), true) != handled.end()) table->views.resize(workers);
   for (WorkerView& view : table->views) {
-    view.posted.resize(shape.dynamic || !table->owners.empty() ? kMaxRowRequests : 0, kFirst);
-    if (shape.dynamic) view.regions.resize(kMaxRowRequests, WorkerView::kNoRegion);
+    view.posted.resize(shape.requested() || !table->owners.empty() ? kMaxRowRequests : 0, kFirst);
+    if (shape.requested()) view.regions.resize(kMaxRowRequests, WorkerView::kNoRegion);
   }
   return table;
 }
@@ -389,7 +389,7 @@ bool Agent::progress(Table& table) {
     Part& part = table.parts[i];
     if (!part.is_owned) continue;
     for (;;) {
-      bool complete = table.views.empty() || reached(table.rounds, part.version + 1);
+      bool complete = table.views.empty() || reached(table.rounds, part.version + 1);  // this host's push is there
       for (uint32_t host = 0; host < part.pushes.size(); ++host) {
         if (host != host_ && membership_.worker_counts[host] > 0 && part.pushes[host].empty()) complete = false;
       }
@@ -410,7 +410,11 @@ bool Agent::publish(Table& table) {
     if (first || !reached(part.version, version)) version = part.version;
     first = false;
   }
-  if (!first && !reached(version, consumed)) consumed = version;
+  if (table.shape.staleness > 0) {
+    consumed = table.rounds;  // this agent has copies of all pushes
+  } else if (!first && !reached(version, consumed)) {
+    consumed = version;
+  }
   table.version = version;
   const bool news = table.shared->version.load() != version || table.shared->consumed.load() != consumed;
   table.shared->version.store(version);

@@ -119,6 +119,7 @@ class Agent {
   bool too_many_pulls(Table& table, uint32_t peer);
   bool start_requests(Table& table);
   bool start_request(Table& table, const LocalRequest& waiting);  // false if the request waits for room
+  template <typename Id>
   void start_keyed_request(Table& table, const LocalRequest& waiting);
   bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
@@ -126,6 +127,8 @@ class Agent {
   void clear_cache(Table& table);
   template <typename Id>
   void forward_push(Table& table, uint32_t part);
+  template <typename Id>
+  void keep_push(Table& table, uint32_t part);
   void update(Table& table, uint32_t part);
   template <typename Id>
   void update_with(Table& table, uint32_t part);
@@ -136,7 +139,7 @@ class Agent {
   void answer_own_pull(Table& table, const IncomingPull& pull);
   void read_rows(const Table& table, const IncomingPull& pull, char* rows);
   void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const void* ids, uint32_t count,
-                 char* to, uint64_t mark = 0);
+                 char* to, uint32_t used_at, uint64_t mark = 0);
   void note_version(Table& table, uint64_t number, const OutgoingPull& pull);
   bool publish(Table& table);
   void notify_workers();

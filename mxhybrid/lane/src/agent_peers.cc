@@ -29,7 +29,7 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       if (header.count > shape.max_rows_of(header.part, agent.membership_.worker_counts[host])) {
         throw std::runtime_error("a push of too many rows");
       }
-      if (part.pushes[host].size() >= kMaxPushesAhead) {
+      if (part.pushes[host].size() >= table.max_pushes_ahead()) {
         throw std::runtime_error("too many pushes before other hosts have sent theirs");
       }
       push.count = header.count;
@@ -111,6 +111,7 @@ void Agent::Peer::end(const Header& header) {
       OutgoingPull& pull = entry->second;
       if (pull.rounded.size()) decode_rows(shape, pull.rounded.data(), pull.count, pull.to);
       agent.note_version(table, header.number, pull);
+      table.count_lag(pull, header.version);
       table.outgoing_pulls.erase(entry);
     }
   }

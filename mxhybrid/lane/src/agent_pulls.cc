@@ -38,7 +38,8 @@ bool Agent::start_requests(Table& table) {
   bool any_waits = false;
   for (size_t i = 0; i < table.waiting_requests.size();) {
     const LocalRequest local = table.waiting_requests[i];
-    const bool due = reached(table.rounds, table.views[local.worker].shared->requests[local.request].version);
+    const bool due = table.shape.staleness > 0 ||
+                     reached(table.rounds, table.views[local.worker].shared->requests[local.request].version);
     if (!due || !start_request(table, local)) {
       any_waits = any_waits || due;
       ++i;
@@ -54,8 +55,8 @@ bool Agent::start_requests(Table& table) {
 }
 
 bool Agent::start_request(Table& table, const LocalRequest& waiting) {
-  if (table.shape.dynamic) {
-    start_keyed_request(table, waiting);
+  if (table.shape.requested()) {
+    table.shape.dynamic ? start_keyed_request<int64_t>(table, waiting) : start_keyed_request<int32_t>(table, waiting);
     return true;
   }
   LocalRequest local = waiting;
@@ -97,7 +98,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     const Part& partition = table.parts[part];
     if (!partition.is_remote()) continue;
     if (flags & kFence) {
-      if (!fenced[partition.owner]) send_pull(table, part, version, kFence, nullptr, 0, nullptr);
+      if (!fenced[partition.owner]) send_pull(table, part, version, kFence, nullptr, 0, nullptr, version);
       fenced[partition.owner] = 1;
       continue;
     }
@@ -109,7 +110,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     if (flags & kUncached) {
       for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.uncached_rows + i;
       send_pull(table, part, version, kUncached, local_ids + first, count,
-                table.memory.at<char>(table.layout.uncached) + table.uncached_rows * row_bytes);
+                table.memory.at<char>(table.layout.uncached) + table.uncached_rows * row_bytes, version);
       table.uncached_rows += count;
       continue;
     }
@@ -127,33 +128,37 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     }
     if (missing.empty()) continue;
     send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
-              table.memory.at<char>(table.layout.cache) + first_slot * row_bytes);
+              table.memory.at<char>(table.layout.cache) + first_slot * row_bytes, version);
   }
   local.last_pull = pulls_sent_;
   table.started_requests.push_back(local);
   return true;
 }
 
+template <typename Id>
 void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
   LocalRequest local = waiting;
   WorkerView& view = table.views[local.worker];
   const RowRequest& request = view.shared->requests[local.request];
-  const uint32_t version = request.version, flags = request.flags;
-  const uint32_t* bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
-  const int64_t* keys = view.memory.at<int64_t>(table.worker_layout.request_ids[local.request]);
+  const uint32_t newest = request.version, flags = request.flags, used_at = request.used_at;
+  const uint32_t* const all_bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
+  const Id* ids = view.memory.at<Id>(table.worker_layout.request_ids[local.request]);
   uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
   const TableShape& shape = table.shape;
+  const uint32_t parts = shape.partitions(), groups = flags & kFence ? 1 : shape.groups();
   KeyCache& cache = *table.key_cache;
   char* const cached_rows = table.memory.at<char>(table.layout.cache);
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
-  std::vector<int64_t> missing;
+  std::vector<Id> missing;
   uint64_t num_rows = 0, num_missing = 0;
-  for (uint32_t part = 0; part < shape.partitions(); ++part) {
+  for (uint32_t i = 0; i < groups * parts; ++i) {
+    const uint32_t part = i % parts, *bounds = all_bounds + i - part;
     const Part& partition = table.parts[part];
     if (!partition.handled) continue;
     if (flags & kFence) {
       if (partition.is_remote() && !fenced[partition.owner]) {
-        send_pull(table, part, version, kFence, nullptr, 0, nullptr);
+        send_pull(table, part, newest, kFence, nullptr, 0, nullptr, used_at);
+        local.pulls.push_back(pulls_sent_);
         fenced[partition.owner] = 1;
       }
       continue;
@@ -163,42 +168,52 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
     }
     num_rows += bounds[part + 1] - bounds[part];
   }
-  if (num_rows > shape.batch_rows) throw std::runtime_error("a worker of this host requested too many rows");
+  if (num_rows > shape.max_rows()) throw std::runtime_error("a worker of this host requested too many rows");
   if (num_rows > 0) {
     cache.make_room(static_cast<uint32_t>(num_rows), [&](uint32_t region) { return table.region_in_use(region); });
     view.regions[local.request] = cache.region();
   }
-  for (uint32_t part = 0; num_rows > 0 && part < shape.partitions(); ++part) {
-    const uint32_t first = bounds[part], count = bounds[part + 1] - first;
+  // First the rows that may be sent at once.
+  for (uint32_t number = 0; num_rows > 0 && number < groups * parts; ++number) {
+    const uint32_t part = number % parts, first = all_bounds[number], count = all_bounds[number + 1] - first;
+    const uint32_t version = newest - (shape.staleness - number / parts);
     if (!table.parts[part].handled || count == 0) continue;
     if (flags & kUncached) {
       const uint32_t first_slot = cache.take(count);
       for (uint32_t i = 0; i < count; ++i) slots[first + i] = first_slot + i;
-      send_pull(table, part, version, kUncached, keys + first, count, cached_rows + first_slot * shape.row_bytes());
+      send_pull(table, part, version, kUncached, ids + first, count, cached_rows + first_slot * shape.row_bytes(),
+                used_at);
+      local.pulls.push_back(pulls_sent_);
       continue;
     }
     missing.clear();
     uint32_t first_slot = 0;
     for (uint32_t i = 0; i < count; ++i) {
-      if (i + kPrefetchedKeys < count) cache.prefetch(keys[first + i + kPrefetchedKeys]);
-      const auto [slot, is_new] = cache.slot_of(keys[first + i]);
-      slots[first + i] = slot;
-      if (!is_new) continue;
-      if (missing.empty()) first_slot = slot;
-      missing.push_back(keys[first + i]);
+      const auto key_of = [&](uint32_t k) {
+        return shape.dynamic ? int64_t{ids[k]} : int64_t{ids[k]} * parts + part;
+      };
+      if (i + kPrefetchedKeys < count) cache.prefetch(key_of(first + i + kPrefetchedKeys));
+      const Id id = ids[first + i];
+      const KeyCache::CachedRow row = cache.row_of(key_of(first + i), version, newest, pulls_sent_ + 1);
+      slots[first + i] = row.slot;
+      if (local.pulls.empty() || local.pulls.back() != row.pull) local.pulls.push_back(row.pull);
+      if (row.pull <= pulls_sent_) continue;
+      if (missing.empty()) first_slot = row.slot;
+      missing.push_back(id);
     }
     if (missing.empty()) continue;
     num_missing += missing.size();
     send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
-              cached_rows + first_slot * shape.row_bytes());
+              cached_rows + first_slot * shape.row_bytes(), used_at);
   }
   if (!(flags & kUncached)) table.shared->cache_counts.add(num_rows, num_rows - num_missing);
-  local.last_pull = pulls_sent_;
-  table.started_requests.push_back(local);
+  std::sort(local.pulls.begin(), local.pulls.end());
+  local.pulls.erase(std::unique(local.pulls.begin(), local.pulls.end()), local.pulls.end());
+  table.started_requests.push_back(std::move(local));
 }
 
 void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const void* ids, uint32_t count,
-                      char* to, uint64_t mark) {
+                      char* to, uint32_t used_at, uint64_t mark) {
   const uint32_t owner = table.parts[part].owner;
   const uint64_t number = mark | ++pulls_sent_;
   Buffer sent_ids(count * table.shape.id_bytes());
@@ -210,6 +225,7 @@ void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t fla
   pull.count = count;
   pull.flags = flags;
   pull.to = to;
+  pull.used_at = used_at;
   if (owner == number_) {
     table.incoming_pulls.push_back({owner, part, version, count, flags, number, std::move(sent_ids)});
     return;
@@ -232,7 +248,11 @@ bool Agent::complete_requests(Table& table) {
   bool has_news = false;
   for (size_t i = 0; i < table.started_requests.size();) {
     const LocalRequest& local = table.started_requests[i];
-    if (!table.outgoing_pulls.empty() && table.outgoing_pulls.begin()->first <= local.last_pull) {
+    const bool waits = table.shape.requested()
+                           ? std::any_of(local.pulls.begin(), local.pulls.end(),
+                                         [&](uint64_t pull) { return table.outgoing_pulls.count(pull) > 0; })
+                           : !table.outgoing_pulls.empty() && table.outgoing_pulls.begin()->first <= local.last_pull;
+    if (waits) {
       ++i;
       continue;
     }
@@ -244,10 +264,10 @@ bool Agent::complete_requests(Table& table) {
 }
 
 void Agent::clear_cache(Table& table) {
-  if (!table.started_requests.empty()) {
+  if (!table.started_requests.empty() && table.shape.staleness == 0) {
     throw std::runtime_error("a worker of this host pushed before its row requests were completed");
   }
-  if (table.shape.dynamic) {
+  if (table.shape.requested()) {
     const size_t row_bytes = table.shape.row_bytes();
     table.key_cache->begin_round([&](uint32_t region) { return table.region_in_use(region); },
                                  [&](uint64_t first, uint64_t count) {
@@ -269,9 +289,10 @@ void Agent::clear_cache(Table& table) {
 bool Agent::too_many_pulls(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
-  // A row request of a worker pulls from each partition once, and the agent sends progress queries of its own.
+  // A row request of a worker pulls from each partition once for each group, and the agent sends progress queries of
+  // its own.
   return *unanswered > uint64_t(kMaxRowRequests) * membership_.worker_counts[membership_.agent_hosts[peer]] *
-                           table.shape.partitions();
+                           table.shape.partitions() * table.shape.groups();
 }
 
 void Agent::answer_pulls(Table& table) {
@@ -294,6 +315,7 @@ void Agent::answer_pulls(Table& table) {
     message->header.table = table.number;
     message->header.part = pull.part;
     message->header.count = pull.count;
+    message->header.version = part.version;
     message->header.number = pull.number;
     message->buffers[0] = Buffer(pull.count * shape.wire_row_bytes(pull.flags & kUncached));
     char* rows = message->buffers[0].data();
@@ -341,13 +363,22 @@ void Agent::answer_own_pull(Table& table, const IncomingPull& pull) {
   auto outgoing = table.outgoing_pulls.find(pull.number);
   char* const to = outgoing->second.to;
   const TableShape& shape = table.shape;
-  const int64_t* keys = pull.ids.as<int64_t>();
-  table.parts[pull.part].store->read(keys, pull.count, to);
+  const Part& part = table.parts[pull.part];
+  table.count_lag(outgoing->second, part.version);
   // Other hosts get rounded rows, and all workers have to see the same values.
   const RoundingContext rounding{table.number, kAnswers, pull.version};
-  for (uint32_t k = 0; shape.rounds(pull.flags & kUncached) && k < pull.count; ++k) {
-    char* row = to + k * shape.row_bytes();
-    round_answer(shape, rounding, row_number(shape, pull.part, keys[k]), row, row);
+  const auto round_all = [&](auto ids) {
+    for (uint32_t k = 0; shape.rounds(pull.flags & kUncached) && k < pull.count; ++k) {
+      char* row = to + k * shape.row_bytes();
+      round_answer(shape, rounding, row_number(shape, pull.part, ids[k]), row, row);
+    }
+  };
+  if (shape.dynamic) {
+    part.store->read(pull.ids.as<int64_t>(), pull.count, to);
+    round_all(pull.ids.as<int64_t>());
+  } else {
+    gather(part.shard, pull.ids.as<int32_t>(), pull.count, shape.row_bytes(), to);
+    round_all(pull.ids.as<int32_t>());
   }
   table.outgoing_pulls.erase(outgoing);
 }

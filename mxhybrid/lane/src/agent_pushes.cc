@@ -9,9 +9,9 @@
 namespace lane {
 
 bool Agent::round_is_complete(const Table& table) const {
-  if (table.views.empty() || table.unsent > 0) return false;
+  if (table.views.empty() || (table.unsent > 0 && table.shape.staleness == 0)) return false;
   for (const auto& [agent, owner] : table.owners) {
-    if (!reached(owner.version + kMaxPushesAhead, table.rounds + 1)) return false;
+    if (!reached(owner.version + table.max_pushes_ahead(), table.rounds + 1)) return false;
   }
   for (const WorkerView& view : table.views) {
     if (view.shared == nullptr || !reached(view.shared->pushed.load(std::memory_order_acquire), table.rounds + 1)) {
@@ -36,13 +36,16 @@ void Agent::accept_round(Table& table) {
   ++table.rounds;
   clear_cache(table);
   for (uint32_t part = 0; part < parts; ++part) {
-    if (!table.parts[part].is_remote()) continue;
-    table.shape.dynamic ? forward_push<int64_t>(table, part) : forward_push<int32_t>(table, part);
+    if (table.parts[part].is_remote()) {
+      table.shape.dynamic ? forward_push<int64_t>(table, part) : forward_push<int32_t>(table, part);
+    } else if (table.parts[part].is_owned && table.shape.staleness > 0) {
+      table.shape.dynamic ? keep_push<int64_t>(table, part) : keep_push<int32_t>(table, part);
+    }
   }
   for (auto& [agent, owner] : table.owners) {  // early enough for one more round in the meantime
-    if (owner.is_queried || reached(owner.version + kMaxPushesAhead - 2, table.rounds)) continue;
+    if (owner.is_queried || reached(owner.version + table.max_pushes_ahead() - 2, table.rounds)) continue;
     owner.is_queried = true;
-    send_pull(table, owner.part, table.rounds, kFence, nullptr, 0, nullptr, kProgressQuery);
+    send_pull(table, owner.part, table.rounds, kFence, nullptr, 0, nullptr, table.rounds, kProgressQuery);
   }
 }
 
@@ -53,6 +56,23 @@ void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull
   // push, and hence all of them had made the push before it to all partitions.
   const uint32_t version = pull.flags & kFence ? pull.version : pull.version - 1;
   if (reached(version, owner.version)) owner.version = version;
+}
+
+template <typename Id>
+void Agent::keep_push(Table& table, uint32_t part) {
+  std::vector<RowListOf<Id>> lists;
+  uint32_t max_rows = 0;
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
+    lists.push_back(table.pushed<Id>(worker, part));
+    max_rows += lists.back().count;
+  }
+  const size_t row_bytes = table.merger.row_bytes();
+  Pushed pushed{0, Buffer(max_rows * sizeof(Id)), Buffer(max_rows * row_bytes)};
+  table.merger.each(lists, [&](Id id, const char* row) {
+    pushed.ids.as<Id>()[pushed.count] = id;
+    std::memcpy(pushed.rows.data() + pushed.count++ * row_bytes, row, row_bytes);
+  });
+  queue_push(table, part, host_, std::move(pushed));
 }
 
 template <typename Id>
@@ -69,7 +89,7 @@ void Agent::forward_push(Table& table, uint32_t part) {
   bool reads_workers = false;
   const uint32_t flags = table.push_flags();
   const bool is_exact = flags & kExactRows, is_rounded = shape.rounds(is_exact);
-  if (lists.size() == 1 && !is_rounded) {  // sent from the worker's memory
+  if (lists.size() == 1 && !is_rounded && shape.staleness == 0) {  // sent from the worker's memory
     message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].ids));
     message->segments[1].data = const_cast<char*>(lists[0].rows);
     reads_workers = true;
@@ -122,7 +142,8 @@ template <typename Id>
 void Agent::update_with(Table& table, uint32_t number) {
   Part& part = table.parts[number];
   std::vector<RowListOf<Id>> local_lists, lists;
-  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
+  const bool is_kept = table.shape.staleness > 0;  // by keep_push
+  for (uint32_t worker = 0; !is_kept && worker < table.views.size(); ++worker) {
     local_lists.push_back(table.pushed<Id>(worker, number));
   }
   Buffer ids, rows;
@@ -141,7 +162,7 @@ void Agent::update_with(Table& table, uint32_t number) {
     local_lists = {{ids.as<Id>(), rows.data(), count}};
   }
   for (uint32_t host = 0; host < part.pushes.size(); ++host) {
-    if (host == host_) {
+    if (host == host_ && !is_kept) {
       lists.insert(lists.end(), local_lists.begin(), local_lists.end());
     } else if (!part.pushes[host].empty()) {
       const Pushed& pushed = part.pushes[host].front();

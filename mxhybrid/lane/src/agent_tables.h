@@ -1,6 +1,7 @@
 // The state of an agent, for the files that make up Agent: tables, views of workers, connections with other agents.
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -23,9 +24,9 @@ inline int64_t now() {
       .count();
 }
 
-/// The most pushes of a host to a partition that wait at the owner for pushes of other hosts.  The host sends no
-/// further push before it knows that the owner has applied some of these.  So the slowest host sets the pace, and
-/// queues stay short.
+/// The most pushes of a host to a partition that wait at the owner for pushes of other hosts; the staleness of the table
+/// is added.  The host sends no further push before it knows that the owner has applied some of these.  So the slowest
+/// host sets the pace, and queues stay short.
 constexpr uint32_t kMaxPushesAhead = 4;
 /// Marks the number of a pull by which an agent asks an owner for its version.  No worker waits for the answer, and its
 /// number is larger than those of all other pulls of the table.
@@ -55,7 +56,8 @@ struct Agent::Part {
   size_t state_bytes[2] = {0, 0};
   uint32_t version = kFirst;  // pushes that were applied
   uint64_t updates = 0;
-  /// The pushes of each host that were not applied yet.  The entry of this host stays empty.
+  /// The pushes of each host that were not applied yet.  The entry of this host stays empty, except in a table with
+  /// staleness: there the workers of this host may push again before the push before is applied.
   std::vector<std::deque<Pushed>> pushes;
 
   // If this agent handles the partition for its owner.
@@ -70,7 +72,7 @@ struct Agent::WorkerView {
   uint32_t activity = kFirst;
   /// RowRequest::posted of each request; empty if this agent serves no requests, see TableShape.
   std::vector<uint32_t> posted;
-  /// In a dynamic table: the region of the cache from which each request takes its slots; kNoRegion for none.
+  /// Where all rows are requested: the region of the cache from which each request takes its slots; kNoRegion for none.
   std::vector<uint32_t> regions;
   static constexpr uint32_t kNoRegion = UINT32_MAX;
 };
@@ -80,9 +82,11 @@ struct Agent::OutgoingPull {
   uint8_t flags;
   char* to;
   Buffer rounded;  // rows that arrive rounded
+  uint32_t used_at;  // RowRequest::used_at
 };
 
-/// A pull of another agent or, in a dynamic table, of this agent from its own partition, for workers of its host.
+/// A pull of another agent or, where all rows are requested, of this agent from its own partition, for workers of its
+/// host.
 struct Agent::IncomingPull {
   uint32_t peer, part, version, count;
   uint8_t flags;
@@ -94,6 +98,9 @@ struct Agent::LocalRequest {
   uint32_t worker, request;
   uint32_t posted;         // its RowRequest::posted
   uint64_t last_pull = 0;  // the last pull whose answer it needs
+  /// Where all rows are requested: instead, all pulls whose answers it needs.  It must not wait for others: they may
+  /// need a push that its worker makes after it has got these rows.
+  std::vector<uint64_t> pulls = {};
 };
 
 struct Agent::Table {
@@ -132,7 +139,9 @@ struct Agent::Table {
   std::vector<uint64_t> cached;
   uint32_t num_cached = 0, cached_before = 0;
   std::string name;  // of a dynamic table
-  std::unique_ptr<KeyCache> key_cache;  // of a dynamic table, in which slots, cached and uncached requests are unused
+  /// Where all rows are requested, so that slots, cached and uncached requests are unused.  The key of a row of a table
+  /// that is not dynamic is its number.
+  std::unique_ptr<KeyCache> key_cache;
   uint32_t uncached_rows = 0;
   std::vector<LocalRequest> uncached_requests;  // requests that use uncached rows
   bool pull_waiting = false;                    // a copy of the flag in `shared`
@@ -144,6 +153,14 @@ struct Agent::Table {
   /// The number of pulls of each agent whose answers were not sent yet.
   std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
 
+  /// The most pushes of a host that wait at an owner, see kMaxPushesAhead.
+  uint32_t max_pushes_ahead() const { return kMaxPushesAhead + shape.staleness; }
+  /// Count rows that a worker gets, by their lag.
+  void count_lag(const OutgoingPull& pull, uint32_t version) {
+    if (shape.staleness == 0 || pull.flags & kFence) return;
+    const uint32_t lag = reached(version, pull.used_at) ? 0 : std::min(pull.used_at - version, kMaxStaleness);
+    shared->lags[lag].fetch_add(pull.count, std::memory_order_relaxed);
+  }
   /// Call a function; begin the message of an error with the name of the table.
   template <typename Function>
   void with_name(Function function) const {
@@ -176,7 +193,7 @@ struct Agent::Table {
            well_formed(shape, part, memory.at<const void>(ids + bounds[part] * shape.id_bytes()),
                        bounds[part + 1] - bounds[part]);
   }
-  /// Return whether a request that was not released has slots in a region of the cache of a dynamic table.
+  /// Return whether a request that was not released has slots in a region of `key_cache`.
   bool region_in_use(uint32_t region) const {
     for (const WorkerView& view : views) {
       for (uint32_t i = 0; i < view.regions.size(); ++i) {

@@ -46,19 +46,21 @@ Membership membership_of(uint32_t agents, const uint32_t* hosts, uint32_t count,
 }
 
 TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format, uint32_t parts,
-                    const uint32_t* owners) {
+                    const uint32_t* owners, uint32_t staleness) {
+  if (staleness > lane::kMaxStaleness) throw std::runtime_error("a staleness of " + std::to_string(staleness));
   TableShape shape;
   shape.rows = rows;
   shape.width = width;
   shape.dtype = static_cast<lane::Dtype>(dtype);
   shape.format = static_cast<lane::RowFormat>(format);
   shape.owners.assign(owners, owners + parts);
+  shape.staleness = staleness;
   return shape;
 }
 
 TableShape dynamic_shape_of(uint32_t width, uint32_t dtype, uint32_t format, uint32_t batch_rows, uint32_t parts,
-                            const uint32_t* owners) {
-  TableShape shape = shape_of(0, width, dtype, format, parts, owners);
+                            const uint32_t* owners, uint32_t staleness) {
+  TableShape shape = shape_of(0, width, dtype, format, parts, owners, staleness);
   shape.dynamic = true;
   shape.batch_rows = batch_rows;
   return shape;
@@ -139,20 +141,20 @@ int lane_agent_add_worker(void* agent, uint32_t worker, int descriptor) {
   return guarded([&] { static_cast<Agent*>(agent)->add_worker(worker, descriptor); return 0; }, -1);
 }
 int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format,
-                        uint32_t parts, const uint32_t* owners) {
+                        uint32_t parts, const uint32_t* owners, uint32_t staleness) {
   return guarded([&] {
-    static_cast<Agent*>(agent)->add_table(number, shape_of(rows, width, dtype, format, parts, owners));
+    static_cast<Agent*>(agent)->add_table(number, shape_of(rows, width, dtype, format, parts, owners, staleness));
     return 0;
   }, -1);
 }
 /// Add a dynamic table; `stores` has the options of the row stores, the same for all partitions except that partition p
 /// has the subdirectory `p` of the directory.
 int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name, uint32_t width, uint32_t dtype, uint32_t format,
-                                 uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t first_values,
-                                 double value, uint64_t seed, uint32_t admit, uint64_t capacity, uint64_t expire_after,
-                                 int evict_rarest, const char* directory, uint64_t resident_bytes) {
+                                 uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness,
+                                 uint32_t first_values, double value, uint64_t seed, uint32_t admit, uint64_t capacity,
+                                 uint64_t expire_after, int evict_rarest, const char* directory, uint64_t resident_bytes) {
   return guarded([&] {
-    const TableShape shape = dynamic_shape_of(width, dtype, format, batch_rows, parts, owners);
+    const TableShape shape = dynamic_shape_of(width, dtype, format, batch_rows, parts, owners, staleness);
     static_cast<Agent*>(agent)->add_dynamic_table(number, shape, name, [&](uint32_t part) {
       lane::RowStoreOptions options;
       options.dtype = shape.dtype;
@@ -279,17 +281,18 @@ int lane_worker_add_agent(void* worker, uint32_t agent, int doorbell, int descri
 }
 /// Return the descriptor of the table's memory, which is open until all agents of the host are attached.
 int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, uint32_t format,
-                          uint32_t parts, const uint32_t* owners) {
+                          uint32_t parts, const uint32_t* owners, uint32_t staleness) {
   return guarded([&] {
-    return static_cast<Worker*>(worker)->add_table(number, shape_of(rows, width, dtype, format, parts, owners));
+    return static_cast<Worker*>(worker)->add_table(number,
+                                                   shape_of(rows, width, dtype, format, parts, owners, staleness));
   }, -1);
 }
 /// Do the same for a dynamic table.
 int lane_worker_add_dynamic_table(void* worker, uint32_t number, uint32_t width, uint32_t dtype, uint32_t format,
-                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners) {
+                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->add_table(
-        number, dynamic_shape_of(width, dtype, format, batch_rows, parts, owners));
+        number, dynamic_shape_of(width, dtype, format, batch_rows, parts, owners, staleness));
   }, -1);
 }
 int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descriptor) {
@@ -307,10 +310,12 @@ int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t
                : 1;
   }, -1);
 }
-/// Return the handle of a row request, at least 0, or -2 while all requests are in use.
-int lane_worker_post(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered) {
+/// Return the handle of a row request, at least 0, or -2 while all requests are in use; see Worker::post.
+int lane_worker_post(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered,
+                     uint32_t staleness, uint32_t ahead) {
   return guarded([&] {
-    const int request = static_cast<Worker*>(worker)->post(number, ids, count, flags, delivered != 0);
+    const int request =
+        static_cast<Worker*>(worker)->post(number, ids, count, flags, delivered != 0, staleness, ahead);
     return request < 0 ? -2 : request;
   }, -1);
 }
@@ -336,7 +341,7 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
 /// has all operations, 1 while all requests are in use, 2 if MXNet cannot create the array, 3 if it refuses an
 /// operation.
 int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,
-                     void** outs, uint32_t num_outs, int priority) {
+                     void** outs, uint32_t num_outs, int priority, uint32_t staleness) {
   return guarded([&] {
     static const int32_t cpu[] = {1, 0};  // struct Context of include/mxnet/base.h
     static const int prioritized = 3;     // FnProperty::kCPUPrioritized of include/mxnet/engine.h
@@ -345,7 +350,7 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
     const int flag = dtype == lane::Dtype::kFloat32 ? 0 : dtype == lane::Dtype::kFloat64 ? 1 : 2;
     const RowArray rows(*mxnet, outs[0], flag, lane::size_of(dtype), ids, count);
     if (rows.handle() == nullptr) return 2;
-    const int request = poster.post(number, ids, count, 0, true);
+    const int request = poster.post(number, ids, count, 0, true, staleness);
     if (request < 0) return 1;
     void* handle = rows.handle();
     // Rows that are there already need no thread of the engine.
@@ -366,6 +371,14 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
 /// Return 0 when done, 1 when the time is over.
 int lane_worker_wait_for_deliveries(void* worker, uint32_t number, int milliseconds) {
   return guarded([&] { return static_cast<Worker*>(worker)->wait_for_deliveries(number, milliseconds) ? 0 : 1; }, -1);
+}
+/// Write the number of rows that this host's workers got by requests, by their lag, 0 to kMaxStaleness.
+int lane_worker_lags(void* worker, uint32_t number, uint64_t* lags) {
+  return guarded([&] {
+    std::fill(lags, lags + lane::kMaxStaleness + 1, 0);
+    static_cast<Worker*>(worker)->add_lags(number, lags);
+    return 0;
+  }, -1);
 }
 /// Return flags of lane::Overflow.
 int lane_worker_overflows(void* worker, uint32_t number) {

@@ -18,12 +18,13 @@ constexpr int kSmallestSize = 11;
 
 }  // namespace
 
-KeyCache::KeyCache(uint32_t batch_rows, uint32_t workers)
+KeyCache::KeyCache(uint64_t batch_rows, uint32_t workers)
     : batch_rows_(batch_rows), workers_(workers), written_(kMaxRowRequests * workers + 1, 0) {
   if (max_slots(batch_rows, workers) > UINT32_MAX - 1) {
     throw std::runtime_error("batch_rows=" + std::to_string(batch_rows) + " is too large for a host with " +
                              std::to_string(workers) + " workers: give at most " +
-                             std::to_string((UINT32_MAX - 1) / written_.size()));
+                             std::to_string((UINT32_MAX - 1) / written_.size()) +
+                             "; a table with staleness has as many batch_rows as rows");
   }
   forget();
 }
@@ -58,7 +59,7 @@ void KeyCache::begin_round(const InUse& in_use, const Discard& discard) {
     const uint64_t usual =
         region == region_ ? kUnusualGrowth * std::max({uint64_t{used}, uint64_t{used_before_}, kFewSlots}) : 0;
     if (written_[region] <= usual || in_use(region)) continue;
-    discard(uint64_t{region} * batch_rows_, written_[region]);
+    discard(region * batch_rows_, written_[region]);
     written_[region] = 0;
   }
   if (used > 0) used_before_ = used;
@@ -67,27 +68,31 @@ void KeyCache::begin_round(const InUse& in_use, const Discard& discard) {
 void KeyCache::make_room(uint32_t count, const InUse& in_use) {
   largest_ = std::max(largest_, count);
   const uint64_t limit =
-      std::min<uint64_t>(batch_rows_, std::max(kFewSlots, kRequestsCached * workers_ * uint64_t{largest_}));
+      std::min(batch_rows_, std::max(kFewSlots, kRequestsCached * workers_ * uint64_t{largest_}));
   if (uint64_t{used_} + count > limit) begin_region(in_use);
 }
 
 uint32_t KeyCache::take(uint32_t count) {
-  const uint32_t first = region_ * batch_rows_ + used_;
+  const uint32_t first = static_cast<uint32_t>(region_ * batch_rows_) + used_;
   used_ += count;
   written_[region_] = std::max(written_[region_], used_);
   return first;
 }
 
-std::pair<uint32_t, bool> KeyCache::slot_of(int64_t key) {
+KeyCache::CachedRow KeyCache::row_of(int64_t key, uint32_t version, uint32_t newest, uint64_t pull) {
   size_t position = position_of(key);
-  if (entries_[position].round == round_) return {entries_[position].slot, false};
-  if (++count_ * size_t{4} > entries_.size() * 3) {
+  const Entry& entry = entries_[position];
+  if (entry.round == round_) {
+    if (reached(entry.version, version) && reached(newest, entry.version)) {
+      return {entry.slot, pull - (static_cast<uint32_t>(pull) - entry.pull)};
+    }
+  } else if (++count_ * size_t{4} > entries_.size() * 3) {
     grow();
     position = position_of(key);
   }
   const uint32_t slot = take(1);
-  entries_[position] = {key, slot, round_};
-  return {slot, true};
+  entries_[position] = {key, slot, round_, version, static_cast<uint32_t>(pull)};
+  return {slot, pull};
 }
 
 void KeyCache::grow() {

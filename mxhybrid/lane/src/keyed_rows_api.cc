@@ -40,8 +40,10 @@ int lane_worker_push_tables(void* worker, const TableRows* pushes, uint32_t tabl
 }
 
 /// Return 0 when all requests are posted, 1 while all requests of a table are in use.
-int lane_worker_post_tables(void* worker, const TableRows* requests, uint32_t tables, int* handles) {
-  return guarded([&] { return static_cast<Worker*>(worker)->post(requests, tables, handles) ? 0 : 1; }, -1);
+int lane_worker_post_tables(void* worker, const TableRows* requests, const uint32_t* stalenesses, uint32_t tables,
+                            int* handles) {
+  return guarded(
+      [&] { return static_cast<Worker*>(worker)->post(requests, stalenesses, tables, handles) ? 0 : 1; }, -1);
 }
 
 /// Return deliveries for lane_worker_deliver_tables.

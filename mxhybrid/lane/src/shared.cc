@@ -15,24 +15,22 @@ AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, cons
                                    uint32_t workers) {
   Layout layout;
   layout.reserve(sizeof(AgentTable));
-  if (shape.dynamic) {
+  layout.align_to_page();
+  if (shape.requested()) {
+    cache = uncached = layout.reserve(KeyCache::max_slots(shape.max_rows(), workers) * shape.row_bytes());
+  } else {
+    uint64_t remote_rows = 0;
+    for (uint32_t part = 0; part < shape.partitions(); ++part) {
+      if (handled[part] && shape.owners[part] != agent) remote_rows += shape.rows_of(part);
+    }
+    cache = layout.reserve(remote_rows * shape.row_bytes());
     layout.align_to_page();
-    cache = uncached = layout.reserve(KeyCache::max_slots(shape.batch_rows, workers) * shape.row_bytes());
-    shards.resize(shape.partitions());
-    size = layout.size();
-    return;
+    uncached = layout.reserve(remote_rows * shape.row_bytes());
   }
-  uint64_t remote_rows = 0;
-  for (uint32_t part = 0; part < shape.partitions(); ++part) {
-    if (handled[part] && shape.owners[part] != agent) remote_rows += shape.rows_of(part);
-  }
-  layout.align_to_page();
-  cache = layout.reserve(remote_rows * shape.row_bytes());
-  layout.align_to_page();
-  uncached = layout.reserve(remote_rows * shape.row_bytes());
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     layout.align_to_page();
-    shards.push_back(layout.reserve(shape.owners[part] == agent ? shape.rows_of(part) * shape.row_bytes() : 0));
+    const bool is_owned = shape.owners[part] == agent && !shape.dynamic;
+    shards.push_back(layout.reserve(is_owned ? shape.rows_of(part) * shape.row_bytes() : 0));
   }
   size = layout.size();
 }
@@ -40,9 +38,11 @@ AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, cons
 WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
   Layout layout;
   layout.reserve(sizeof(WorkerTable));
-  const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), ids = shape.max_rows() * shape.id_bytes();
-  push_bounds = layout.reserve(bounds);
-  for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.reserve(bounds);
+  const size_t ids = shape.max_rows() * shape.id_bytes();
+  push_bounds = layout.reserve((shape.partitions() + 1) * sizeof(uint32_t));
+  for (int i = 0; i < kMaxRowRequests; ++i) {
+    request_bounds[i] = layout.reserve((shape.groups() * shape.partitions() + 1) * sizeof(uint32_t));
+  }
   layout.align_to_page();
   push_ids = layout.reserve(ids);
   push_rows = layout.reserve(shape.max_rows() * shape.row_bytes());

@@ -74,6 +74,8 @@ inline bool reached(uint32_t value, uint32_t target) { return static_cast<int32_
 constexpr int kMaxLocalAgents = 16;
 /// The most row requests of one worker for one table at a time.
 constexpr int kMaxRowRequests = 8;
+/// The largest staleness of a table.
+constexpr uint32_t kMaxStaleness = 16;
 
 /// The form in which rows, of float32 unless they are exact, travel between hosts.
 enum class RowFormat : uint32_t {
@@ -98,6 +100,11 @@ enum class RowFormat : uint32_t {
 /// A dynamic table has rows for int64 keys that were pushed, and only their owners hold rows.  `rows` is 0.
 /// `partition_of` in row_store.h gives the partition of a key; a key has no local id.  Where a table has the local ids
 /// of rows, a dynamic table has their keys.
+///
+/// With a `staleness` of k, a pull may return rows that lack the last k rounds, but never rows that lack a push of the
+/// worker that pulls them.  A request therefore has its rows in k + 1 groups: the rows of group g must include all but
+/// the last k - g of the worker's pushes.  The rows of such a table are always requested, too, because the rows of its
+/// partitions may change at any time.
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;
@@ -109,8 +116,13 @@ struct TableShape {
   bool dynamic = false;
   /// The most rows of a worker in one push or request of a dynamic table.
   uint32_t batch_rows = 0;
+  uint32_t staleness = 0;
 
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
+  /// Whether workers request all rows, and read none in place.
+  bool requested() const { return dynamic || staleness > 0; }
+  /// The number of groups of rows in a request.
+  uint32_t groups() const { return staleness + 1; }
   /// The most rows of a worker in one push or request.
   uint64_t max_rows() const { return dynamic ? batch_rows : rows; }
   /// The most rows that `workers` workers together push to a partition, or that one of them requests from it.
@@ -181,14 +193,17 @@ struct AgentTable {
   /// the agent.
   alignas(64) Flag pull_waiting;
   alignas(64) CacheCounts cache_counts;
+  /// The number of rows that workers of this host got by requests, by their lag: the pushes that the worker had made
+  /// when it used them and that they may lack.  For tables with staleness.
+  alignas(64) std::atomic<uint64_t> lags[kMaxStaleness + 1];
 };
 
 /// Offsets in the memory of an agent for a table.
 struct AgentTableLayout {
-  /// The cache: slots with rows of remote partitions, as of the pushes that all workers of this host have made.  In a
-  /// dynamic table: of all partitions that the agent handles, in regions, see key_cache.h.
+  /// The cache: slots with rows of remote partitions, as of the pushes that all workers of this host have made.  Where
+  /// all rows are requested: of all partitions that the agent handles, in regions, see key_cache.h.
   size_t cache = 0;
-  /// Slots of uncached pulls, which no other request reads.  In a dynamic table they are slots of the cache.
+  /// Slots of uncached pulls, which no other request reads.  Where all rows are requested they are slots of the cache.
   size_t uncached = 0;
   /// The rows of each partition that this agent owns, except in a dynamic table.
   std::vector<size_t> shards;
@@ -234,9 +249,11 @@ enum PushFlags : uint32_t {
 struct RowRequest {
   alignas(64) Counter posted;
   Counter released;
-  /// The number of pushes that the rows must include.
+  /// The number of pushes that the rows must include; with staleness, those of the last group.
   uint32_t version;
   uint32_t flags;
+  /// The number of pushes that the worker will have made when it uses the rows.
+  uint32_t used_at;
   /// One counter for each agent of this host, in order.
   alignas(64) Counter completed[kMaxLocalAgents];
 };
@@ -254,7 +271,8 @@ struct WorkerTable {
 
 /// Offsets in the memory of a worker for a table.  Rows stand in the order of their partitions and, within a partition,
 /// of their ids: those of partition p are at bounds[p] to bounds[p + 1] - 1.  Bounds are uint32, ids are local ids
-/// (int32) or keys (int64).
+/// (int32) or keys (int64).  A request has the rows of each group in this order, one group after the other: group g has
+/// the bounds from position g * partitions on.
 struct WorkerTableLayout {
   size_t push_bounds = 0, push_ids = 0, push_rows = 0;
   size_t request_bounds[kMaxRowRequests] = {}, request_ids[kMaxRowRequests] = {},

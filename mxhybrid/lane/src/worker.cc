@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,12 @@ constexpr uint32_t kPrefetchedRows = 6;
 constexpr uint32_t kUnusualGrowth = 4;
 /// A call for several tables notifies agents of its pushes after this many bytes, so that they work meanwhile.
 constexpr size_t kNotifiedBytes = 1 << 20;
+
+/// Throw std::runtime_error unless a request may have these ids and this staleness.
+void check_request(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t staleness) {
+  check_ids(shape, ids, count);
+  if (staleness > shape.staleness) throw std::runtime_error("a request with more staleness than its table");
+}
 
 }  // namespace
 
@@ -59,6 +66,8 @@ struct Worker::Table {
   std::vector<uint32_t> push_agents, pull_agents;
   uint32_t pushes = kFirst;
   uint32_t pushed_before = 0, pushed_last = 0;
+  /// With staleness: the ids of the last pushes, the latest first, as many as the staleness.
+  std::deque<std::vector<int64_t>> recent;
   PostedRequest requests[kMaxRowRequests];
   std::vector<uint32_t> order, places;
   std::atomic<uint32_t> overflows{0};
@@ -123,8 +132,7 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
     const uint32_t agent = membership_.handler(host_, owner);
     const uint32_t index = position(agent);
     table->handlers.push_back(index);
-    // Rows of a dynamic table are requested from all agents.
-    const bool is_readable = agent == owner && !shape.dynamic;
+    const bool is_readable = agent == owner && !shape.requested();
     table->readable.push_back(is_readable);
     push_agents.insert(index);
     if (!is_readable) pull_agents.insert(index);
@@ -198,7 +206,8 @@ bool Worker::may_push(const Table& table, bool after_deliveries) {
   const bool is_consumed = std::all_of(table.push_agents.begin(), table.push_agents.end(), [&table](uint32_t agent) {
     return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
   });
-  if (!is_consumed || !after_deliveries) return is_consumed;
+  // With staleness, rows that are under way stay when a push follows.
+  if (!is_consumed || !after_deliveries || table.shape.staleness > 0) return is_consumed;
   std::lock_guard<std::mutex> lock(mutex_);
   return std::none_of(table.requests, table.requests + kMaxRowRequests,
                       [](const PostedRequest& request) { return request.delivered; });
@@ -277,6 +286,10 @@ void Worker::write_push(Table& table, const TableRows& push, uint32_t flags) {
     table.overflows |= kPushedOverflow;
   }
   table.shared->push_flags = flags;
+  if (shape.staleness > 0) {
+    if (table.recent.size() == shape.staleness) table.recent.pop_back();
+    table.recent.emplace_front(push.ids, push.ids + count);
+  }
 }
 
 void Worker::announce_push(Table& table, Doorbells& doorbells) {
@@ -290,18 +303,63 @@ void Worker::announce_push(Table& table, Doorbells& doorbells) {
   }
 }
 
-int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
-  const std::shared_ptr<Table> table = this->table(number);
-  check_ids(table->shape, ids, count);
-  Doorbells doorbells(*this);
-  return post(*table, ids, count, flags, delivered, doorbells);
+void Worker::split_request(Table& table, int handle, const int64_t* ids, uint32_t count, uint32_t staleness) {
+  const TableShape& shape = table.shape;
+  const WorkerTableLayout& layout = table.layout;
+  std::vector<uint32_t>& order = table.requests[handle].order;
+  uint32_t* bounds = table.memory.at<uint32_t>(layout.request_bounds[handle]);
+  char* const request_ids = table.memory.at<char>(layout.request_ids[handle]);
+  if (shape.staleness == 0) {
+    split(shape, ids, count, bounds, static_cast<void*>(request_ids), order.data());
+    return;
+  }
+  const uint32_t newest = shape.staleness;
+  std::vector<uint8_t> groups(count, static_cast<uint8_t>(newest - staleness));
+  for (uint32_t age = 0; age < table.recent.size() && age < staleness; ++age) {
+    // A row of the push before `age` later ones must include that push.
+    const std::vector<int64_t>& pushed = table.recent[age];
+    auto next = pushed.begin();
+    for (uint32_t i = 0; i < count && next != pushed.end(); ++i) {
+      next = std::lower_bound(next, pushed.end(), ids[i]);
+      if (next != pushed.end() && *next == ids[i]) {
+        groups[i] = std::max(groups[i], static_cast<uint8_t>(newest - age));
+      }
+    }
+  }
+  std::vector<int64_t> group_ids;
+  std::vector<uint32_t> positions, group_order;
+  uint32_t first = 0;
+  for (uint32_t group = 0; group <= newest; ++group, bounds += shape.partitions()) {
+    group_ids.clear();
+    positions.clear();
+    for (uint32_t i = 0; i < count; ++i) {
+      if (groups[i] != group) continue;
+      group_ids.push_back(ids[i]);
+      positions.push_back(i);
+    }
+    const uint32_t size = static_cast<uint32_t>(positions.size());
+    group_order.resize(size);
+    split(shape, group_ids.data(), size, bounds, static_cast<void*>(request_ids + first * shape.id_bytes()),
+          group_order.data());
+    for (uint32_t i = 0; i < size; ++i) order[first + i] = positions[group_order[i]];
+    for (uint32_t part = 0; part <= shape.partitions(); ++part) bounds[part] += first;
+    first += size;
+  }
 }
 
-bool Worker::post(const TableRows* requests, uint32_t tables, int* handles) {
+int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered,
+                 uint32_t staleness, uint32_t ahead) {
+  const std::shared_ptr<Table> table = this->table(number);
+  check_request(table->shape, ids, count, staleness);
+  Doorbells doorbells(*this);
+  return post(*table, ids, count, flags, delivered, staleness, ahead, doorbells);
+}
+
+bool Worker::post(const TableRows* requests, const uint32_t* stalenesses, uint32_t tables, int* handles) {
   std::vector<std::shared_ptr<Table>> targets;
   for (uint32_t i = 0; i < tables; ++i) {
     targets.push_back(table(static_cast<uint32_t>(requests[i].table)));
-    check_ids(targets[i]->shape, requests[i].ids, static_cast<uint32_t>(requests[i].count));
+    check_request(targets[i]->shape, requests[i].ids, static_cast<uint32_t>(requests[i].count), stalenesses[i]);
     requests[i].check_positions();
     if (requests[i].positions != nullptr && !targets[i]->shape.dynamic) {
       throw std::runtime_error("only rows of dynamic tables can be requested by position");
@@ -311,14 +369,15 @@ bool Worker::post(const TableRows* requests, uint32_t tables, int* handles) {
   bool are_posted = true;
   for (uint32_t i = 0; i < tables; ++i) {
     if (handles[i] >= 0) continue;
-    handles[i] = post(*targets[i], requests[i].ids, static_cast<uint32_t>(requests[i].count), 0, true, doorbells);
+    handles[i] = post(*targets[i], requests[i].ids, static_cast<uint32_t>(requests[i].count), 0, true, stalenesses[i],
+                      0, doorbells);
     are_posted = are_posted && handles[i] >= 0;
   }
   return are_posted;
 }
 
-int Worker::post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered,
-                 Doorbells& doorbells) {
+int Worker::post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered, uint32_t staleness,
+                 uint32_t ahead, Doorbells& doorbells) {
   int handle = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -332,10 +391,10 @@ int Worker::post(Table& table, const int64_t* ids, uint32_t count, uint32_t flag
   request.version = table.pushes;
   request.flags = flags;
   request.order.resize(count);
-  split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.request_bounds[handle]),
-        table.memory.at<void>(table.layout.request_ids[handle]), request.order.data());
+  split_request(table, handle, ids, count, flags ? 0 : staleness);
   shared.version = request.version;
   shared.flags = flags;
+  shared.used_at = request.version + ahead;
   if (!table.pull_agents.empty()) {
     request.posted = shared.posted.load() + 1;
     shared.posted.store(request.posted, std::memory_order_release);
@@ -353,7 +412,9 @@ bool Worker::is_completed(const Table& table, int handle) {
   const auto has_completed = [&](uint32_t agent) {
     return reached(table.shared->requests[handle].completed[agent].load(std::memory_order_acquire), request.posted);
   };
-  return std::all_of(table.push_agents.begin(), table.push_agents.end(), has_applied) &&
+  // Rows of a table with staleness may be there before all pushes are applied; a fence waits for the pushes.
+  const bool includes_pushes = table.shape.staleness == 0 || (request.flags & kFence);
+  return (!includes_pushes || std::all_of(table.push_agents.begin(), table.push_agents.end(), has_applied)) &&
          std::all_of(table.pull_agents.begin(), table.pull_agents.end(), has_completed);
 }
 
@@ -432,6 +493,15 @@ void Worker::add_cache_counts(uint32_t number, uint64_t& requested, uint64_t& ca
   }
 }
 
+void Worker::add_lags(uint32_t number, uint64_t* lags) {
+  const std::shared_ptr<Table> table_pointer = table(number);
+  for (uint32_t agent : table_pointer->pull_agents) {
+    for (uint32_t lag = 0; lag <= kMaxStaleness; ++lag) {
+      lags[lag] += table_pointer->views[agent].shared->lags[lag].load(std::memory_order_relaxed);
+    }
+  }
+}
+
 uint32_t Worker::overflows(uint32_t number) { return table(number)->overflows.exchange(0); }
 
 bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
@@ -453,8 +523,10 @@ void Worker::each_row(Table& table, int handle, Write write) {
   const int32_t* local_ids = table.memory.at<int32_t>(table.layout.request_ids[handle]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.request_slots[handle]);
   const size_t row_bytes = table.shape.row_bytes();
-  for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
-    const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
+  const uint32_t parts = table.shape.partitions();
+  for (uint32_t number = 0; number < table.shape.groups() * parts; ++number) {
+    const uint32_t part = number % parts;
+    const uint32_t agent = table.handlers[part], first = bounds[number], last = bounds[number + 1];
     const AgentView& view = table.views[agent];
     const bool is_readable = table.readable[part];
     const char* from = view.memory.at<char>(is_readable                        ? table.shards[part]

@@ -54,18 +54,25 @@ class Worker {
   /// PushFlags.
   bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds,
             uint32_t flags = 0);
-  /// Post a request for rows of sorted unique ids, which are to include all pushes so far.  Returns the handle of the
-  /// request, or -1 while all requests of the table are in use.  Call `wait` next, or `deliver` if `delivered` is true.
-  int post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
-  /// Post a request of each table whose entry of `handles` is negative, for `deliver`, and write its handle there.
-  /// Return whether all requests are posted; otherwise all requests of a table are in use.
-  bool post(const TableRows* requests, uint32_t tables, int* handles);
+  /// Post a request for rows of sorted unique ids, which are to include all pushes so far; rows without pushes of this
+  /// worker may lack the last `staleness` pushes, which is at most the staleness of the table.  The worker will use the
+  /// rows after `ahead` more pushes.  Returns the handle of the request, or -1 while all requests of the table are in
+  /// use.  Call `wait` next, or `deliver` if `delivered` is true.
+  int post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false,
+           uint32_t staleness = 0, uint32_t ahead = 0);
+  /// Post a request of each table whose entry of `handles` is negative, for `deliver`, and write its handle there;
+  /// `stalenesses` has the staleness of each request.  Return whether all requests are posted; otherwise all requests of
+  /// a table are in use.
+  bool post(const TableRows* requests, const uint32_t* stalenesses, uint32_t tables, int* handles);
   /// Wait for a request, write its rows, of shape (count, width), to `out`, and release the request.
   bool wait(uint32_t number, int handle, char* out, int milliseconds);
   /// Do the same in the completion thread, which then calls `complete`.
   void deliver(uint32_t number, int handle, char* out, const OnComplete& complete);
   /// Do the same for requests of several tables: write the row of its id to each row.  `complete` is called once.
   void deliver(std::unique_ptr<Deliveries> deliveries, const OnComplete& complete);
+  /// Add the number of rows that agents got by requests of this host's workers, by their lag, to `lags`, which has
+  /// kMaxStaleness + 1 elements.
+  void add_lags(uint32_t number, uint64_t* lags);
   /// Return the flags of Overflow that were found since the last call, for a table whose rows travel as float16.
   uint32_t overflows(uint32_t number);
   /// Wait until the rows of all requests are delivered.
@@ -101,7 +108,9 @@ class Worker {
   bool may_push(const Table& table, bool after_deliveries);
   void write_push(Table& table, const TableRows& push, uint32_t flags);
   void announce_push(Table& table, Doorbells& doorbells);
-  int post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered, Doorbells& doorbells);
+  int post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered, uint32_t staleness,
+           uint32_t ahead, Doorbells& doorbells);
+  void split_request(Table& table, int handle, const int64_t* ids, uint32_t count, uint32_t staleness);
   bool is_completed(const Table& table, int handle);
   template <typename Write>
   void each_row(Table& table, int handle, Write write);

@@ -129,6 +129,7 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded and the workload tables')
     add('--rounds', type=_positive, default=2, help='jobs of each contender')
     add('--steps', type=_positive, default=10, help='steps measured in each job')
+    add('--epochs', type=_positive, default=2, help='epochs of the workload word_lm')
     add('--warmup', type=_positive, default=3, help='steps before the measured ones')
     add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='time limit of a job')
     add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE',

@@ -205,6 +205,16 @@ class HybridPrefetch(Hybrid):
         super()._pull(batch)
 
 
+class HybridStale(HybridPrefetch):
+    """The same with staleness 1: rows may lack the last push of other workers, and travel during other work."""
+
+    _settings = {'staleness': '1'}
+
+    def verify(self, batch: int) -> Dict[str, Dict[str, Checksum]]:
+        with self.store.backend.fresh_pulls():
+            return super().verify(batch)
+
+
 class HybridFloat16(Hybrid):
     """The store of mxhybrid, whose values travel as float16."""
 
@@ -323,6 +333,6 @@ class HorovodGather(_Horovod):
 
 
 #: Class by the name that --contenders takes.
-CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'hybrid_float16': HybridFloat16,
-           'hybrid_int8': HybridInt8, 'dist_sync': DistSync, 'horovod_gather': HorovodGather,
-           'horovod_dense': HorovodDense}
+CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'hybrid_stale': HybridStale,
+           'hybrid_float16': HybridFloat16, 'hybrid_int8': HybridInt8, 'dist_sync': DistSync,
+           'horovod_gather': HorovodGather, 'horovod_dense': HorovodDense}

@@ -9,8 +9,8 @@ from lab.launchers import SCRIPTS
 BENCH = [sys.executable, SCRIPTS / 'bench']
 SMALL = ['--no-network', '--hosts', '2', '--workers', '2', '--shrink', '50', '--warmup', '1', '--steps', '3',
          '--rounds', '1']
-CONTENDERS = ['hybrid', 'hybrid_prefetch', 'hybrid_float16', 'hybrid_int8', 'dist_sync', 'horovod_gather',
-              'horovod_dense']
+CONTENDERS = ['hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_float16', 'hybrid_int8', 'dist_sync',
+              'horovod_gather', 'horovod_dense']
 
 
 def test_all_contenders_on_loopback(tmp_path):

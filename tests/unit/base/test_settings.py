@@ -45,7 +45,7 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
         'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
-        'MXHYBRID_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY',
+        'MXHYBRID_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY', 'MXHYBRID_STALENESS',
         'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SHARD_UPDATES',
         'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
 
@@ -68,6 +68,7 @@ def test_variables_carry_the_projects_prefix():
     ('storage', '/a', (('*', '/a'),), {'u*': pathlib.Path('/b'), '*': 'Memory'}, (('u*', '/b'), ('*', 'memory'))),
     ('storage_memory', '8G', (('*', 8 * 1000 ** 3),), {'u*': 5 * 10 ** 6}, (('u*', 5 * 10 ** 6),)),
     ('storage_memory', '1.5 MB', (('*', 1500000),), '2000000B', (('*', 2 * 10 ** 6),)),
+    ('staleness', '1', (('*', 1),), {'u*': 2, '*': 0}, (('u*', 2), ('*', 0))),
     ('partition_file', '/a/found.json', '/a/found.json', pathlib.Path('/b/found.json'), '/b/found.json'),
     ('wire_dtype', ' float16 ', (('*', 'float16'),), np.float16, (('*', 'float16'),)),
     ('wire_dtype', 'float16', (('*', 'float16'),), np.dtype('float32'), (('*', 'float32'),)),
@@ -310,6 +311,22 @@ def test_wrong_sizes_name_setting_value_and_fix(value):
     assert text.startswith('storage_memory[u*]=%r is not a size of at least 1 MB: give bytes' % (value,))
 
 
+# ------------------------------------------------------------------------------------------ staleness
+
+
+def test_staleness_by_pattern():
+    settings = resolve({}, {'MXHYBRID_STALENESS': '*users*=2,*items*=1'})
+    assert [settings.staleness_for(name) for name in ('net_users', 'net_items', 'other')] == [2, 1, 0]
+    assert settings.any_stale and not Settings().any_stale
+    assert not resolve({'staleness': {'*users*': 0}}, {}).any_stale
+
+
+@pytest.mark.parametrize('value', ['-1', 17, '1.5', True, None, 'many', ''], ids=repr)
+def test_wrong_numbers_of_steps_name_setting_value_and_fix(value):
+    text = problem({'staleness': {'u*': value}})
+    assert text.startswith('staleness[u*]=%r is not a number of steps: give an integer from 0 to 16' % (value,))
+
+
 # ------------------------------------------------------------------------------------------ seconds and levels
 
 
@@ -393,6 +410,7 @@ def test_int8_needs_the_lane():
 
 @pytest.mark.parametrize('name, text, written', [
     ('routes', 'Servers', "'servers'"), ('routes', 'emb*=servers, *=allreduce', "'emb*=servers,*=allreduce'"),
+    ('staleness', '2', '2'), ('staleness', 'a*=1', "'a*=1'"),
     ('storage', 'a*=/a/b,*=Memory', "'a*=/a/b,*=memory'"), ('storage_memory', '8M', '8000000'),
     ('routes', 'emb*=servers', "'emb*=servers'"), ('partitions', '8', '8'), ('partitions', 'auto', "'auto'"),
     ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('own_rows', 'off', '0'),

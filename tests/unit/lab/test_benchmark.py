@@ -263,9 +263,16 @@ def test_output_of_the_training_run():
     outputs = ['shakespeare: ...\nepoch 1: train loss 9.1 (sampled), validation perplexity 1.0, 900 words/s\n'
                'epoch 2: train loss 8.1 (sampled), validation perplexity 1.0, 1,234 words/s\n'
                'final test perplexity 512.3\n', 'another worker\n']
-    assert training.read(outputs) == ([900.0, 1234.0], 512.3)
+    assert training.read(outputs) == ([900.0, 1234.0], [1.0, 1.0], 512.3)
     with pytest.raises(JobFailed, match='neither words/s'):
         training.read(['Traceback'])
+
+
+def test_time_to_a_perplexity():
+    assert training.time_to(100, [2.0, 3.0, 4.0], [400, 200, 50]) == pytest.approx(7)
+    assert training.time_to(200, [2.0, 3.0], [400, 200]) == 5
+    assert training.time_to(500, [2.0, 3.0], [400, 200]) == 2
+    assert training.time_to(100, [2.0, 3.0], [400, 200]) is None
 
 
 @pytest.mark.parametrize('workers, steps, made', [(1, 1, 14), (8, 2, 2), (2, 10, 10), (48, 25, 25)])

@@ -128,10 +128,10 @@ class Hosts:
         """Hand an agent its connection with another one."""
         lib.checked(lib.agent_connect(self.agents[agent], peer, sock.detach()))
 
-    def table(self, number, rows, width, owners, dtype=np.float32, row_format=0):
+    def table(self, number, rows, width, owners, dtype=np.float32, row_format=0, staleness=0):
         """Add a table of zeros."""
         shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], row_format, len(owners),
-                 library.numbers(owners))
+                 library.numbers(owners), staleness)
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_table(agent, *shape))
@@ -154,10 +154,10 @@ class Hosts:
                         self.agent_memories[number, agent] = agent_memory
 
     def dynamic_table(self, number, width, owners, dtype=np.float32, row_format=0, batch_rows=1000, first=('zero', 0.0),
-                      seed=0, admit=1, capacity=0, expire_after=0):
+                      seed=0, admit=1, capacity=0, expire_after=0, staleness=0):
         """Add a dynamic table; `first` has the kind and value of its first values."""
         shape = (number, width, lib.dtypes[np.dtype(dtype).name], row_format, batch_rows, len(owners),
-                 library.numbers(owners))
+                 library.numbers(owners), staleness)
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_dynamic_table(
@@ -202,16 +202,23 @@ class Hosts:
         return lib.checked(lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
                                            LIMIT_MS, int(exact))) == 0
 
-    def post(self, worker, number, ids, flags=0):
+    def post(self, worker, number, ids, flags=0, staleness=0, ahead=0):
         ids = np.ascontiguousarray(ids, np.int64)
-        return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0))
+        return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0, staleness,
+                                           ahead))
+
+    def lags(self, worker, number):
+        """Return the number of rows that the workers of a worker's host pulled, by their lag."""
+        lags = (ctypes.c_uint64 * 17)()
+        lib.checked(lib.worker_lags(self.workers[worker][2], number, lags))
+        return list(lags)
 
     def deliver(self, worker, number, ids):
         """Request rows as MXNet's engine does; return the array that they are written to, and the completion."""
         ids = np.ascontiguousarray(ids, np.int64)
         out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
         handle = self.workers[worker][2]
-        request = lib.checked(lib.worker_post(handle, number, pointer(ids), len(ids), 0, 1))
+        request = lib.checked(lib.worker_post(handle, number, pointer(ids), len(ids), 0, 1, 0, 0))
         completion = Completion()
         lib.worker_deliver(None, ctypes.addressof(completion.complete),
                            lib.checked(lib.delivery_new(handle, number, request, pointer(out))))

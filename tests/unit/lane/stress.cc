@@ -23,6 +23,8 @@ using namespace lane;
 namespace {
 
 constexpr uint32_t kTables = 3, kDynamicTables = 2;
+/// A table and a dynamic table with staleness follow.
+constexpr uint32_t kStaleTables = kTables + kDynamicTables, kStaleness = 2;
 constexpr uint32_t kSmallAllreduces = 2;
 
 /// Return whether a worker pushes a row in a step; all workers can compute that.
@@ -200,6 +202,70 @@ class TableWork {
   std::vector<float> expected_;
 };
 
+/// The work of one worker with the rows of a table with staleness.
+class StaleTableWork {
+ public:
+  StaleTableWork(Job& job, uint32_t me, uint32_t table, uint64_t rows)
+      : job_(job), me_(me), table_(table), random_(me), expected_(kStaleness + 1, std::vector<float>(rows, 0)) {}
+
+  void run_step(uint32_t step) {
+    Worker& worker = *job_.workers[me_];
+    const uint64_t rows = expected_[0].size();
+    if (step == 0) last_own_.assign(rows, 0);
+    // A request for the rows that the worker uses after the next push, and does not push.
+    std::vector<int64_t> ids, ahead;
+    expected_.push_back(expected_.back());
+    expected_.erase(expected_.begin());
+    for (uint64_t row = 0; row < rows; ++row) {
+      if (pushes(me_, step, row)) {
+        ids.push_back(static_cast<int64_t>(row));
+        last_own_[row] = step + 1;
+      } else if (random_() % 2) {
+        ahead.push_back(static_cast<int64_t>(row));
+      }
+      for (uint32_t other = 0; other < job_.workers.size(); ++other) expected_.back()[row] += pushes(other, step, row);
+    }
+    const int early = worker.post(table_, ahead.data(), static_cast<uint32_t>(ahead.size()), 0, false, kStaleness - 1, 1);
+    check(early >= 0, "no request");
+    const std::vector<float> ones(ids.size() * kWidth, 1);
+    check(worker.push(table_, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
+                      kLimitMs), "a push that does not end");
+    for (uint32_t staleness = 0; staleness <= kStaleness; ++staleness) {
+      ids.clear();
+      for (uint64_t row = 0; row < rows; ++row) {
+        if (random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
+      }
+      const uint32_t count = static_cast<uint32_t>(ids.size());
+      finish(ids, worker.post(table_, ids.data(), count, 0, false, staleness), staleness, step);
+    }
+    finish(ahead, early, kStaleness, step);
+  }
+
+ private:
+  void finish(const std::vector<int64_t>& ids, int request, uint32_t staleness, uint32_t step) {
+    check(request >= 0, "no request");
+    std::vector<float> pulled(ids.size() * kWidth, -1);
+    check(job_.workers[me_]->wait(table_, request, reinterpret_cast<char*>(pulled.data()), kLimitMs),
+          "a pull that does not end");
+    for (size_t k = 0; k < pulled.size(); ++k) {
+      const size_t row = static_cast<size_t>(ids[k / kWidth]);
+      bool is_right = false;
+      for (uint32_t lag = 0; lag <= std::min(staleness, step + 1 - last_own_[row]); ++lag) {
+        is_right = is_right || pulled[k] == expected_[kStaleness - lag][row];
+      }
+      check(is_right, "a row that lacks too much");
+    }
+  }
+
+  Job& job_;
+  const uint32_t me_, table_;
+  std::mt19937 random_;
+  /// The rows after the last pushes, the oldest first.
+  std::vector<std::vector<float>> expected_;
+  /// The number of pushes at the last push of each row by this worker.
+  std::vector<uint32_t> last_own_;
+};
+
 uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
 
 const std::vector<uint32_t> kAllreduceSizes = {1, 100, 40000, 150000},
@@ -227,6 +293,20 @@ void set_up(Job& job, RowFormat format) {
     for (uint32_t part = 0; part < 1 + 3 * (table - kTables); ++part) shape.owners.push_back((part + 1) % agents);
     job.add_table(table, shape);
   }
+  for (const bool dynamic : {false, true}) {
+    TableShape shape;
+    shape.width = kWidth;
+    shape.format = format == RowFormat::kInt8 ? RowFormat::kExact : format;
+    shape.dynamic = dynamic;
+    if (dynamic) {
+      shape.batch_rows = static_cast<uint32_t>(rows_of(kStaleTables + 1));
+    } else {
+      shape.rows = rows_of(kStaleTables);
+    }
+    shape.staleness = kStaleness;
+    for (uint32_t part = 0; part < 3; ++part) shape.owners.push_back(part % agents);
+    job.add_table(kStaleTables + dynamic, shape);
+  }
   for (uint32_t which = 0; which < kAllreduceSizes.size(); ++which) job.add_allreduce(which, kAllreduceSizes[which]);
   job.link();
 }
@@ -237,8 +317,11 @@ void work(Job& job, uint32_t me, uint32_t steps) {
     // The last table follows the first one, which wakes agents that handle none of the last one.
     std::vector<TableWork> tables;
     for (uint32_t table : {1, 3, 0, 2, 4}) tables.emplace_back(job, me, table, rows_of(table));
+    std::vector<StaleTableWork> stale_tables;
+    for (uint32_t table : {kStaleTables, kStaleTables + 1}) stale_tables.emplace_back(job, me, table, rows_of(table));
     for (uint32_t step = 0; step < steps; ++step) {
       for (TableWork& table : tables) table.run_step(step);
+      for (StaleTableWork& table : stale_tables) table.run_step(step);
     }
   });
   std::thread allreduce_thread([&job, me, steps] { run_allreduces(job, me, kAllreduceSizes, steps); });

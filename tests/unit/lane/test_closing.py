@@ -11,7 +11,7 @@ import pytest
 from mxhybrid.base.local_sockets import connect, memory_domain
 from mxhybrid.base.peers import connect_peers
 from mxhybrid.lane import agent as lane_agent
-from mxhybrid.lane.agent import Agent
+from mxhybrid.lane.agent import Agent, Shape
 from mxhybrid.lane.membership import Endpoint, Membership
 from mxhybrid.lane.worker import Lane
 
@@ -23,7 +23,7 @@ TIMEOUT_S, MOST_S = 0.3, 5
 
 
 class Table:
-    index, name, dtype = 0, 'table', np.dtype('float32')
+    index, name, dtype, lag = 0, 'table', np.dtype('float32'), 0
 
 
 class AgentAndWorker:
@@ -46,8 +46,9 @@ class AgentAndWorker:
         self.other = connect_peers(1, addresses, [0], listener, SECRET, 10, lane_agent.PURPOSE)[0]
 
     def table(self, rows, width, owner):
-        self.agent.add_table(0, (rows, width, 'float32', 0, [owner]))
-        self.lane.open(Table, 0, (rows, width, 'float32', 0, [owner]))
+        shape = Shape(rows, width, 'float32', 0, [owner])
+        self.agent.add_table(0, shape)
+        self.lane.open(Table, 0, shape)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mxhybrid.base.errors import JobError
+from mxhybrid.lane import library
 from mxhybrid.lane.keyed_rows import KeyedRows, distinct_keys, packed
 
 from .hosts import LIMIT_MS, SGD, Completion, hosts, lib, pointer
@@ -65,7 +66,9 @@ def push_tables(job, worker, numbers, rows, limit=LIMIT_MS):
 def deliver_tables(job, worker, numbers, rows):
     """Request rows of several tables as MXNet's engine does; return the completion."""
     handle, requests, handles = job.workers[worker][2], packed(numbers, rows), np.full(len(numbers), -1, np.int32)
-    assert lib.checked(lib.worker_post_tables(handle, pointer(requests), len(numbers), pointer(handles))) == 0
+    stalenesses = library.numbers([0] * len(numbers))
+    assert lib.checked(lib.worker_post_tables(handle, pointer(requests), stalenesses, len(numbers),
+                                             pointer(handles))) == 0
     completion = Completion()
     lib.worker_deliver_tables(None, ctypes.addressof(completion.complete), lib.checked(
         lib.deliveries_new(handle, pointer(requests), len(numbers), pointer(handles))))
@@ -80,7 +83,7 @@ def test_calls_for_several_tables_equal_calls_for_each(workers, agents, halves):
     with hosts(workers, agents) as job:
         for number in range(6):
             job.dynamic_table(number, widths[number % 3], [part % len(job.agents) for part in range(number % 3 + 1)],
-                              'float32' if halves else 'float64', halves=halves, first=('uniform', 0.5),
+                              'float32' if halves else 'float64', row_format=int(halves), first=('uniform', 0.5),
                               seed=number % 3)
             job.rule(number, SGD, lr=0.5)
 

@@ -32,7 +32,7 @@ def address_space_bytes():
 
 
 def add_table(job, rows=1 << 20, width=1 << 10):
-    return lib.checked(lib.worker_add_table(job.workers[0][2], 1, rows, width, 1, 0, 1, library.numbers([0])))
+    return lib.checked(lib.worker_add_table(job.workers[0][2], 1, rows, width, 1, 0, 1, library.numbers([0]), 0))
 
 
 def test_file_size_limit_is_named():

@@ -50,6 +50,7 @@ class Workers(ParameterServers):
         self.num_servers, self.num_workers = len(job.servers), job.num_workers
         self.barrier, self.trace, self.client, self.deliveries = job.barrier.wait, OFF, None, None
         self.keys, self.tables, self.table_numbers, self._lane_numbers = None, {}, itertools.count(), itertools.count()
+        self._local = threading.local()
         self.link = Lane(job.membership, rank)
 
     def command(self, name, /, **arguments):

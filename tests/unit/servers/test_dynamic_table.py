@@ -277,10 +277,12 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, partitions)
         directories, marks = [], set()
+        saved, rows, expected = [np.empty((len(KEYS), WIDTH), 'float32') for _ in range(3)]
         for step in range(STEPS):
             table.set_optimizer(adagrad, 0.1, 0.0, step)
             table.push(*gradients(servers.rank, step, 'float32'))
             if step in (1, 3):
+                table.pull(KEYS, saved)
                 save = table.save_by_worker if by_worker else table.save
                 results = save(str(tmp_path / str(step)), since=marks.pop() if marks else None)
                 assert not list((tmp_path / 'scratch').iterdir())
@@ -288,16 +290,17 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
                 marks = {result['mark'] for result in results.values()} or {None}
                 assert all(result['whole'] == (step == 1) for result in results.values())
                 directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
-        expected = np.empty((len(KEYS), WIDTH), 'float32')
         table.pull(KEYS, expected)
         other = create_dynamic_table(servers, 'other', WIDTH, 'float32', FIRST, later_partitions)
         other.set_optimizer(adagrad, 0.1, 0.0, 0)
         other.push(KEYS[3:5], np.ones((2, WIDTH)))
+        other.pull(KEYS, rows)  # hosts cache these rows
         other.load(directories)
+        other.pull(KEYS, rows)
+        np.testing.assert_array_equal(rows, saved)
         for step in range(4, STEPS):
             other.set_optimizer(adagrad, 0.1, 0.0, step)
             other.push(*gradients(servers.rank, step, 'float32'))
-        rows = np.empty((len(KEYS), WIDTH), 'float32')
         other.pull(KEYS, rows)
         np.testing.assert_array_equal(rows, expected)
         return True

@@ -171,3 +171,95 @@ def test_any_order_of_calls_gives_the_rows_of_now(calls):
         else:
             server.push()
     server.check_deliveries()
+
+
+class StaleServer:
+    """A table with staleness 1 whose other worker adds 1 to all rows in each push, and this worker 100 to its own.
+
+    An answer lacks the last push of the other worker, as far as the request allows.
+    """
+
+    def __init__(self):
+        self.own, self.others, self.fresh, self.asked, self.open = np.zeros(ROWS), 0, False, [], 0
+        self.prefetcher = RowPrefetcher(self.request, 1, np.dtype(np.float64), lambda: 0 if self.fresh else 1)
+
+    def request(self, ids, priority, ahead=0):
+        self.asked.append((list(ids), ahead))
+        self.open += 1
+        lacking = 0 if self.fresh or ahead else min(1, self.others)
+        found = (100 * self.own[ids] + self.others - lacking)[:, None]
+
+        def write(result):
+            self.open -= 1
+            result[:] = found
+        return write
+
+    def push(self, ids, anew=False):
+        """Push; `anew` stands for a push that may change all rows."""
+        self.prefetcher.before_push(None if anew else np.array(ids, np.int64))
+        self.own[ids] += 1
+        self.others += 1
+        self.prefetcher.after_push()
+
+    def check_pull(self, ids):
+        result = np.full((len(ids), 1), np.nan)
+        self.prefetcher.pull(np.array(ids, np.int64), result, 0)
+        own, others = np.divmod(result[:, 0], 100)
+        np.testing.assert_array_equal(own, self.own[ids])
+        assert (others >= self.others - (not self.fresh)).all() and (others <= self.others).all()
+
+
+def test_stale_rows_are_requested_ahead_without_own_rows():
+    server = StaleServer()
+    server.check_pull([0, 7])
+    server.prefetcher.prefetch(np.array([2, 5, 7]), 0, after_push=True)
+    assert server.asked[1:] == [([2, 5], 1)]
+    server.push([1, 5, 9])
+    assert server.asked[2:] == [([5, 7], 0)]
+    server.check_pull([2, 5, 7])
+    assert len(server.asked) == 3 and not server.open
+
+
+def test_push_does_not_wait_for_stale_rows_that_another_thread_writes():
+    server = StaleServer()
+    server.push([1])
+    result = np.zeros((2, 1))
+    deliver = server.prefetcher.pull_later(np.array([2, 5]), result, 0)
+    server.push([2])
+    deliver()
+    assert (result == 0).all()  # before the push
+
+
+def test_fresh_pull_uses_no_stale_rows():
+    server = StaleServer()
+    server.push([1])
+    server.check_pull([0])
+    server.prefetcher.prefetch(np.array([2, 5]), 0, after_push=True)
+    server.push([1])
+    server.fresh = True
+    server.check_pull([2, 5])
+    server.fresh = False
+    server.check_pull([2, 5])
+    assert server.asked[-1] == ([2, 5], 0) and not server.open
+
+
+@given(st.lists(st.tuples(st.sampled_from(['want', 'want next', 'pull', 'push', 'anew', 'collect', 'evaluate']),
+                          ids_lists), max_size=25))
+@settings(deadline=None)
+def test_any_order_of_calls_gives_rows_of_the_staleness(calls):
+    server = StaleServer()
+    for kind, ids in calls:
+        if kind in ('want', 'want next'):
+            server.prefetcher.prefetch(np.array(ids, np.int64), 0, kind == 'want next')
+        elif kind == 'pull':
+            server.check_pull(ids)
+        elif kind == 'evaluate':
+            server.fresh = True
+            server.check_pull(ids)
+            server.fresh = False
+        elif kind == 'collect':
+            server.prefetcher.collect()
+        else:
+            server.push(ids, kind == 'anew')
+    server.prefetcher.before_push()
+    assert not server.open

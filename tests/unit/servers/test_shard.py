@@ -12,7 +12,7 @@ import pytest
 
 from mxhybrid.base import local_sockets
 from mxhybrid.lane import worker
-from mxhybrid.lane.agent import Agent
+from mxhybrid.lane.agent import Agent, Shape
 from mxhybrid.lane.membership import Membership
 from mxhybrid.lane.worker import Lane
 from mxhybrid.native.arrays import make_row_sparse
@@ -43,6 +43,8 @@ CASES = [(name, own, more, dtype) for name, settings in OPTIMIZERS.items() for o
 class Table:
     """A table as :class:`Lane` uses it."""
 
+    lag = 0
+
     def __init__(self, dtype):
         self.index, self.name, self.dtype = 3, 'table', np.dtype(dtype)
 
@@ -56,7 +58,7 @@ class OneShard:
         self.membership = Membership([self.agent.endpoint], [local_sockets.memory_domain()])
         self.agent.connect(self.membership, 10)
         self.lane = Lane(self.membership, 0)
-        self.shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
+        self.shape = Shape(ROWS, WIDTH, np.dtype(dtype).name, False, [0])
         self.agent.add_table(0, self.shape)
         self.table = Table(dtype)
         self.lane.open(self.table, 0, self.shape)

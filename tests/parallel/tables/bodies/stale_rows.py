@@ -1,0 +1,92 @@
+"""Tables with staleness 1, and a model that counts: worker w adds 1 to column w of the rows of its batch."""
+import os
+import time
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+ROWS, STEPS = 40, 16
+
+
+def batch(worker, step):
+    return np.sort(np.random.RandomState(1000 * worker + step).choice(ROWS, 12, replace=False))
+
+
+def rows_after(workers):
+    """Return all rows after each number of steps, of shape (STEPS + 1, ROWS, workers)."""
+    rows = np.zeros((STEPS + 1, ROWS, workers))
+    for step in range(STEPS):
+        rows[step + 1] = rows[step]
+        for worker in range(workers):
+            rows[step + 1, batch(worker, step), worker] += 1
+    return rows
+
+
+class Tables(gluon.Block):
+    """A table of each kind."""
+
+    def __init__(self, width):
+        super().__init__(prefix='test_')
+        with self.name_scope():
+            self.sparse = gluon.contrib.nn.SparseEmbedding(ROWS, width, prefix='sparse_')
+            self.own = gluon.nn.Embedding(ROWS, width, sparse_grad=True, prefix='own_')
+            self.dynamic = mxhybrid.nn.Embedding(ROWS, width, prefix='dynamic_')
+
+    @property
+    def blocks(self):
+        return {'sparse': self.sparse, 'own': self.own, 'dynamic': self.dynamic}
+
+    def forward(self, ids):
+        return {name: block(ids) for name, block in self.blocks.items()}
+
+
+def main():
+    store = mxhybrid.create(staleness=1, routes='servers')
+    rank, expected = store.rank, rows_after(store.num_workers)
+    net = Tables(store.num_workers)
+    net.initialize(mx.init.Zero())
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': -1.0}, kvstore=store)
+    column, every = mx.nd.array(np.eye(store.num_workers)[rank]), mx.nd.arange(ROWS, dtype='int64')
+    lagging = 0
+
+    def check_all(steps):
+        """Require that evaluation gets the rows after all steps of all workers."""
+        for name, rows in net(every).items():
+            np.testing.assert_array_equal(rows.asnumpy(), expected[steps], name)
+
+    def data():
+        for step in range(STEPS):
+            yield mx.nd.array(batch(rank, step), dtype='int64')
+
+    for step, ids in enumerate(mxhybrid.prefetching(data(), lambda ids: {net.sparse.weight: ids, net.own.weight: ids})):
+        time.sleep(0.02 * rank)
+        with autograd.record():
+            outputs = net(ids)
+            loss = sum((rows * column).sum() for rows in outputs.values())
+        for name, rows in outputs.items():
+            before = expected[max(0, step - 1):step + 1, batch(rank, step)]
+            for old, new, row in zip(before[0], before[-1], rows.asnumpy()):
+                assert row[rank] == new[rank], (name, step, row, new)
+                assert (row == old).all() or (row == new).all(), (name, step, old, row, new)
+                lagging += int((row != new).any())
+        loss.backward()
+        trainer.step(1)
+        if step % 5 == 4:
+            check_all(step + 1)
+        if step == 8:
+            store.repartition(trainer._param2idx[net.sparse.weight.name], 3)
+        if step == 10:
+            mxhybrid.checkpoint.save(os.environ['MXHYBRID_TEST_CHECKPOINT'], net, trainer, step)
+    check_all(STEPS)
+    mxhybrid.checkpoint.load(os.environ['MXHYBRID_TEST_CHECKPOINT'], net, trainer)
+    check_all(11)
+    report(rank, lagging=lagging, route=store.backend.routes[trainer._param2idx[net.own.weight.name]].kind,
+           text=store.report())
+
+
+if __name__ == '__main__':
+    main()

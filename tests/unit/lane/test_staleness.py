@@ -1,0 +1,173 @@
+"""Pulls of tables with staleness: their rows include all pushes of the worker, and all but the last k of the others.
+
+Worker w pushes rows with 1 in column w and 0 elsewhere, and the servers add: a row counts the pushes of each worker.
+"""
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mxhybrid.base.errors import JobError
+
+from .hosts import FENCE, SGD, UNCACHED, hosts
+
+pytestmark = pytest.mark.both_pythons
+
+ROWS = 30
+#: The numbers of workers and agents of each host.
+JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
+
+
+def add_table(job, staleness, parts=1, dynamic=False, **more):
+    """Add table 0, with a column for each worker, which counts pushes."""
+    owners = [part % len(job.agents) for part in range(parts)]
+    add = job.dynamic_table if dynamic else lambda number, *shape, **options: job.table(number, ROWS, *shape, **options)
+    add(0, len(job.workers), owners, staleness=staleness, **more)
+    job.rule(0, SGD, lr=1.0, rescale=-1.0)
+
+
+def push(job, worker, ids):
+    rows = np.zeros((len(ids), len(job.workers)))
+    rows[:, worker] = 1
+    assert job.push(worker, 0, ids, rows)
+
+
+def pull(job, worker, ids, staleness, limit=20000, ahead=0):
+    return job.wait(worker, 0, job.post(worker, 0, ids, 0, staleness, ahead), len(ids), limit)
+
+
+def pushed_ids(worker, step):
+    return np.flatnonzero(np.random.RandomState(100 * worker + step).rand(ROWS) < 0.3)
+
+
+def versions(num_workers, steps):
+    """Return the counts of all rows after each number of pushes, of shape (steps + 1, ROWS, workers)."""
+    counts = np.zeros((steps + 1, ROWS, num_workers))
+    for step in range(steps):
+        counts[step + 1] = counts[step]
+        for worker in range(num_workers):
+            counts[step + 1, pushed_ids(worker, step), worker] += 1
+    return counts
+
+
+def check_rows(rows, ids, worker, pushes, staleness, counts):
+    """Require that each row is as after a number of pushes of all workers that the staleness allows.
+
+    Return the largest number of missing pushes that is certain.
+    """
+    largest = 0
+    for row_id, row in zip(ids, rows):
+        lags = [lag for lag in range(min(staleness, pushes) + 1) if (counts[pushes - lag, row_id] == row).all()]
+        assert lags, (row_id, row, counts[:pushes + 1, row_id])
+        assert row[worker] == counts[pushes, row_id, worker]
+        largest = max(largest, min(lags))
+    return largest
+
+
+@pytest.mark.parametrize('dynamic, halves', [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize('staleness, parts', [(1, 1), (1, 4), (3, 4)])
+@pytest.mark.parametrize('workers, agents', JOBS)
+def test_rows_lack_no_own_push_and_few_others(workers, agents, staleness, parts, dynamic, halves):
+    steps = 12
+    with hosts(workers, agents) as job:
+        counts = versions(len(job.workers), steps)
+        add_table(job, staleness, parts, dynamic, row_format=int(halves))  # float16
+
+        def train(worker):
+            random, largest = np.random.RandomState(worker), 0
+            for step in range(steps):
+                if random.rand() < 0.3:
+                    time.sleep(0.003 * (worker + 1))
+                requests = []
+                if random.rand() < 0.5:  # rows for the next pull, before the push
+                    ids = np.setdiff1d(np.flatnonzero(random.rand(ROWS) < 0.5), pushed_ids(worker, step))
+                    requests.append((ids, job.post(worker, 0, ids, 0, staleness - 1, 1)))
+                push(job, worker, pushed_ids(worker, step))
+                for allowed in random.randint(0, staleness + 1, random.randint(3)):
+                    ids = np.flatnonzero(random.rand(ROWS) < 0.5)
+                    requests.append((ids, job.post(worker, 0, ids, 0, allowed)))
+                for ids, request in requests:
+                    rows = job.wait(worker, 0, request, len(ids))
+                    largest = max(largest, check_rows(rows, ids, worker, step + 1, staleness, counts))
+                flags = [UNCACHED, FENCE, 0][step % 3]
+                ids = np.arange(0 if flags == FENCE else ROWS)
+                rows = job.pull(worker, 0, ids, flags)
+                np.testing.assert_array_equal(rows, counts[step + 1, :len(ids)])
+            return largest
+        job.everywhere(train)
+
+
+@pytest.mark.parametrize('dynamic', [False, True])
+@pytest.mark.parametrize('workers, agents', [([2], [1]), ([1, 1], [1, 1])])
+def test_worker_waits_for_a_slow_one_only_as_long_as_it_must(workers, agents, dynamic):
+    with hosts(workers, agents) as job:
+        add_table(job, 1, len(agents), dynamic)
+        push(job, 0, np.arange(10))
+        others = np.arange(10, 20)
+        assert (pull(job, 0, others, 1) == 0).all()
+        waiting = job.post(0, 0, np.arange(20), 0, 1)
+        assert job.wait(0, 0, waiting, 20, 100) is None  # it has rows of the worker's push
+        assert (pull(job, 0, others, 1) == 0).all()
+        assert (pull(job, 1, others, 1) == 0).all()
+        push(job, 1, others)
+        rows = job.wait(0, 0, waiting, 20)
+        assert (rows[:10] == [1, 0]).all() and (rows[10:, 0] == 0).all()
+        push(job, 0, np.arange(5))
+        assert (pull(job, 0, others, 1) == [0, 1]).all()
+        if len(workers) == 1:
+            return  # the workers of a host cannot be two pushes apart
+        push(job, 0, [])
+        bounded = job.post(0, 0, others, 0, 1)  # it must include the first two pushes of the other worker
+        assert job.wait(0, 0, bounded, 10, 100) is None
+        push(job, 1, others)
+        assert (job.wait(0, 0, bounded, 10) == [0, 2]).all()
+        push(job, 1, [])
+        assert (pull(job, 1, np.arange(5), 0) == [2, 0]).all()
+
+
+@pytest.mark.parametrize('staleness', [0, 1, 3])
+def test_pushes_without_pulls_are_bounded(staleness):
+    with hosts([1, 1], [1, 1]) as job:
+        add_table(job, staleness)
+        ahead = threading.Semaphore(0)
+
+        def train(worker):
+            for _ in range(20):
+                push(job, worker, np.arange(5))
+                if worker == 1:
+                    ahead.release()
+        late = threading.Thread(target=train, args=(1,))
+        late.start()
+        time.sleep(0.5)
+        count = 0
+        while ahead.acquire(blocking=False):
+            count += 1
+        assert 2 <= count <= 6 + staleness, count
+        train(0)
+        late.join()
+        assert (pull(job, 0, np.arange(5), 0) == [20, 20]).all()
+
+
+def test_lags_are_counted():
+    with hosts([1, 1], [1, 1]) as job:
+        add_table(job, 2, 2)
+        assert job.lags(0, 0) == [0] * 17
+        push(job, 0, np.arange(4))
+        pull(job, 0, np.arange(10, 14), 2)
+        assert job.lags(0, 0)[:3] == [0, 4, 0]
+        push(job, 1, np.arange(4))
+        pull(job, 0, np.arange(6), 2)
+        assert job.lags(0, 0)[:3] == [6, 4, 0] or job.lags(0, 0)[:3] == [4, 6, 0]
+        before = job.lags(0, 0)[1]
+        pull(job, 0, np.arange(20, 24), 0, ahead=1)
+        assert job.lags(0, 0)[1] == before + 4
+
+
+def test_more_staleness_than_the_table_has_is_refused():
+    with hosts([1], [1]) as job:
+        add_table(job, 1)
+        with pytest.raises(JobError, match='more staleness than its table'):
+            job.post(0, 0, [1], 0, 2)
+        with pytest.raises(JobError, match='staleness of 17'):
+            add_table(job, 17)
