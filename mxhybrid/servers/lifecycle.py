@@ -5,6 +5,8 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..base.errors import InputError
+from ..base.settings import variable
 from ..lane.row_format import RowFormat
 from ..native.arrays import allocate_rows, trim_heap
 from .cluster import ParameterServers
@@ -12,6 +14,10 @@ from .half_precision_keys import PullOrdering, WireFormat, half_pairs, packed_wi
 from .keys import TableKind
 from .partitioning import partition_count
 from .table import Table
+
+#: The most slots of a host's cache of a table, and the row requests that a worker has for it: ``src/key_cache.cc`` and
+#: ``kMaxRowRequests`` of ``src/shared.h`` in the lane.
+_MOST_SLOTS, _ROW_REQUESTS = (1 << 32) - 2, 8
 
 #: Returns the rows of given ids.
 Values = Callable[[np.ndarray], np.ndarray]
@@ -73,6 +79,9 @@ def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: n
                     values: Optional[Values], even: bool, row_format: RowFormat,
                     staleness: int) -> Table:
     rows, width = shape[0], int(np.prod(shape[1:]))
+    if staleness:
+        assert servers.lane is not None
+        check_stale_rows(name, rows, staleness, max(servers.lane.membership.worker_counts))
     count = partition_count(rows, width, dtype.itemsize, partitions)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
     partitioning = keys.partitioning
@@ -84,6 +93,15 @@ def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: n
     table.open(mode)
     servers.tables[name] = table, keys
     return table
+
+
+def check_stale_rows(name: str, rows: int, staleness: int, workers: int) -> None:
+    """Refuse a table with more rows than a host with that number of workers can cache (InputError)."""
+    most = _MOST_SLOTS // (_ROW_REQUESTS * workers + 1)
+    if rows > most:
+        raise InputError('%s: staleness=%d: a table with staleness can have at most %d rows where a host has %d '
+                         'workers, but it has %d: set %s to 0 for this table' % (name, staleness, most, workers, rows,
+                                                                        variable('staleness')))
 
 
 def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Optional[Values],
