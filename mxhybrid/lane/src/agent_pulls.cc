@@ -315,7 +315,7 @@ void Agent::answer_pulls(Table& table) {
     message->header.table = table.number;
     message->header.part = pull.part;
     message->header.count = pull.count;
-    message->header.version = part.version;
+    if (shape.staleness > 0) message->header.version = part.version;
     message->header.number = pull.number;
     message->buffers[0] = Buffer(pull.count * shape.wire_row_bytes(pull.flags & kUncached));
     char* rows = message->buffers[0].data();

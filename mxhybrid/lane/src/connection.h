@@ -62,7 +62,7 @@ inline Priority priority_of(Message kind) {
 ///
 ///   kPush                   flags (PushFlags), table, part, count (rows)
 ///   kPull, kRows            flags (PullFlags), table, part, count (rows), number (of the pull), version (the number of
-///                           pushes that the rows must include, and that they include)
+///                           pushes that the rows must include, and, of tables with staleness, that they include)
 ///   kContribution, kResult  flags (Dtype, and kQuantized), part (chunk), count (elements), number (of the allreduce)
 ///   kRingData, kRingCredit  table (rank of the writer), part (rank of the reader), ring, count (bytes); kRingData:
 ///                           flags (binary logarithm of the capacity), number (tag)
