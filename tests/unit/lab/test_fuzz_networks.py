@@ -49,7 +49,8 @@ def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):
 
 def test_all_sorts_are_drawn(programs):
     plans = {program['plan']['kind'] for program in programs}
-    assert plans == {'data_parallel', 'one_weird_trick', 'grid', 'layers', 'splits'}
+    assert plans == {'data_parallel', 'one_weird_trick', 'grid', 'megatron', 'pipeline', 'layers', 'splits'}
+    assert any('sequence' in program['plan'] and program['plan']['kind'] == 'grid' for program in programs)
     splits = [split for program in programs if program['plan']['kind'] == 'splits'
               for split in program['plan']['splits'].values()]
     assert any(copies > 1 for *_, copies in splits) and any(max(degrees) > 1 for degrees, *_ in splits)

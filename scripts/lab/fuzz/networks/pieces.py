@@ -110,6 +110,8 @@ def plan_of(plan):
         return Splits(arguments['splits'])
     if kind == 'layers':
         return mxhybrid.parallel.layers(arguments['by_pattern'])
+    if 'inside' in arguments:
+        arguments['inside'] = plan_of(arguments['inside'])
     return getattr(mxhybrid.parallel, kind)(**arguments)
 
 

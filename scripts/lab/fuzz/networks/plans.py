@@ -1,4 +1,6 @@
-"""Draws plans: data parallelism, grids, the one weird trick, patterns of layers, and splits of single operators."""
+"""Draws plans: data parallelism, grids, Megatron, pipelines, the one weird trick, patterns of layers, and splits of
+single operators.
+"""
 import random as randoms
 from typing import Any, Dict, List
 
@@ -35,14 +37,25 @@ def factors(random: randoms.Random, count: int, pieces_of: int) -> List[int]:
 def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
     """A plan for a network."""
     workers = program['workers']
-    kind = random.choices(('data_parallel', 'one_weird_trick', 'grid', 'domain', 'layers', 'splits'),
-                          (4, 2, 2, 2, 3, 7))[0]
+    chances = {'data_parallel': 4, 'one_weird_trick': 2, 'grid': 2, 'domain': 2, 'sequence': 2, 'megatron': 2,
+               'pipeline': 3, 'layers': 3, 'splits': 7}
+    kind = random.choices(list(chances), list(chances.values()))[0]
     if kind == 'grid':
         model, batch = factors(random, workers, 2)
         return {'kind': 'grid', 'model': model, 'batch': batch}
     if kind == 'domain':
         model, batch, *domain = factors(random, workers, random.choice((3, 4)))
         return {'kind': 'grid', 'model': model, 'batch': batch, 'domain': domain}
+    if kind == 'sequence':
+        model, batch, sequence = factors(random, workers, 3)
+        return {'kind': 'grid', 'model': model, 'batch': batch, 'sequence': sequence}
+    if kind == 'megatron':
+        model, batch = factors(random, workers, 2)
+        plan = {'kind': 'megatron', 'model': model, 'batch': batch, 'sequence': random.random() < 0.5}
+        return plan if _fits(plan, program) else {'kind': 'data_parallel'}
+    if kind == 'pipeline':
+        plan = _pipeline(program, random)
+        return plan if _fits(plan, program) else {'kind': 'data_parallel'}
     if kind in ('layers', 'splits'):
         try:
             network = graph_of(program)
@@ -53,6 +66,27 @@ def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
             return {'kind': kind, 'by_pattern' if kind == 'layers' else 'splits': drawn}
         return {'kind': 'data_parallel'}
     return {'kind': kind}
+
+
+def _fits(plan: Dict[str, Any], program: Program) -> bool:
+    """Tell whether a network has what a plan splits."""
+    if plan['kind'] == 'pipeline' and (program['input_grad'] or program['calls'] > 1):
+        return False
+    try:
+        network = graph_of(program)
+        pieces.plan_of(plan).resolve(network.graph, network.dimensions, program['workers'])
+    except InputError:
+        return False
+    return True
+
+
+def _pipeline(program: Program, random: randoms.Random) -> Dict[str, Any]:
+    """A pipeline of one micro-batch, which any network equals; the stages are data parallel, or a grid of outputs."""
+    stages = random.randint(2, program['workers'])
+    plan: Dict[str, Any] = {'kind': 'pipeline', 'stages': stages, 'micro_batches': 1, 'schedule': 'gpipe'}
+    if program['workers'] == 2 * stages and random.random() < 0.5:
+        plan['inside'] = {'kind': 'grid', 'model': 2}
+    return plan
 
 
 def _degrees(random: randoms.Random, limits: List[int], left: int) -> List[int]:

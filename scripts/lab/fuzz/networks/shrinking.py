@@ -125,6 +125,8 @@ def _plans(program: Program, examine: Examine) -> Iterator[Program]:
     for kind in ('data_parallel', 'one_weird_trick'):
         yield dict(program, workers=2, plan={'kind': kind})
         yield dict(program, plan={'kind': kind})
+    if plan['kind'] == 'pipeline':
+        yield dict(program, workers=2, plan={'kind': 'pipeline', 'stages': 2, 'micro_batches': 1, 'schedule': 'gpipe'})
     kind = {'splits': 'splits', 'layers': 'by_pattern'}.get(plan['kind'])
     if kind is None:
         return
