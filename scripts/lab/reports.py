@@ -35,6 +35,21 @@ def report(rank, **values):
     os.replace(str(scratch), str(path))
 
 
+def computed_once(store, compute):
+    """Return what a function returns on worker 0, on all workers; call it on all of them.
+
+    A reference of one process takes as long as the training that is compared with it: it need not be computed by each
+    worker.
+    """
+    path = Path(os.environ[DIRECTORY]) / 'computed_once.pickle'
+    if store.rank == 0:
+        path.write_bytes(pickle.dumps(compute(), protocol=4))
+    store._barrier()
+    value = pickle.loads(path.read_bytes())
+    store._barrier()  # the file is written again for the next value
+    return value
+
+
 def _plain(value, name):
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
