@@ -142,7 +142,9 @@ def test_another_setting_other_types_on_servers_and_another_cut_are_refused(toge
 def test_report_counts_what_travels(together):
     weights, rows, dense = (together.results[0]['reports'][index] for index in (0, 4, 5))
     assert all('float32 travels as float16' in text.splitlines()[0] for text in (weights, rows, dense))
-    assert dense.split()[-4:] == ['276', 'B', '276', 'B']  # 2 (N - 1) / N of 23 x 6 elements of two bytes
+    routes, rounded = dense.split('\n\n')
+    assert routes.split()[-4:] == ['276', 'B', '276', 'B']  # 2 (N - 1) / N of 23 x 6 elements of two bytes
+    assert rounded.split()[-6:] == ['552', 'B', '552', 'B', '50%', '-']  # both ways, and as many bytes saved
 
 
 def test_training_comes_close_to_float32(three):
