@@ -28,8 +28,8 @@ constexpr int kSegmentsAtOnce = 32;
 /// The orders in which streams are sent.  Answers to the other host, and the pushes before them, precede allreduces:
 /// the other host is blocked on these rows, and without them it cannot reach its own inputs of the allreduces, for
 /// which all hosts wait.
-constexpr uint32_t kWithoutAnswers[] = {kTransfers, kAllreduce, kPullRequests, kRowsInOrder},
-                   kWithAnswers[] = {kTransfers, kRowsInOrder, kAllreduce, kPullRequests};
+constexpr uint32_t kWithoutAnswers[] = {kCredits, kTransfers, kAllreduce, kPullRequests, kRowsInOrder},
+                   kWithAnswers[] = {kCredits, kTransfers, kRowsInOrder, kAllreduce, kPullRequests};
 /// The most reads of one connection before other connections are served.
 constexpr int kReads = 16;
 

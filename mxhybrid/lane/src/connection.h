@@ -39,21 +39,25 @@ static_assert(static_cast<int>(Message::kRingCredit) + 1 == kMessageKinds, "each
 
 /// Streams, the most urgent first.  While answers are queued, the last stream is sent before allreduces.
 enum Priority : uint32_t {
+  /// Reports of the bytes that a reader of a ring has consumed.  Behind the transfers of this host they would stop the
+  /// other host, which waits for them when its ring is full, so that only one of the two would send at a time.
+  kCredits = 0,
   /// Transfers between workers, for which the forward and backward pass wait.
-  kTransfers = 0,
+  kTransfers = 1,
   /// Allreduces of dense arrays.
-  kAllreduce = 1,
-  kPullRequests = 2,
+  kAllreduce = 2,
+  kPullRequests = 3,
   /// Pushes, and the answers behind them.  A host that answered first and pushed later would delay all other hosts,
   /// since their answers depend on its pushes.
-  kRowsInOrder = 3,
-  kPriorities = 4
+  kRowsInOrder = 4,
+  kPriorities = 5
 };
 
 /// Return the stream of a kind of messages.  Messages of a kind come in this stream only, so at most one of a kind is
 /// being received at a time.
 inline Priority priority_of(Message kind) {
-  if (kind == Message::kRingData || kind == Message::kRingCredit) return kTransfers;
+  if (kind == Message::kRingCredit) return kCredits;
+  if (kind == Message::kRingData) return kTransfers;
   if (kind == Message::kContribution || kind == Message::kResult) return kAllreduce;
   return kind == Message::kPull ? kPullRequests : kRowsInOrder;
 }

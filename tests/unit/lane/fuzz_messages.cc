@@ -374,7 +374,7 @@ class Hosts {
         header.table = 0;
         header.part = from;
         header.number = 0;
-        proper = kTransfers;
+        proper = kCredits;
         break;
       default: {
         const uint64_t chunk = allreduce.number == 7 ? 8192 : allreduce.count;
