@@ -85,7 +85,7 @@ enum Template : uint8_t {
 };
 
 /// The part of a message that kSay holds back; the first number of a stream that is not the message's own.
-constexpr uint8_t kNothingBack = 0, kHalfBack = 128, kAnotherStream = 253;
+constexpr uint8_t kNothingBack = 0, kHalfBack = 128, kAnotherStream = 251;
 
 /// Reads a program; after its end it reads zeros.
 class Reader {

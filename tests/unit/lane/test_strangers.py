@@ -16,7 +16,7 @@ pytestmark = pytest.mark.both_pythons
 
 PUSH, PULL, ROWS, BYE, CONTRIBUTION, RESULT, RING_DATA, RING_CREDIT = range(1, 9)
 #: The stream of each kind of message.
-STREAMS = {PUSH: 3, PULL: 2, ROWS: 3, BYE: 3, CONTRIBUTION: 1, RESULT: 1, RING_DATA: 0, RING_CREDIT: 0}
+STREAMS = {PUSH: 4, PULL: 3, ROWS: 4, BYE: 4, CONTRIBUTION: 2, RESULT: 2, RING_DATA: 1, RING_CREDIT: 0}
 #: The number of an allreduce of 50,000 float32 over both hosts, and the elements of its first chunk.
 ALLREDUCE, CHUNK = 6, 25008
 
@@ -31,7 +31,7 @@ class FakePeer(Hosts):
 
 
 def fragment(data, stream=None):
-    stream = STREAMS.get(data[0], 3) if stream is None else stream
+    stream = STREAMS.get(data[0], 4) if stream is None else stream
     return struct.pack('<I', stream << 28 | len(data)) + data
 
 
@@ -93,7 +93,8 @@ def refused(job, data):
      fragment(message(RESULT, flags=1, count=1, number=99)), 'a result of an unknown allreduce'),
     (fragment(message(PUSH, count=2)) + fragment(message(PUSH, count=1), 1), 'the wrong stream'),
     (fragment(message(PULL, count=2)) + fragment(message(PULL, count=1), 0), 'the wrong stream'),
-    (fragment(message(CONTRIBUTION, flags=1, count=CHUNK, number=ALLREDUCE), 2), 'the wrong stream'),
+    (fragment(message(CONTRIBUTION, flags=1, count=CHUNK, number=ALLREDUCE), 3), 'the wrong stream'),
+    (fragment(message(RING_CREDIT, table=0, part=1, count=1), 1), 'the wrong stream'),
     (fragment(message(RING_DATA, flags=8, table=0, part=1, count=1)), 'an unknown channel'),
     (fragment(message(RING_DATA, flags=8, table=1, part=1, count=1)), 'an unknown channel'),
     (fragment(message(RING_DATA, flags=8, table=1, part=7, count=1)), 'an unknown channel'),
@@ -123,7 +124,7 @@ def test_malformed_message_ends_the_agent_with_a_reason(job, data, why):
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 4), st.binary(min_size=1, max_size=200)), max_size=8))
+@given(st.lists(st.tuples(st.integers(0, 5), st.binary(min_size=1, max_size=200)), max_size=8))
 def test_random_bytes_at_most_end_the_agent(noise):
     job = FakePeer([1, 1], [1, 1])
     try:
