@@ -50,43 +50,28 @@ class GradientBucket:
         """Push an update of weights with the sums to the engine; `rates` are learning rates and weight decays."""
         count = len(self.gradients)
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
-        targets.find_copies()
         update = self._library.checked(self._library.update_new(
             self._handle, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
-            targets.copies, lrs, wds))
+            lrs, wds))
         push_native(self._library.bucket_update, update, self._output, targets.handles, priority, b'mxhybrid_update',
                     self._library.update_close, ends_itself=False)
 
 
 class UpdateTargets:
-    """Weights, with two arrays of optimizer state for each, None if it has fewer, and an array for a copy, or None.
+    """Weights, with two arrays of optimizer state for each, None if it has fewer.
 
-    All arrays are on the CPU, weights and states in the default layout.  They must be separate, see
-    :func:`mxhybrid.native.engine.are_separate`.
+    All arrays are on the CPU in the default layout.
     """
 
-    def __init__(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()):
-        self._library = library.load()
-        self._arrays = [*weights, *states, *copies]
+    def __init__(self, weights: Sequence[Any], states: Sequence[Any]):
+        self._arrays = [*weights, *states]
         self.handles = handles_of([array for array in self._arrays if array is not None])
-        #: Addresses of the arrays; those of copies are valid after :meth:`find_copies`.
+        #: Addresses of the arrays.
         self.weights, self.states = _addresses(weights), _addresses(states)
-        self.copies = (ctypes.c_void_p * len(weights))()
-        self._copies = (ctypes.c_void_p * len(weights))(
-            *[None if array is None else array.handle.value for array in copies])
-        self._count = len(copies)
-        self._wait, self._get_data = function_address('MXNDArrayWaitToRead'), function_address('MXNDArrayGetData')
 
-    def find_copies(self) -> None:
-        """Find the addresses of the copies, after pending writes.
-
-        Operators of oneDNN may have given them other layouts and other memory; this restores the default layout.
-        """
-        check_call(self._library.array_addresses(self._wait, self._get_data, self._count, self._copies, self.copies))
-
-    def is_of(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()) -> bool:
+    def is_of(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
         """Return whether these are the same objects."""
-        return is_same(self._arrays, [*weights, *states, *copies])
+        return is_same(self._arrays, [*weights, *states])
 
 
 class Copies:

@@ -4,11 +4,9 @@ The engine runs an operation after all earlier operations that read or write its
 a script continues at once, as with any operator of MXNet.
 """
 import ctypes
-import functools
 import itertools
 from typing import Any, Callable, Dict, List, Sequence
 
-import mxnet as mx
 from mxnet.base import _LIB, check_call
 
 from .forks import fork_guard
@@ -68,29 +66,6 @@ def operator_handle(name: bytes) -> Any:
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(name, ctypes.byref(handle)))
     return handle
-
-
-def are_separate(arrays: Sequence[Any]) -> bool:
-    """Return whether it is certain that no two arrays are the same one, or views of one array.
-
-    An operation that writes two such arrays would wait for itself for ever.
-    """
-    return _storage_is_found() and len({_storage_of(array) for array in arrays}) == len(arrays)
-
-
-def _storage_of(array: Any) -> Any:
-    """Return the address of the storage of an array, which its views share: the first member of ``class NDArray`` of
-    ``include/mxnet/ndarray.h``.
-    """
-    return ctypes.c_void_p.from_address(array.handle.value).value
-
-
-@functools.lru_cache(maxsize=None)
-def _storage_is_found() -> bool:
-    """Return whether :func:`_storage_of` tells views of one array from other arrays in this build of MXNet."""
-    array, other = [mx.nd.empty(2, ctx=mx.cpu()) for _ in range(2)]
-    return bool(_storage_of(array) == _storage_of(array[1:]) == _storage_of(array.reshape((2, 1)))
-                != _storage_of(other))
 
 
 def write_after(arrays: List[Any], targets: List[Any]) -> None:

@@ -14,7 +14,6 @@ from ..comm.float16 import OverflowAlarm
 from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets, is_same
 from ..native.arrays import host_view
 from ..native.dense_rules import begin_update
-from ..native.engine import are_separate
 from .dense_allreduce import DenseAllreduce
 from .wire import Sums
 
@@ -112,9 +111,6 @@ class RouteBucket:
         self._scratch: Dict[int, Any] = {}
         self._bucket: Any = None
         self._targets: Any = None
-        #: Arrays of an update, and whether they are separate.
-        self._checked: List[Any] = []
-        self._is_separate = True
         self._copies: Dict[str, Copies] = {}
 
     def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int) -> None:
@@ -131,7 +127,7 @@ class RouteBucket:
         outs = [outs for _, outs in work]
         if updater is not None:
             values = [route.held() for route in self.routes]
-            outs = self._update(updater, values, outs, priority)
+            self._update(updater, values, priority)
         else:
             values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
             self._copy('values', self._sums, values)
@@ -143,29 +139,15 @@ class RouteBucket:
             self._scratch[index] = mx.nd.empty(arrays[0].shape, ctx=arrays[0].context, dtype=self._dtype)
         return mx.nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays], out=self._scratch[index])
 
-    def _update(self, updater: Any, weights: List[Any], outs: List[List[Any]], priority: int) -> List[List[Any]]:
-        """Update weights with the sums; return the outputs that have not received them."""
+    def _update(self, updater: Any, weights: List[Any], priority: int) -> None:
         keys = [route.key for route in self.routes]
         update = begin_update(updater, keys, weights[0].context, self._dtype)
         if update is None:
             updater(keys, self._own_sums(), weights)
-            return outs
-        # The update writes the first output of each weight, too: that saves a read, and an operation for each weight.
-        copies = [targets[0] if targets and np.dtype(targets[0].dtype) == self._dtype else None for targets in outs]
-        if not self._can_copy(copies, [*weights, *(state for state in update.states if state is not None)]):
-            copies = []
-        if self._targets is None or not self._targets.is_of(weights, update.states, copies):
-            self._targets = UpdateTargets(weights, update.states, copies)
+            return
+        if self._targets is None or not self._targets.is_of(weights, update.states):
+            self._targets = UpdateTargets(weights, update.states)
         self._bucket.update(update.rule, update.settings, self._targets, update.rates, priority)
-        return [targets[1:] if copy is not None else targets for copy, targets in zip(copies, outs)] if copies else outs
-
-    def _can_copy(self, copies: List[Any], others: List[Any]) -> bool:
-        """Return whether an update of the arrays `others` can also write to `copies`."""
-        arrays = [array for array in copies if array is not None]
-        if not is_same(self._checked, arrays + others):
-            self._checked = arrays + others
-            self._is_separate = are_separate(self._checked)
-        return self._is_separate
 
     def _own_sums(self) -> List[Any]:
         """Return the sums in the type of the weights, as copies of this worker: some optimizers write to gradients."""

@@ -647,9 +647,9 @@ void lane_bucket_scatter(void*, void* on_complete, void* share) {
   (*static_cast<std::shared_ptr<GradientBucket>*>(share))
       ->start(*static_cast<lane::OnComplete*>(on_complete), lane::AllreduceKind::kScatter);
 }
-/// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer, and a copy or null.
+/// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
-                      void** states, void** copies, const double* lrs, const double* wds) {
+                      void** states, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
         auto update = std::make_unique<BucketUpdate>(
@@ -657,7 +657,6 @@ void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32
         for (uint32_t i = 0; i < count; ++i) {
           update->targets.push_back({static_cast<char*>(weights[i]),
                                    {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
-                                   static_cast<char*>(copies[i]),
                                    lrs[i],
                                    wds[i]});
         }
@@ -671,18 +670,6 @@ void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update)
 void lane_bucket_update(void*, void* update) {
   BucketUpdate& bucket_update = *static_cast<BucketUpdate*>(update);
   bucket_update.bucket->update(bucket_update.rule, bucket_update.targets);
-}
-/// Write the addresses of the values of arrays to `addresses`, by MXNet's functions MXNDArrayWaitToRead and
-/// MXNDArrayGetData; return their result.  A null array has a null address.
-int lane_array_addresses(void* wait, void* get_data, uint32_t count, void** arrays, void** addresses) {
-  for (uint32_t i = 0; i < count; ++i) {
-    addresses[i] = nullptr;
-    if (arrays[i] == nullptr) continue;
-    int failed = reinterpret_cast<int (*)(void*)>(wait)(arrays[i]);
-    if (!failed) failed = reinterpret_cast<int (*)(void*, void**)>(get_data)(arrays[i], &addresses[i]);
-    if (failed) return failed;
-  }
-  return 0;
 }
 /// Have MXNet copy arrays to others, by MXImperativeInvokeEx of operator _copyto; return its result.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "attribute.h"
 #include "half.h"
@@ -11,7 +10,7 @@
 namespace lane {
 namespace {
 
-/// The number of elements that are widened, or updated and copied, at a time: they stay in the first-level cache.
+/// The number of elements that are widened at a time.
 constexpr size_t kBlock = 4096;
 
 }  // namespace
@@ -55,7 +54,7 @@ void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets
     const bool alone = rule.kind == RuleKind::kDenseAdam;
     settings.lr = alone ? attribute(target.lr) : list_attribute(target.lr);
     settings.wd = alone ? attribute(target.wd) : list_attribute(target.wd);
-    const size_t step = halves_ || target.copy != nullptr ? kBlock : item.count;
+    const size_t step = halves_ ? kBlock : item.count;
     for (size_t start = 0; start < item.count; start += step) {
       const size_t count = std::min(step, item.count - start);
       const char* gradient = buffer_.output() + (item.first + start) * size;
@@ -65,9 +64,7 @@ void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets
       }
       char* const states[2] = {target.state[0] ? target.state[0] + start * size : nullptr,
                                target.state[1] ? target.state[1] + start * size : nullptr};
-      char* const weight = target.weight + start * size;
-      kernel(settings, {weight, {states[0], states[1]}, gradient, count});
-      if (target.copy != nullptr) std::memcpy(target.copy + start * size, weight, count * size);
+      kernel(settings, {target.weight + start * size, {states[0], states[1]}, gradient, count});
     }
   }
 }

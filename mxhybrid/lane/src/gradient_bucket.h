@@ -30,11 +30,9 @@ class GradientBucket {
   struct Target {
     char* weight;
     char* state[2];
-    /// Memory for a copy of the updated weight; null for none.
-    char* copy;
     double lr, wd;
   };
-  /// Update weights with the sums, and copy them; `targets` are in the order of the gradients.
+  /// Update weights with the sums; `targets` are in the order of the gradients.
   void update(const Rule& rule, const std::vector<Target>& targets);
 
  private:
