@@ -189,6 +189,11 @@ def set_fresh(array: Any, fresh: bool) -> None:
     array._fresh_grad = fresh
 
 
+def children_of(block: Any) -> List[Any]:
+    """Return the blocks that a block holds."""
+    return list(block._children.values())
+
+
 def params_by_place(net: Any) -> Dict[str, Any]:
     """Return the parameters of a Block by structural name, as in ``save_parameters``; of a ParameterDict by name."""
     return net._collect_params_with_prefix() if hasattr(net, '_collect_params_with_prefix') else dict(net.items())

@@ -82,7 +82,7 @@ def block_prefixes(net: Any) -> Tuple[str, ...]:
     blocks = [net]
     while blocks:
         block = blocks.pop(0)
-        blocks += block._children.values()
+        blocks += trainers.children_of(block)
         prefix = block.prefix
         prefixes[prefix[len(net.prefix):] if prefix.startswith(net.prefix) else prefix] = None
     return tuple(prefix for prefix in prefixes if prefix)

@@ -98,46 +98,6 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('name', ['sgd clip', 'momentum', 'adam'])
-def test_updates_also_write_copies(host, name, dtype):
-    kind, options = OPTIMIZERS[name]
-    updater = mx.optimizer.get_updater(mx.optimizer.create(kind, **options))
-    keys, weights, gradients = list(range(len(SHAPES))), arrays(0, dtype), arrays(1, dtype)
-    copies = [mx.nd.zeros(shape, dtype=dtype) for shape in SHAPES]
-    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
-    bucket = GradientBucket(buffer, gradients, np.dtype(dtype))
-    updater(keys, gradients, weights)
-    for left_out in (None, 0, 3):
-        update = begin_update(updater, keys, mx.cpu(), dtype)
-        bucket.start(0)
-        written_copies = [None if index == left_out else copy for index, copy in enumerate(copies)]
-        former = [copy.asnumpy() for copy in copies]
-        bucket.update(update.rule, update.settings, UpdateTargets(weights, update.states, written_copies), update.rates,
-                      0)
-        for index, (weight, copy) in enumerate(zip(weights, copies)):
-            expected = former[index] if index == left_out else weight.asnumpy()
-            np.testing.assert_array_equal(copy.asnumpy(), expected)
-
-
-def test_copies_in_a_layout_of_onednn(host):
-    """Convolutions outside of training give their weights other layouts."""
-    shape = (32, 16, 3, 3)
-    weight, copy, gradient = mx.nd.zeros(shape), mx.nd.random.normal(shape=shape), mx.nd.random.normal(shape=shape)
-    image = mx.nd.random.normal(shape=(2, 16, 8, 8))
-
-    def convolved(kernel):
-        return mx.nd.Convolution(image, kernel, kernel=(3, 3), num_filter=32, no_bias=True).asnumpy()
-    buffer = AllreduceBuffer(host, 1, gradient.size, np.dtype('float32'))
-    bucket = GradientBucket(buffer, [gradient], np.dtype('float32'))
-    for _ in range(3):
-        convolved(copy)
-        bucket.start(0)
-        bucket.update('sgd', {'rescale': 1.0}, UpdateTargets([weight], [None, None], [copy]), ([0.5], [0.0]), 0)
-        np.testing.assert_array_equal(convolved(copy), convolved(mx.nd.array(weight.asnumpy())))
-    np.testing.assert_array_equal(copy.asnumpy(), weight.asnumpy())
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
 @pytest.mark.parametrize('workers', [([1], [1]), ([2], [1]), ([5], [2]), ([2, 1], [1, 1])], ids=str)
 def test_buckets_of_all_workers_have_the_sums_in_the_order_of_ranks(workers, dtype):
     """The last worker of one host adds its gradients from where they are; a missing gradient keeps its range."""

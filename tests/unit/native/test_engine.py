@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.native.engine import Deferred, Notifier, are_separate
+from mxhybrid.native.engine import Deferred, Notifier
 
 pytestmark = pytest.mark.both_pythons
 
@@ -90,11 +90,3 @@ def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes
     (what, found), = begun
     assert what == 'first'
     np.testing.assert_array_equal(found, 5)
-
-
-def test_views_of_one_array_are_not_separate():
-    array, other = mx.nd.zeros((4, 3)), mx.nd.zeros((4, 3))
-    assert are_separate([]) and are_separate([array, other])
-    for view in (array, array[1:2], array[3], array.reshape((3, 4)), array.as_np_ndarray()):
-        assert not are_separate([array, other, view])
-    assert not are_separate([other[:1], other[2:]])
