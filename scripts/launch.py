@@ -170,6 +170,10 @@ class Job:
         with self._lock:
             if self._ending:
                 sys.exit(1)
+            if os.path.basename(kwargs.get('executable') or '') == 'bash':
+                # The process itself tells the guardian first: this one may be killed once the other has started.
+                command = 'echo $$ >&%d; exec %d>&-; %s' % (self._guardian_pipe, self._guardian_pipe, command)
+                kwargs = dict(kwargs, pass_fds=[self._guardian_pipe])
             process = subprocess.Popen(command, env=env, stdin=stdin, start_new_session=True, **kwargs)
             os.write(self._guardian_pipe, b'%d\n' % process.pid)
             task = Task(process, role, label)

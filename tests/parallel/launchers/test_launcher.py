@@ -103,6 +103,24 @@ def test_killed_launcher_takes_job_along():
         assert job.wait(timeout=10).returncode == -signal.SIGKILL  # and nothing left a few seconds later
 
 
+DYING_LAUNCHER = """
+import os, runpy, signal, subprocess, sys, time
+start = subprocess.Popen
+def start_and_die(*args, **how):
+    start(*args, **how)
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen = start_and_die
+sys.argv = [%r, '-n', '1', '-s', '1', '--launcher', 'local', 'sleep', '60']
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+def test_launcher_that_is_killed_while_it_starts_a_process_takes_it_along():
+    with start_command([sys.executable, '-c', DYING_LAUNCHER % str(LAUNCH)]) as job:
+        assert job.wait(timeout=20).returncode == -signal.SIGKILL
+
+
 def test_killed_launcher_takes_along_what_shells_started():
     # bash stays as the parent of what it runs here, and python's parent is not the launcher.
     command = job_command(BODY, 'launch.py', 2, 1, IDLE) + ['&&', 'true']
