@@ -39,6 +39,18 @@ def digest_of(path: str) -> str:
         return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
 
 
+def sync_directory(path: str) -> None:
+    """Flush the names in a directory to the disk, if its file system supports that."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system does not support it
+            raise
+    finally:
+        os.close(handle)
+
+
 def cannot_write(path: str) -> str:
     """Return why a file cannot be written, for a check before long work on its contents; empty if it can."""
     directory = os.path.dirname(os.path.abspath(path))

@@ -32,6 +32,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Ty
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError, SettingError
+from ..base.files import sync_directory
 from ..base.log import get_logger
 from . import folder, leftovers, manifest, table_files
 from .folder import names
@@ -154,7 +155,7 @@ class Writer:
         """Add a dynamic table of which the parts have these entries; their files are written and on the disk."""
         directory = table_files.table_directory(len(self._tables))
         self._tables[name] = dict(description.as_json(), directory=directory, delta=delta, parts=parts)
-        folder.sync_directory(os.path.join(self._aside, directory))
+        sync_directory(os.path.join(self._aside, directory))
 
     def _flush(self) -> None:
         if not self._pending:
@@ -194,13 +195,13 @@ class Writer:
             raise CheckpointError('the manifest would have %d bytes, but at most %d are read: put less into extra'
                                   % (len(text), MAXMANIFEST_BYTES))
         _write(os.path.join(self._aside, MANIFEST), text)
-        folder.sync_directory(self._aside)
+        sync_directory(self._aside)
 
     def _publish(self, name: str) -> str:
         path = os.path.join(self._directory, name)
         os.rename(self._aside, path)
         try:
-            folder.sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError:
             os.rename(path, self._aside)  # a name that is not on the disk must not be found
             raise

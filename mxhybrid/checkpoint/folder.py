@@ -1,5 +1,4 @@
 """The directory of checkpoints: their names, and the locks of writers and readers."""
-import errno
 import fcntl
 import os
 import re
@@ -72,18 +71,6 @@ def shared(path: str) -> Iterator[None]:
     finally:
         for handle in handles:
             os.close(handle)
-
-
-def sync_directory(path: str) -> None:
-    """Flush the names in a directory to the disk, if its file system supports that."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system does not support it
-            raise
-    finally:
-        os.close(handle)
 
 
 def open_at_once(path: str) -> int:

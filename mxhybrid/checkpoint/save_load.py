@@ -24,6 +24,7 @@ from typing import Any, List, NamedTuple, Optional
 import mxnet as mx
 
 from ..base.errors import CheckpointError, InputError
+from ..base.files import sync_directory
 from ..base.log import get_logger
 from ..kvstore.on_demand_copy import uncounted_reads
 from ..kvstore.trainer_step import hooks_of
@@ -111,7 +112,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         if new:
-            folder.sync_directory(os.path.dirname(directory))
+            sync_directory(os.path.dirname(directory))
         open_writer.enter_context(folder.locked(directory))
         writers.append(open_writer.enter_context(files.Writer(directory)))
         return table_save.begin(writers[0], delta)

@@ -25,6 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import numpy as np
 
+from ..base.files import sync_directory
 from ..lane.row_files import SIGHTINGS
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
@@ -170,13 +171,7 @@ def seal(path: str) -> Dict[str, Any]:
     with ThreadPoolExecutor(max(1, len(files))) as threads:  # hashlib and fsync release Python's lock
         sealed = dict(zip(files, threads.map(lambda name: _sealed(os.path.join(path, name)), files)))
     entry = {'files': {name[:-len('.npy')]: record for name, record in sealed.items()}}
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # not every file system can flush a directory
-    finally:
-        os.close(handle)
+    sync_directory(path)
     removed = _REMOVED in entry['files']
     return dict(entry, rows=len(npy_files.mapped(os.path.join(path, _KEYS + '.npy'))),
                 removed=len(npy_files.mapped(os.path.join(path, _REMOVED + '.npy'))) if removed else 0)

@@ -22,6 +22,7 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..base.errors import CheckpointError
+from ..base.files import sync_directory
 
 #: The most rows of a portion, and its most bytes, unless that is less than a row.
 _PORTION_ROWS, _PORTION_BYTES = 1 << 20, 32 << 20
@@ -132,12 +133,12 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
             _write_now(outputs[-1], sightings)
         with ThreadPoolExecutor(len(outputs)) as finishing:
             files = dict(zip([output.name for output in outputs], finishing.map(_Output.finish, outputs)))
+        sync_directory(path)
     except OSError as error:
         raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
                               'another directory' % (path, error.strerror or error)) from error
     finally:
         library.row_scan_close(scan)
-    _flush_folder(path)
     return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'files': files,
             'bytes': sum(record['bytes'] for record in files.values()), 'mark': int(library.row_store_mark(store))}
 
@@ -201,16 +202,6 @@ def _removed(library: Any, store: Any, since: int) -> np.ndarray:
     keys = np.empty(count, np.int64)
     library.checked(library.row_store_removed(store, since, keys.ctypes.data, count))
     return keys
-
-
-def _flush_folder(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some file systems cannot flush a folder
-    finally:
-        os.close(handle)
 
 
 def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]], partition: int,

@@ -6,6 +6,7 @@ import tempfile
 from typing import Any, Callable, Dict
 
 from ..base.errors import CheckpointError, JobError
+from ..base.files import sync_directory
 from .protocol import MAILBOX_ELEMENTS
 
 #: Bytes of a piece.
@@ -76,13 +77,7 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
             if digest.hexdigest() != record['blake2b']:
                 raise JobError('%s does not have the content that its server has written: report this as a bug of '
                                'mxhybrid' % os.path.join(path, file))
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        except OSError:
-            pass  # some file systems cannot flush a folder
-        finally:
-            os.close(handle)
+        sync_directory(path)
     except OSError as error:
         raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
                               'another directory' % (path, error.strerror or error)) from error

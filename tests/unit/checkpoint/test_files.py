@@ -504,14 +504,14 @@ def test_the_newest_checkpoint_stays_until_it_is_closed(tmp_path):
 
 def test_a_name_that_cannot_be_flushed_leaves_what_was(tmp_path, monkeypatch):
     write(tmp_path, 1)
-    sync = folder.sync_directory
+    sync = checkpoint_files.sync_directory
 
     def failing(path):
         if path == str(tmp_path):
             raise OSError(errno.EIO, 'no disk')
         sync(path)
 
-    monkeypatch.setattr(folder, 'sync_directory', failing)
+    monkeypatch.setattr(checkpoint_files, 'sync_directory', failing)
     with pytest.raises(OSError, match='no disk'):
         write(tmp_path, 2)
     assert os.listdir(str(tmp_path)) == ['00000001-step-1']
