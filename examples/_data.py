@@ -160,9 +160,9 @@ def check_digest(path, sha256):
         raise _digest_error(path, sha256, digest, 'delete it and run again to download it anew')
 
 
-def _digest_error(path, wanted, found, fix):
+def _digest_error(path, expected, actual, fix):
     return DataError('{} is damaged or not the pinned file: SHA-256 wanted {}, found {}; {}'.format(
-        path, wanted, found, fix))
+        path, expected, actual, fix))
 
 
 def _unpack(archive, members, into):

@@ -209,10 +209,10 @@ class Writer:
         self._aside = ''
         return path
 
-    def remove_unneeded(self, old: List[str], kept: List[str]) -> None:
-        """Remove `old` checkpoints, except those that the `kept` ones build on."""
+    def remove_unneeded(self, old: List[str], remaining: List[str]) -> None:
+        """Remove `old` checkpoints, except those that the `remaining` ones build on."""
         needed: Set[str] = set()
-        for name in kept if old else []:
+        for name in remaining if old else []:
             with suppress(CheckpointError):  # a damaged checkpoint needs no other one
                 bases = Reader(os.path.join(self._directory, name)).bases()
                 needed.update(os.path.basename(base.path) for base in bases)

@@ -139,19 +139,19 @@ class _GivenRows:
         return unique.astype(np.int64), np.ascontiguousarray(rows, self._param.dtype)
 
 
-def _opened(what: str, given: Any) -> np.ndarray:
+def _opened(label: str, source: Any) -> np.ndarray:
     """Return an array that was given, or the mapped array of a file."""
     try:
-        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], str):
-            path, name = os.fspath(given[0]), given[1]
+        if isinstance(source, tuple) and len(source) == 2 and isinstance(source[1], str):
+            path, name = os.fspath(source[0]), source[1]
             tensors: Dict[str, np.ndarray] = tensor_files.tensors_of(path)
             if name not in tensors:
                 raise InputError('%s: %s has no tensor %r of a type that NumPy has, but %s'
-                                 % (what, path, name, ', '.join(sorted(tensors)) or 'none'))
+                                 % (label, path, name, ', '.join(sorted(tensors)) or 'none'))
             return tensors[name]
-        if isinstance(given, (str, os.PathLike)):
-            path = os.fspath(given)
+        if isinstance(source, (str, os.PathLike)):
+            path = os.fspath(source)
             return npy_files.mapped(path)
     except FormatError as error:
-        raise InputError('%s: %s %s' % (what, path, error)) from error
-    return np.asarray(given)
+        raise InputError('%s: %s %s' % (label, path, error)) from error
+    return np.asarray(source)

@@ -240,28 +240,28 @@ class _Planning:
             self._write_files(found.plan, found.prediction)
         return 0
 
-    def _print_result(self, found: Any) -> None:
+    def _print_result(self, best: Any) -> None:
         """Print the plan that a search has found, beside data parallelism and the network without a plan."""
         from ..parallel.plans.strategies import data_parallel
         from ..planner import prediction_summary
 
         planner = self._planner
-        self._print_report(found.plan, found.prediction)
-        baseline = found.others['data parallel']
+        self._print_report(best.plan, best.prediction)
+        baseline = best.others['data parallel']
         console.write('\ndata parallelism:')
         console.write('\n'.join(prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()),
                                                    baseline)))
-        if found.plain is not baseline:
+        if best.plain is not baseline:
             console.write('\nwithout a plan, each worker alone with its own samples: %s a step' % seconds_text(
-                found.plain.seconds))
-        speedup = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
-        proposals = sum(chain.proposals for chain in found.discovery.chains)
-        origin = 'the search' if found.name == 'search' else 'the start %r' % found.name
+                best.plain.seconds))
+        speedup = best.plain.seconds / best.prediction.seconds if best.prediction.seconds else 1.0
+        proposals = sum(chain.proposals for chain in best.discovery.chains)
+        origin = 'the search' if best.name == 'search' else 'the start %r' % best.name
         console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as the network without a '
-                      'plan; %d proposals in %.1f s' % (origin, speedup, proposals, found.discovery.elapsed))
-        if not proposals and any(chain.ended == 'seconds' for chain in found.discovery.chains):
+                      'plan; %d proposals in %.1f s' % (origin, speedup, proposals, best.discovery.elapsed))
+        if not proposals and any(chain.ended == 'seconds' for chain in best.discovery.chains):
             console.write('the search spent all its time on the plans that it begins with: give it more, with --budget')
-        self._print_front(found)
+        self._print_front(best)
 
     def _search(self, start: Any) -> Any:
         from tqdm import tqdm
@@ -320,11 +320,11 @@ class _Planning:
         if options.taskgraph:
             draw_plan(options.taskgraph, planner.network_of(plan), splits, prediction, title)
 
-    def _print_front(self, found: Any) -> None:
+    def _print_front(self, best: Any) -> None:
         """Print the plans on the Pareto front that need less memory."""
-        most = found.prediction.largest_memory()
+        most = best.prediction.largest_memory()
         # Points are in the order of their memory; of those with the same text, the last is the fastest.
-        rows = {size_text(point.bytes): seconds_text(point.seconds) for point in found.front if point.bytes < most}
+        rows = {size_text(point.bytes): seconds_text(point.seconds) for point in best.front if point.bytes < most}
         rows.pop(size_text(most), None)
         if rows:
             console.write('\nplans that need less memory (time of a single step):')

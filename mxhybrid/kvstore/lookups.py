@@ -47,7 +47,7 @@ class PendingLookups:
         self._lookups: List[_Lookup] = []
         self._groups: Dict[Any, int] = {}
         #: The gradient that `grad_req` 'add' keeps from earlier steps.
-        self._kept: Optional[Tuple[np.ndarray, np.ndarray]] = None
+        self._gradient: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
     def record(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, device: Any) -> None:
         """Note rows, an array on a device with a gradient, that a recorded forward pass looks up.
@@ -82,8 +82,8 @@ class PendingLookups:
     def keys(self, grad_req: str) -> np.ndarray:
         """Return the distinct keys of the gradients that the next step will take."""
         keys = [lookup.keys for lookup in self._counted(grad_req)]
-        if grad_req == 'add' and self._kept is not None and keys:
-            keys.append(self._kept[0])
+        if grad_req == 'add' and self._gradient is not None and keys:
+            keys.append(self._gradient[0])
         return np.unique(np.concatenate(keys)) if keys else np.empty(0, np.int64)
 
     def take(self, grad_req: str) -> Optional[KeyedRows]:
@@ -98,22 +98,22 @@ class PendingLookups:
         if not parts:
             return None
         if grad_req != 'add':
-            self._kept = None
+            self._gradient = None
             if len(parts) == 1:
                 return parts[0]
         sums = [(part.keys, part.sums()) for part in parts]
-        if grad_req == 'add' and self._kept is not None:
-            sums.insert(0, self._kept)
+        if grad_req == 'add' and self._gradient is not None:
+            sums.insert(0, self._gradient)
         keys, rows = sum_row_sparse(sums)
         # Another backward pass may write to the array.
-        self._kept = (keys, np.array(rows)) if grad_req == 'add' else None
+        self._gradient = (keys, np.array(rows)) if grad_req == 'add' else None
         return KeyedRows(keys, None, rows)
 
     def clear(self) -> None:
         """Forget all gradients and lookups."""
-        self._lookups, self._kept = [], None
+        self._lookups, self._gradient = [], None
 
     def zero(self) -> None:
         """Forget the gradients that backward has computed."""
         self._lookups = [lookup for lookup in self._lookups if not is_fresh(lookup.rows)]
-        self._kept = None
+        self._gradient = None

@@ -46,7 +46,7 @@ def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
         store_of(trainer).prefetch(key, row_ids, -key, after_step)
 
 
-def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dict[Any, Any]]]) -> Iterator[Any]:
+def prefetching(batches: Iterable[Any], row_ids_of: Union[Block, Callable[[Any], Dict[Any, Any]]]) -> Iterator[Any]:
     """Yield batches; the rows of each batch are requested before the batch ahead of it is yielded.
 
     ::
@@ -59,7 +59,7 @@ def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dic
     Parameters
     ----------
     batches : iterable
-    wanted : mxnet.gluon.Block or callable
+    row_ids_of : mxnet.gluon.Block or callable
         A net, whose first batches show which array of a batch is the input of which embedding; or a function that
         returns the row ids of a batch by parameter, see :func:`prefetch`.
 
@@ -73,9 +73,9 @@ def prefetching(batches: Iterable[Any], wanted: Union[Block, Callable[[Any], Dic
     InputError
         The net has no embedding whose rows can be requested.
     """
-    if isinstance(wanted, Block):
-        return _learning(batches, wanted)
-    return _ahead(batches, wanted)
+    if isinstance(row_ids_of, Block):
+        return _learning(batches, row_ids_of)
+    return _ahead(batches, row_ids_of)
 
 
 def _learning(batches: Iterable[Any], net: Block) -> Iterator[Any]:
@@ -88,14 +88,14 @@ def _learning(batches: Iterable[Any], net: Block) -> Iterator[Any]:
         inputs.close()
 
 
-def _ahead(batches: Iterable[Any], wanted: Callable[[Any], Dict[Any, Any]]) -> Iterator[Any]:
+def _ahead(batches: Iterable[Any], row_ids_of: Callable[[Any], Dict[Any, Any]]) -> Iterator[Any]:
     iterator = iter(batches)
     try:
         batch = next(iterator)
     except StopIteration:
         return
     for following in iterator:
-        for param, row_ids in wanted(following).items():
+        for param, row_ids in row_ids_of(following).items():
             prefetch(param, row_ids, after_step=True)
         yield batch
         batch = following

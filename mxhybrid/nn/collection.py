@@ -70,17 +70,17 @@ class EmbeddingCollection(Block):
                    for block, (feature, given) in zip(blocks, features.items())]
         return dict(zip(features, look_up([block.weight for block in blocks], lookups)))
 
-    def _arguments(self, feature: str, given: Any) -> Dict[str, Any]:
+    def _arguments(self, feature: str, value: Any) -> Dict[str, Any]:
         names = ('ids', 'offsets', 'combine', 'weights', 'padding')
-        if isinstance(given, Mapping):
-            arguments = dict(given)
-        elif isinstance(given, tuple):
-            arguments = dict(zip(names, given))
-            if len(given) > len(names):
+        if isinstance(value, Mapping):
+            arguments = dict(value)
+        elif isinstance(value, tuple):
+            arguments = dict(zip(names, value))
+            if len(value) > len(names):
                 raise InputError('EmbeddingCollection: %r has %d arguments: give at most %s'
-                                 % (feature, len(given), ', '.join(names)))
+                                 % (feature, len(value), ', '.join(names)))
         else:
-            arguments = {'ids': given}
+            arguments = {'ids': value}
         if 'ids' not in arguments or set(arguments) - set(names):
             raise InputError('EmbeddingCollection: %r has the arguments %s: give ids, and %s if there are bags'
                              % (feature, ', '.join(map(str, arguments)), ', '.join(names[1:])))

@@ -105,7 +105,7 @@ class RouteBucket:
         self._sums = [self._buffer.output[int(end - size):int(end)].reshape(route.shape)
                       for route, end, size in zip(routes, ends, sizes)]
         #: The sums in the type of the weights, for this worker.
-        self._own: List[Any] = []
+        self._private_sums: List[Any] = []
         self._alarms = [OverflowAlarm(route.name) for route in routes] if buffer_dtype != self._dtype else []
         self._moved = [route.moved_by_sum for route in routes]
         self._scratch: Dict[int, Any] = {}
@@ -151,10 +151,10 @@ class RouteBucket:
 
     def _own_sums(self) -> List[Any]:
         """Return the sums in the type of the weights, as copies of this worker: some optimizers write to gradients."""
-        if not self._own:
-            self._own = [mx.nd.empty(route.shape, dtype=self._dtype, ctx=mx.cpu()) for route in self.routes]
-        self._copy('own', self._sums, self._own)
-        return self._own
+        if not self._private_sums:
+            self._private_sums = [mx.nd.empty(route.shape, dtype=self._dtype, ctx=mx.cpu()) for route in self.routes]
+        self._copy('own', self._sums, self._private_sums)
+        return self._private_sums
 
     def _copy(self, purpose: str, sources: List[Any], targets: List[Any]) -> None:
         copies = self._copies.get(purpose)

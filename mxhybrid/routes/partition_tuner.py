@@ -48,7 +48,8 @@ class Tuner:
         self._settings, self._collective, self._num_servers = settings, collective, num_servers
         self._routes, self._tag = routes, prefix + '.tuner'
         self._tuning: Optional[Tuning] = None
-        self._kept: Dict[str, Dict[str, Any]] = {}
+        #: Entries of the partition file for the tables that this search does not measure, by name.
+        self._fixed_entries: Dict[str, Dict[str, Any]] = {}
         self._done: List[Candidate] = []
         self._bar: Any = None
         self.active = True
@@ -90,7 +91,7 @@ class Tuner:
             return None
         entry = self._cached['tables'][name]
         if entry['finished']:
-            self._kept[name] = entry
+            self._fixed_entries[name] = entry
         if self._is_root:
             logger.info('%s starts with %d partitions, from %s%s', name, entry['partitions'],
                         self._settings.partition_file, '' if entry['finished'] else '; the search goes on')
@@ -150,7 +151,7 @@ class Tuner:
         busiest = max([_traffic(route) for route in tables] or [0])
         candidates = []
         for route in sorted(tables, key=_traffic, reverse=True):
-            if not self._settings.is_auto(route.name) or route.name in self._kept:
+            if not self._settings.is_auto(route.name) or route.name in self._fixed_entries:
                 continue
             if _traffic(route) < MIN_TRAFFIC_SHARE * busiest:
                 self._keep(route, 'it moves %.2g %% of the bytes of the busiest table'
@@ -170,9 +171,10 @@ class Tuner:
             self._bar = tqdm(desc='partitions', unit=' samples', disable=None)
 
     def _keep(self, route: Any, reason: str) -> None:
-        self._kept[route.name] = {'shape': list(route.shape), 'dtype': str(route.dtype), 'samples': [], 'theta': None,
-                                  'partitions': route.partitioning.count, 'finished': True, 'reason': reason,
-                                  'start': route.partitioning.count}
+        self._fixed_entries[route.name] = {
+            'shape': list(route.shape), 'dtype': str(route.dtype), 'samples': [], 'theta': None,
+            'partitions': route.partitioning.count, 'finished': True, 'reason': reason,
+            'start': route.partitioning.count}
         logger.info('partitions=auto: %s keeps %d partitions: %s', route.name, route.partitioning.count, reason)
 
     def _decide(self) -> Optional[List[int]]:
@@ -208,7 +210,7 @@ class Tuner:
         if not self._settings.partition_file or not self._tuning.candidates:
             return
         shapes = {route.name: (list(route.shape), str(route.dtype)) for route in self._routes.values()}
-        content = partition_cache.record(self._tuning, self._done, shapes, self._kept, self._collective.size,
+        content = partition_cache.record(self._tuning, self._done, shapes, self._fixed_entries, self._collective.size,
                                    self._num_servers)
         try:
             partition_cache.write(self._settings.partition_file, content)

@@ -26,7 +26,7 @@ class ServerWeights(TableWeight):
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext):
         super().__init__(key, name, array, context)
-        self._servers, self._made = context.servers, False
+        self._servers, self._has_table = context.servers, False
 
     @property
     def server_table(self) -> Optional[Table]:
@@ -35,12 +35,12 @@ class ServerWeights(TableWeight):
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Create the table, or drop its optimizer state; its rows are worker 0's."""
-        if not self._made:
+        if not self._has_table:
             self._table = create_table(self._servers, self.tag, self.shape, self.dtype,
                                        self.context.partitions_for(self), REPLACE, row_reader(value),
                                        row_format=row_format(self.dtype, self.wire, self.width),
                                        staleness=self.context.settings.staleness_for(self.name))
-            self._made = True
+            self._has_table = True
             if self._servers.initialiser != 0 and not self._starts_alike(value):
                 self.write_weight(row_reader(value))
         else:

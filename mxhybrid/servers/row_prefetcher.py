@@ -32,7 +32,7 @@ class RowPrefetcher:
         self._pulled = False
         #: Ids and priority of a prefetch that has not been sent, ids of a request and the function that waits for its
         #: rows, and ids of rows that have arrived with the rows.
-        self._wanted: Optional[Tuple[np.ndarray, int]] = None
+        self._unsent: Optional[Tuple[np.ndarray, int]] = None
         self._requested: Optional[Tuple[np.ndarray, Write]] = None
         self._rows: Optional[Tuple[np.ndarray, np.ndarray]] = None
         #: Ids and priority of a prefetch for the pull after the next push, which of them were requested before it,
@@ -52,18 +52,18 @@ class RowPrefetcher:
 
         The request replaces an earlier one that has not been sent.
         """
-        self._wanted = (ids, priority)
+        self._unsent = (ids, priority)
         if not self._pulled and not after_push:
-            self._send_wanted()
+            self._send_unsent()
         elif self._lag() > 0 and self._ahead is None and len(ids):
-            self._wanted = None
+            self._unsent = None
             # The step will probably push the rows that it uses, so these have to be requested after it.
             used = self._requested[0] if self._requested is not None else self._used
             early = np.ones(len(ids), bool) if used is None else ~np.isin(ids, used, assume_unique=True)
             if early.any():
                 self._ahead = ids, priority, early, self._request(ids[early], priority, 1)
             else:
-                self._wanted = ids, priority
+                self._unsent = ids, priority
 
     def before_push(self, ids: Optional[np.ndarray] = None) -> None:
         """Prepare for a push, after which all rows that have arrived or are under way are outdated.
@@ -74,7 +74,7 @@ class RowPrefetcher:
         if ids is None:
             self.collect()
             if self._ahead is not None:
-                self._wanted = self._wanted or self._ahead[:2]
+                self._unsent = self._unsent or self._ahead[:2]
                 self._ahead = None
         else:
             self._store_requested()
@@ -88,7 +88,7 @@ class RowPrefetcher:
             self._ahead = None
             self._requested = ids, self._with_late_rows(ids, priority, early, write)
             self._may_lack_pushes = True
-        self._send_wanted()
+        self._send_unsent()
 
     def _with_late_rows(self, ids: np.ndarray, priority: int, early: np.ndarray, write_early: Write) -> Write:
         """Request the rows that were not requested before the last push, or that it changed; return the function that
@@ -158,11 +158,11 @@ class RowPrefetcher:
                 result[~is_present] = missing
         return write_all
 
-    def _send_wanted(self) -> None:
-        if self._wanted is not None:
+    def _send_unsent(self) -> None:
+        if self._unsent is not None:
             self._store_requested()
-            ids, priority = self._wanted
-            self._wanted = None
+            ids, priority = self._unsent
+            self._unsent = None
             if len(ids):
                 self._requested = (ids, self._request(ids, priority))
                 self._may_lack_pushes = self._may_lack_pushes or self._lag() > 0

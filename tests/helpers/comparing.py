@@ -16,20 +16,20 @@ def reference(body, *args):
     return result.results[0]
 
 
-def assert_equal(expected, found, case):
+def assert_equal(expected, actual, case):
     """Compare the arrays of one case."""
-    assert sorted(expected) == sorted(found)
+    assert sorted(expected) == sorted(actual)
     for name, values in expected.items():
-        assert found[name].dtype == values.dtype
+        assert actual[name].dtype == values.dtype
         tolerance = HALF_TOLERANCE if values.dtype == np.float16 else TOLERANCE
-        np.testing.assert_allclose(found[name], values, err_msg='%s: %s' % (case, name), **tolerance)
+        np.testing.assert_allclose(actual[name], values, err_msg='%s: %s' % (case, name), **tolerance)
 
 
-def assert_same_bits(expected, found, case):
+def assert_same_bits(expected, actual, case):
     """Compare the arrays of one case bit for bit."""
-    assert sorted(expected) == sorted(found)
+    assert sorted(expected) == sorted(actual)
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg='%s: %s' % (case, name))
+        np.testing.assert_array_equal(actual[name], values, err_msg='%s: %s' % (case, name))
 
 
 def assert_cases(expected, result, workers):

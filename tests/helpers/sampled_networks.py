@@ -189,9 +189,9 @@ def listed(outputs: Any) -> List[Any]:
 
 def expected(case: Case, axes: Tuple[Any, ...], values: Sequence[np.ndarray], samples: slice) -> List[np.ndarray]:
     """Return the box of each output that a worker has to get."""
-    def made(given: Sequence[np.ndarray]) -> List[np.ndarray]:
+    def made(arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
         return [found.asnumpy() for found in listed(case.forward(mx.nd, *[
-            mx.nd.array(array, dtype=case.dtype) for array in given]))]
+            mx.nd.array(array, dtype=case.dtype) for array in arrays]))]
     kinds = case.outputs[axes]
     whole = made(values)
     mine = made([own(array, axis, samples) for array, axis in zip(values, axes)]) if OWN in kinds else whole

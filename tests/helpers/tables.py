@@ -131,10 +131,10 @@ def pair(name, arguments, count, dtype='float32'):
     return table, Whole(start_values(dtype), mx.optimizer.create(name, **dict(COMMON, **arguments)))
 
 
-def equal(found, wanted):
+def equal(actual, expected):
     """Bit for bit, and something worth comparing."""
-    assert np.isfinite(wanted).all()
-    np.testing.assert_array_equal(found, wanted)
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(actual, expected)
 
 
 def recut(table, count, through_workers=False):

@@ -1,5 +1,5 @@
-"""No two classes of a top-level folder share a name, and no two public functions that differ; variables that are used
-over many lines have a name that says their role.
+"""No two classes of a top-level folder share a name, and no two public functions that differ. The names of parameters,
+attributes, and variables that are used over many lines say their role.
 """
 import ast
 import collections
@@ -14,7 +14,7 @@ PACKAGE = Path(mxhybrid.__file__).resolve().parent
 ALIKE = {
     'main': 'of a program', 'add_arguments': 'of a subcommand', 'run': 'of a subcommand',
     'lines_of': 'what a subcommand prints', 'check': 'of the doctor', 'join': 'of a launcher'}
-#: Names that say nothing of a variable's role.
+#: Names that say nothing about the role of a parameter, an attribute or a variable.
 BARE_NAMES = {'at', 'found', 'given', 'kept', 'made', 'one', 'own', 'place', 'told', 'wanted'}
 #: The most lines from the line that assigns such a variable to the last one that uses it.
 MAX_LINES = 5
@@ -73,6 +73,26 @@ def long_lived_bare_names(source):
     return sorted(lines)
 
 
+def parameters(function):
+    """Return the parameters of a function."""
+    arguments = function.args
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
+            *(argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None)]
+
+
+def bare_parameters_and_attributes(source):
+    """Return the lines with a parameter of a function, or an attribute of an object, that has a bare name."""
+    lines = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines.update((argument.lineno, argument.arg) for argument in parameters(node))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            lines.add((node.lineno, node.attr))
+        elif isinstance(node, ast.ClassDef):
+            lines.update((field.lineno, field.target.id) for field in node.body if isinstance(field, ast.AnnAssign))
+    return sorted((line, name) for line, name in lines if name.lstrip('_') in BARE_NAMES)
+
+
 def python_files(folder):
     """Yield the Python files of a folder of the repository, also those without a suffix."""
     for path in sorted((PACKAGE.parent / folder).rglob('*')):
@@ -81,12 +101,13 @@ def python_files(folder):
 
 
 @pytest.mark.parametrize('folder', ['mxhybrid', 'scripts', 'tests', 'examples'])
-def test_variables_that_live_long_say_their_role(folder):
+@pytest.mark.parametrize('bare_names', [long_lived_bare_names, bare_parameters_and_attributes])
+def test_names_say_their_role(folder, bare_names):
     files = list(python_files(folder))
     assert len(files) > 3
     refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in files
-               for lines in [long_lived_bare_names(path.read_text())] if lines}
-    assert not refused, 'rename these variables, at line and name, to what they are'
+               for lines in [bare_names(path.read_text())] if lines}
+    assert not refused, 'rename these parameters, attributes or variables, at line and name, to what they are'
 
 
 @pytest.mark.parametrize('lines, count', [
@@ -97,3 +118,11 @@ def test_variables_that_live_long_say_their_role(folder):
 def test_bare_names_are_found(lines, count):
     source = 'def f():\n' + ''.join('    %s\n' % line for line in lines)
     assert len(long_lived_bare_names(source)) == count
+
+
+@pytest.mark.parametrize('source, names', [
+    ('def f(found, *, row_ids): pass', ['found']), ('def f(*wanted, **given): pass', ['given', 'wanted']),
+    ('class A:\n    def f(self, rows):\n        self._kept = self.rows = rows', ['_kept']),
+    ('class A(NamedTuple):\n    own: int\n    rows: int', ['own']), ('def f(foundation): pass', [])])
+def test_bare_parameters_and_attributes_are_found(source, names):
+    assert sorted(name for _, name in bare_parameters_and_attributes(source)) == names

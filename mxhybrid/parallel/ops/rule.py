@@ -220,11 +220,11 @@ class Collective(Protocol):
         """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
 
     @staticmethod
-    def build(program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
 
     @staticmethod
-    def build_alone(program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of a shard that needs no other rank; None where that is the operator itself."""
 
 

@@ -77,11 +77,11 @@ def persistent_transfer_of(channels: Channels, transfer: Transfer, dtype: Any, s
         persistent.send(rank, where)
     for rank, where in transfer.receives:
         persistent.receive(rank, where)
-    for here, there in transfer.own:
+    for here, there in transfer.local:
         persistent.copy_local(here, there)
     if target is not None and not transfer.adds and transfer.fill == transfer.fill:
         rest = [full(target)]
-        for where in [where for _, where in transfer.receives] + [there for _, there in transfer.own]:
+        for where in [where for _, where in transfer.receives] + [there for _, there in transfer.local]:
             rest = [remaining for box in rest for remaining in _less(box, where)]
         for box in rest:
             persistent.fill([slice(low, high) for low, high in box], transfer.fill)

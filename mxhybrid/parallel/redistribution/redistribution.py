@@ -24,7 +24,7 @@ class Transfer(NamedTuple):
     sends: List[Tuple[int, Slices]]
     receives: List[Tuple[int, Slices]]
     #: The pieces that stay on the rank: their positions in source and target.
-    own: List[Tuple[Slices, Slices]]
+    local: List[Tuple[Slices, Slices]]
     #: Whether pieces are added up, in the order of their ranks; else each element comes once, and all others are
     #: `fill`.
     adds: bool
@@ -58,14 +58,14 @@ class Redistribution:
         Whether gradients go back.
     """
 
-    def __init__(self, number: int, rank: int, have: Layout, wanted: Dict[int, Box], dtype: np.dtype, fill: float = 0.0,
+    def __init__(self, number: int, rank: int, have: Layout, needed: Dict[int, Box], dtype: np.dtype, fill: float = 0.0,
                  one_gradient: bool = False, label: str = '', differentiable: bool = True, operator: int = -1):
         self.number, self.label, self.dtype = number, label, np.dtype(dtype)
         self.operator = operator
         self.source: Optional[Box] = have.boxes.get(rank)
-        self.target: Optional[Box] = wanted.get(rank)
-        there = messages(have, wanted)
-        owner_ranks = set(owners(wanted).values())
+        self.target: Optional[Box] = needed.get(rank)
+        there = messages(have, needed)
+        owner_ranks = set(owners(needed).values())
         back = [message for message in there
                 if differentiable and (not one_gradient or message.target in owner_ranks)]
         #: Bytes between all ranks, in the forward and the backward pass.

@@ -103,15 +103,15 @@ class RedistributionOperator:
         _redistributions.pop(self.number, None)
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 
-    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """Return the token after the operator, and what the rank receives, None if that is nothing.
 
-        `plain` says that no gradient goes back, or that the gradient of `given` is needed and never added up in place.
+        `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
         """
         name = 'exchange%d' % self.number
         if plain and self._notifier is None:
             self._operator = self._transport.operator(self.redistribution)
-        inputs = [token] if given is None else [token, given]
+        inputs = [token] if local is None else [token, local]
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
         if self._operator is not None:

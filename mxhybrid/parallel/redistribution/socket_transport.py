@@ -127,10 +127,10 @@ class SocketCarrier:
         if target is not None and not transfer.adds:
             if transfer.fill == transfer.fill:
                 target[...] = transfer.fill
-            for here, there in transfer.own:
+            for here, there in transfer.local:
                 target[there] = source[here]
         elif transfer.adds:
-            job.pieces[self._rank] = [source[here].copy() for here, _ in transfer.own]
+            job.pieces[self._rank] = [source[here].copy() for here, _ in transfer.local]
         self._jobs[transfer.tag].append(job)
         for to in {to for to, _ in transfer.sends}:
             self._send(self._peers[to])
@@ -181,7 +181,7 @@ class SocketCarrier:
         positions: Dict[int, List[Any]] = collections.defaultdict(list)
         for sender, where in job.transfer.receives:
             positions[sender].append(where)
-        positions[self._rank] = [there for _, there in job.transfer.own]
+        positions[self._rank] = [there for _, there in job.transfer.local]
         for sender in sorted(positions):
             for where, piece in zip(positions[sender], job.pieces[sender]):
                 target[where] += piece

@@ -46,7 +46,7 @@ class JointBatchNorm:
         return have, wanted, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
-    def build(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         shape = graph.shape(operator)
@@ -60,18 +60,18 @@ class JointBatchNorm:
         shard_class = _CompiledNorm if compiled else _ComposedNorm
         shard = None
         if program.rank in boxes:
-            shard = shard_class(program, operator, given[0], shape_of(boxes[program.rank]), axis, dtype)
+            shard = shard_class(program, operator, inputs[0], shape_of(boxes[program.rank]), axis, dtype)
         moments = program.redistribute(None if shard is None else shard.moments, have, needed, dtype, operator,
                                        plain=program.learns(graph.operators[source[0]]))
         if shard is None:
             return None
         sizes = np.array([[size_of(box) for box in groups[program.rank]]], dtype)
-        normalized, mean, variance = shard.normalized(moments, given[1], given[2], sizes / sizes.sum())
+        normalized, mean, variance = shard.normalized(moments, inputs[1], inputs[2], sizes / sizes.sum())
         cls._average(program, operator, mean, variance)
         return normalized
 
     @classmethod
-    def build_alone(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build_alone(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of a shard that has all samples of its statistics: the program updates its running averages
         as it updates those of joint statistics.  None for a BatchNorm that has no statistics or does not learn.
         """
@@ -81,7 +81,7 @@ class JointBatchNorm:
         channels = shape_of(program.shards.shard(operator, program.rank).inputs[3])
         unused = [program.constant(operator, what, np.zeros(channels, program.graph.dtypes[operator.inputs[3]]))
                   for what in ('mean', 'variance')]
-        outputs = mx.sym.BatchNorm(*given[:3], *unused, name=operator.name, **{**attrs, 'output_mean_var': True})
+        outputs = mx.sym.BatchNorm(*inputs[:3], *unused, name=operator.name, **{**attrs, 'output_mean_var': True})
         # The third output is the reciprocal of the standard deviation (batch_norm.cc).
         cls._average(program, operator, outputs[1], 1 / mx.sym.square(outputs[2]) - _epsilon_of(operator))
         return outputs[0]

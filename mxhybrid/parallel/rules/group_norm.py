@@ -30,7 +30,7 @@ class JointGroupNorm:
         return any(degree > 1 for degree in split.degrees[2:])
 
     @staticmethod
-    def build_alone(program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return None: a shard with whole images is the operator itself."""
         return None
 
@@ -51,7 +51,7 @@ class JointGroupNorm:
         return have, needed, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
-    def build(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
@@ -62,7 +62,7 @@ class JointGroupNorm:
             shape = shape_of(boxes[program.rank])
             group_count = shape_of(have.boxes[program.rank])[3]
             size = math.prod(shape[1:]) // group_count
-            data = given[0] if graph.dtypes[source] == dtype else mx.sym.cast(given[0], dtype)
+            data = inputs[0] if graph.dtypes[source] == dtype else mx.sym.cast(inputs[0], dtype)
             rows = mx.sym.reshape(data, shape=(shape[0] * group_count, size))
             # Products with ones: MXNet's reductions take ten times as long.
             average = mx.sym.ones((size, 1), dtype=dtype) / size
@@ -84,14 +84,14 @@ class JointGroupNorm:
         # MXNet has it as float32 for all types (instance_norm-inl.h, group_norm-inl.h).
         epsilon = float(np.float32(operator.get('eps', 1e-3 if operator.op == 'InstanceNorm' else 1e-5)))
         normal = mx.sym.broadcast_mul(mx.sym.broadcast_sub(rows, joint_mean), mx.sym.rsqrt(joint_variance + epsilon))
-        return cls._scaled(operator, normal, given, shape, group_count, str(graph.dtypes[operator.number, 0]))
+        return cls._scaled(operator, normal, inputs, shape, group_count, str(graph.dtypes[operator.number, 0]))
 
     @staticmethod
-    def _scaled(operator: Operator, normal: Any, given: List[Any], shape: Tuple[int, ...], group_count: int,
+    def _scaled(operator: Operator, normal: Any, inputs: List[Any], shape: Tuple[int, ...], group_count: int,
                 dtype: str) -> Any:
         """Return the normalized values, times gamma, plus beta: both have an element for each group."""
         shaped = mx.sym.cast(mx.sym.reshape(normal, shape=(shape[0], group_count, -1)), dtype)
-        gamma, beta = (mx.sym.reshape(parameter, shape=(1, -1, 1)) for parameter in given[1:])
+        gamma, beta = (mx.sym.reshape(parameter, shape=(1, -1, 1)) for parameter in inputs[1:])
         return mx.sym.reshape(mx.sym.broadcast_add(mx.sym.broadcast_mul(shaped, gamma), beta), shape=shape,
                               name=operator.name)
 

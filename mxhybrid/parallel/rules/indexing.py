@@ -235,20 +235,21 @@ class CopyRows(Aligned):
         return [others, [None], others]
 
 
-def shifted_indices(indices: Any, dtype: Any, own: Range) -> Any:
-    """Return indices less ``own[0]``, in a type that has room for negative numbers."""
+def shifted_indices(indices: Any, dtype: Any, index_range: Range) -> Any:
+    """Return indices less ``index_range[0]``, in a type that has room for negative numbers."""
     if dtype.itemsize < 4:
         indices = mx.sym.cast(indices, 'float32' if dtype.kind == 'f' else 'int32')
-    return indices - own[0]
+    return indices - index_range[0]
 
 
-def inside(shifted: Any, own: Range, count: int) -> Any:
-    """Return 1 for each index, less ``own[0]``, that is in the range `own` of `count`, else 0; indices below 0 or
-    beyond `count` belong to the first and the last range.
+def inside(shifted: Any, index_range: Range, count: int) -> Any:
+    """Return 1 for each index, less ``index_range[0]``, that is in `index_range`, else 0.
+
+    The ranges cover `count` indices. Indices below 0 belong to the first range, and indices beyond `count` to the last.
     """
     mask = shifted * 0 + 1
-    if own[0] > 0:
+    if index_range[0] > 0:
         mask = mask * (shifted >= 0)
-    if own[1] < count:
-        mask = mask * (shifted < own[1] - own[0])
+    if index_range[1] < count:
+        mask = mask * (shifted < index_range[1] - index_range[0])
     return mask

@@ -44,10 +44,10 @@ def _mirrored(side: Range, count: int, repeats_edge: bool) -> Range:
     return min(sources), max(sources) + 1
 
 
-def _source(at: int, count: int, repeats_edge: bool) -> int:
+def _source(index: int, count: int, repeats_edge: bool) -> int:
     if repeats_edge:
-        return min(max(at, 0), count - 1)
-    return count - 1 - abs(count - 1 - abs(at))
+        return min(max(index, 0), count - 1)
+    return count - 1 - abs(count - 1 - abs(index))
 
 
 def _sources(side: Range, count: int, read: Range, repeats_edge: bool) -> Any:

@@ -42,10 +42,10 @@ class _Resizing(Rule):
                  out[at] if at < 2 else (0, data[at]) for at in range(4)]
         boxes: List[Optional[Any]] = [tuple(reads)]
 
-        def matrix(at: int) -> Any:
-            rows, columns = (mx.sym.arange(*side, dtype='float64') for side in (out[at], reads[at]))
+        def matrix(axis: int) -> Any:
+            rows, columns = (mx.sym.arange(*side, dtype='float64') for side in (out[axis], reads[axis]))
             weights = self._weights(operator, mx.sym.reshape(rows, shape=(1, -1)),
-                                    mx.sym.reshape(columns, shape=(-1, 1)), data[at], shape[at])
+                                    mx.sym.reshape(columns, shape=(-1, 1)), data[axis], shape[axis])
             return mx.sym.cast(weights, dtype)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:

@@ -21,7 +21,7 @@ class SplitSoftmax:
     """
 
     @staticmethod
-    def build_alone(program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return None: a shard with the whole axis is the operator itself."""
         return None
 
@@ -51,7 +51,7 @@ class SplitSoftmax:
         return have, wanted, graph.dtypes[operator.number, 0]
 
     @classmethod
-    def build(cls, program: Any, operator: Operator, given: List[Any]) -> Any:
+    def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         axis = cls._axis(operator, len(graph.shape(operator)))
@@ -60,10 +60,10 @@ class SplitSoftmax:
         source = operator.inputs[0]
         is_float32 = dtype == graph.dtypes[source] == 'float32'
         if is_float32 and program.is_plain(source) and is_compiled() and program.rank in boxes:
-            return cls._compiled(program, operator, given[0], axis, boxes[program.rank], have, needed)
+            return cls._compiled(program, operator, inputs[0], axis, boxes[program.rank], have, needed)
         local = data = None
         if program.rank in boxes:
-            data = cls._cooled(operator, given[0])
+            data = cls._cooled(operator, inputs[0])
             if graph.dtypes[operator.inputs[0]] != dtype:
                 data = mx.sym.cast(data, dtype)
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))

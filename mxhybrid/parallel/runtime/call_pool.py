@@ -37,10 +37,10 @@ class ProgramRunner:
         others = [at for at in range(len(self._inputs)) if at not in fixed]
         self._call = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
-    def run(self, given: Dict[str, Any], params: Any) -> List[Any]:
+    def run(self, inputs: Dict[str, Any], params: Any) -> List[Any]:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
-        arrays = {**self.constants, **self._next, **given, TOKEN: self.token}
+        arrays = {**self.constants, **self._next, **inputs, TOKEN: self.token}
         outputs = self._call(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs])
         return (list(outputs) if isinstance(outputs, (list, tuple)) else [outputs])[self.program.leading:]
 
@@ -77,14 +77,14 @@ class CallPool:
         #: The tokens of abandoned calls.
         self._abandoned: List[Any] = []
 
-    def run(self, training: bool, given: Dict[str, Any]) -> Tuple[Program, List[Any]]:
+    def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run a program with inputs by name; return the program and its outputs."""
         recorded = autograd.is_recording()
         self._look_back()
         runner = self._free_runner(training, recorded)
         program = runner.program
         if not program.uses_token:
-            return program, runner.run(given, self._params)
+            return program, runner.run(inputs, self._params)
         if self._after:
             with autograd.pause():
                 (self._after[0] if len(self._after) == 1 else mx.nd.add_n(*self._after)).copyto(runner.token)
@@ -93,7 +93,7 @@ class CallPool:
             self._count += 1
             runner.waiting = self._count
             set_fresh(runner.token, False)
-        outputs = runner.run(given, self._params)
+        outputs = runner.run(inputs, self._params)
         self._after = [outputs[program.token_position].detach()]
         return program, outputs
 

@@ -23,12 +23,14 @@ class Readers:
     def __init__(self) -> None:
         #: One reader less than the limit, and one less for the next copy.
         self._most = max(1, most_addends() - 2)
-        self._given: Dict[int, Tuple[Any, Any, int]] = {}
+        #: By the id of a symbol: the symbol, what its next reader gets, and how many readers have got that.
+        self._reader_counts: Dict[int, Tuple[Any, Any, int]] = {}
 
     def give(self, symbol: Any) -> Any:
         """Return the symbol, or a copy of it, for one more reader."""
-        _, source, count = self._given.get(id(symbol), (symbol, symbol, 0))
+        _, source, count = self._reader_counts.get(id(symbol), (symbol, symbol, 0))
         if count == self._most:
             source, count = mx.sym.identity(source), 0
-        self._given[id(symbol)] = symbol, source, count + 1  # the symbol is kept, or another one could have its id
+        # The symbol is kept, or another one could have its id.
+        self._reader_counts[id(symbol)] = symbol, source, count + 1
         return source

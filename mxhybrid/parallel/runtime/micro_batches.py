@@ -90,7 +90,7 @@ class Route:
         self._transport, self._transfer = transport, transfer
         # If nothing moves, there is no need of buffers.
         self._stays = not transfer.sends and not transfer.receives and source == target and (
-            source is None or transfer.own == [(tuple(slice(0, count) for count in source),) * 2])
+            source is None or transfer.local == [(tuple(slice(0, count) for count in source),) * 2])
         self._source, self._target = (None if shape is None or self._stays else mx.nd.empty(
             shape, dtype=dtype, ctx=mx.cpu()) for shape in (source, target))
         self._views = [None if array is None else host_view(array) for array in (self._source, self._target)]
@@ -100,7 +100,7 @@ class Route:
         if self._stays:
             return array
         arrays = [buffer for buffer in (self._source, self._target) if buffer is not None]
-        if not arrays or not (self._transfer.sends or self._transfer.receives or self._transfer.own):
+        if not arrays or not (self._transfer.sends or self._transfer.receives or self._transfer.local):
             return None if self._target is None else mx.nd.zeros_like(self._target)
         if self._source is not None:
             # The buffer is not in a layout of oneDNN, as the array may be.
@@ -189,14 +189,15 @@ class SampleRoutes:
         return [self._merged(route.send(piece)) for route, piece in zip(self._backward, self._pieces(gradient))]
 
 
-def routes_of_inputs(transport: Transport, rank: int, joint: TracedNetwork, graph: Graph, given: Mapping[Entry, Any],
-                     read: Mapping[Entry, Dict[int, Box]], micro_batches: int, number: int
-                     ) -> Tuple[Dict[str, SampleRoutes], int]:
-    """Return the redistributions of all inputs by name, and the next free number; `given` are the boxes of the joint
-    batch.
+def routes_of_inputs(transport: Transport, rank: int, joint: TracedNetwork, graph: Graph,
+                     batch_boxes: Mapping[Entry, Any], read: Mapping[Entry, Dict[int, Box]], micro_batches: int,
+                     number: int) -> Tuple[Dict[str, SampleRoutes], int]:
+    """Return the redistributions of all inputs by name, and the next free number.
+
+    `batch_boxes` are the boxes of the joint batch that the ranks hold; `read` are the boxes that the stages read.
     """
     routes = {}
-    for entry, boxes in given.items():
+    for entry, boxes in batch_boxes.items():
         name = graph.operators[entry[0]].name
         axis = joint.axes[name]
         redistributions = []

@@ -49,9 +49,9 @@ def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, P
 class _Call(autograd.Function):
     """A recorded call of the network: its micro-batches that wait for their backward passes, and its gradients."""
 
-    def __init__(self, calls: 'PipelineCalls', training: bool, given: Dict[str, Any]):
+    def __init__(self, calls: 'PipelineCalls', training: bool, batch: Dict[str, Any]):
         super().__init__()
-        self._calls, self.training, self._given = calls, training, given
+        self._calls, self.training, self._batch = calls, training, batch
         #: Outputs, token after and token before the forward pass of each micro-batch that waits for its backward pass.
         self.waiting: Dict[int, Tuple[List[Any], Any, Any]] = {}
         #: Gradients of weights by name, summed over the micro-batches so far.
@@ -62,8 +62,8 @@ class _Call(autograd.Function):
         self.ended = threading.Event()
 
     def forward(self, *inputs: Any) -> Any:
-        given, self._given = self._given, {}
-        return self._calls.begin(self, given)
+        batch, self._batch = self._batch, {}
+        return self._calls.begin(self, batch)
 
     def backward(self, *gradients: Any) -> Any:
         try:
@@ -120,15 +120,15 @@ class PipelineCalls:
         #: The highest number of micro-batches whose activations this rank held.
         self.most_alive = 0
 
-    def run(self, training: bool, given: Dict[str, Any]) -> Tuple[Program, List[Any]]:
+    def run(self, training: bool, batch: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run the network on this worker's samples; return the program and the outputs."""
         program = self._programs[training]
         self._await_backward(autograd.is_recording())
         if not autograd.is_recording():
             with autograd.pause(train_mode=autograd.is_training()):
-                joined = self._forward_alone(training, given)
+                joined = self._forward_alone(training, batch)
         else:
-            call = _Call(self, training, given)
+            call = _Call(self, training, batch)
             self._last = call
             set_fresh(self._anchor, False)
             joined = call(self._anchor, *[self._input(name) for name in self._trained])
@@ -158,18 +158,18 @@ class PipelineCalls:
 
     # -- a call --------------------------------------------------------------------------------------------------------
 
-    def _forward_alone(self, training: bool, given: Dict[str, Any]) -> List[Any]:
-        inputs = {name: self._inputs[name].distribute(array) for name, array in given.items()}
+    def _forward_alone(self, training: bool, batch: Dict[str, Any]) -> List[Any]:
+        inputs = {name: self._inputs[name].distribute(array) for name, array in batch.items()}
         collected: List[List[Any]] = [[] for _ in self._outputs]
         for micro_batch in range(self._stages.micro_batches):
             heads, _ = self._forward(training, {name: pieces[micro_batch] for name, pieces in inputs.items()}, {})
             self._collect(collected, micro_batch, heads)
         return [routes.join(pieces) for routes, pieces in zip(self._outputs, collected)]
 
-    def begin(self, call: _Call, given: Dict[str, Any]) -> List[Any]:
+    def begin(self, call: _Call, batch: Dict[str, Any]) -> List[Any]:
         """Make the passes of the forward pass of a call; return its outputs, with a dimension of length 1 in front."""
         with self._lock, autograd.pause(train_mode=autograd.is_training()):
-            inputs = {name: self._inputs[name].distribute(array) for name, array in given.items()}
+            inputs = {name: self._inputs[name].distribute(array) for name, array in batch.items()}
             collected: List[List[Any]] = [[] for _ in self._outputs]
             weights = self._weights()
             for is_forward, micro_batch in self._passes:

@@ -25,10 +25,10 @@ from .running_averages import Updated, updates_of
 class RedistributionNode(Protocol):
     """A redistribution in a graph."""
 
-    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """Return the token after it, and what the rank receives, None if that is nothing.
 
-        `plain` says that no gradient goes back, or that the gradient of `given` is needed and never added up in place.
+        `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
         """
 
     def ending(self, symbol: Any) -> Any:
@@ -276,15 +276,15 @@ class Program:
             else:
                 self._local[operator.number, 0] = symbol
 
-    def _compute(self, operator: Operator, shard: OperatorShard, given: List[Any]) -> None:
+    def _compute(self, operator: Operator, shard: OperatorShard, inputs: List[Any]) -> None:
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in shard.attrs.items()})
         if self._inside is not None and operator.number in self._inside.masks:
-            symbol = with_mask(operator, given[0], self.graph.dtypes[operator.number, 0])
+            symbol = with_mask(operator, inputs[0], self.graph.dtypes[operator.number, 0])
         elif shard.build is not None:
-            symbol = shard.build(given, operator.name, attrs)
+            symbol = shard.build(inputs, operator.name, attrs)
         else:
-            symbol = symbol_function(operator.op)(*given, name=operator.name, **attrs)
+            symbol = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
         for output in range(operator.outputs):
             self._local[operator.number, output] = symbol[output] if len(symbol.list_outputs()) > 1 else symbol
 
@@ -363,45 +363,45 @@ class Program:
 
     # -- what shards read ------------------------------------------------------------------------------------------
 
-    def fetch(self, entry: Entry, wanted: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
+    def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
         """Return the symbol of the box of an output that this rank needs; None if it needs none.
 
         There is a redistribution if any rank needs an element that it does not have.
         """
         if entry[0] in self.graph.fixed:
-            return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
+            return self._constant(entry, needed[self.rank]) if self.rank in needed else None
         have = self._layouts[entry]
-        if have.gives(wanted):
-            return self._sources.give(self._local[entry]) if self.rank in wanted else None
-        key = entry, tuple(sorted(wanted.items())), fill, as_index
+        if have.gives(needed):
+            return self._sources.give(self._local[entry]) if self.rank in needed else None
+        key = entry, tuple(sorted(needed.items())), fill, as_index
         if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, have, wanted) or self._redistributed(entry, have, wanted, fill,
+            self._fetched[key] = self._sliced(entry, have, needed) or self._redistributed(entry, have, needed, fill,
                                                                                           as_index)
         fetched = self._fetched[key][0]
         return None if fetched is None else self._sources.give(fetched)
 
-    def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
+    def _sliced(self, entry: Entry, have: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
         """Return a slice of what this rank has, if every rank has all that it needs, so that nothing moves; else
         None.
         """
         if have.partial or not all(rank in have.boxes and all(
                 low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
-                for rank, box in wanted.items()):
+                for rank, box in needed.items()):
             return None
-        if self.rank not in wanted:
+        if self.rank not in needed:
             return [None]
-        return [_slice(self._sources.give(self._local[entry]), slices_in(wanted[self.rank], have.boxes[self.rank]))]
+        return [_slice(self._sources.give(self._local[entry]), slices_in(needed[self.rank], have.boxes[self.rank]))]
 
-    def _redistributed(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float,
+    def _redistributed(self, entry: Entry, have: Layout, needed: Dict[int, Box], fill: float,
                        as_index: bool) -> List[Any]:
         operator = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
-        given = self._sources.give(self._local[entry]) if entry in self._local else None
+        local = self._sources.give(self._local[entry]) if entry in self._local else None
         number = self._number
-        received = self.redistribute(given, have, wanted, self.graph.dtypes[entry], operator, fill, differentiable,
+        received = self.redistribute(local, have, needed, self.graph.dtypes[entry], operator, fill, differentiable,
                                      plain=self.is_plain(entry) or not differentiable)
         if have.partial and fill and received is not None:
-            received = self._filled(operator, entry, number, wanted[self.rank], fill, received)
+            received = self._filled(operator, entry, number, needed[self.rank], fill, received)
         return [received]
 
     def _filled(self, operator: Operator, entry: Entry, number: int, box: Box, fill: float, received: Any) -> Any:
@@ -423,7 +423,7 @@ class Program:
         """
         return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
 
-    def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, operator: Operator,
+    def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
                      differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
         """Return the symbol of what this rank receives by a redistribution that all ranks make; None if that is
@@ -433,7 +433,7 @@ class Program:
         """
         if self._inside is not None:
             plain, differentiable = False, differentiable and self._inside.is_again
-        redistribution = Redistribution(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_gradient,
+        redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype(dtype), fill, one_gradient,
                                         operator.name,
                                         differentiable, operator.number)
         self._number += 1
@@ -443,33 +443,33 @@ class Program:
         node = self._make_node(redistribution, differentiable)
         self._nodes.append(node)
         self.uses_token = True
-        self._token, received = node.symbol(self._token, given if redistribution.source is not None else None, plain)
+        self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
         # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
         return received if received is None or differentiable else mx.sym.BlockGrad(received)
 
-    def _head(self, entry: Entry, wanted: List[Dict[int, Box]]) -> Any:
-        pieces = [self._head_box(entry, boxes) for boxes in wanted]
-        if self.rank not in wanted[0]:
+    def _head(self, entry: Entry, needed: List[Dict[int, Box]]) -> Any:
+        pieces = [self._head_box(entry, boxes) for boxes in needed]
+        if self.rank not in needed[0]:
             return None
-        shape = list(shape_of(wanted[0][self.rank]))
+        shape = list(shape_of(needed[0][self.rank]))
         if len(pieces) == 1:
             joined = pieces[0]
         else:
-            first, second = (boxes[self.rank] for boxes in wanted[:2])
+            first, second = (boxes[self.rank] for boxes in needed[:2])
             axis = next(at for at, side in enumerate(first) if side != second[at])
             joined, shape[axis] = mx.sym.concat(*pieces, dim=axis), sum(shape_of(boxes[self.rank])[axis]
-                                                                        for boxes in wanted)
+                                                                        for boxes in needed)
         return mx.sym.reshape(joined, shape=merged_shape(shape, self.graph.factors[entry])
                               ) if entry in self.graph.factors else joined
 
-    def _head_box(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
+    def _head_box(self, entry: Entry, needed: Dict[int, Box]) -> Any:
         if entry[0] in self.graph.fixed:
-            return self._constant(entry, wanted[self.rank])
+            return self._constant(entry, needed[self.rank])
         have = self._layouts[entry]
-        if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
-            return self._sources.give(self._local[entry]) if self.rank in wanted else None
-        given = self._sources.give(self._local[entry]) if entry in self._local else None
-        received = self.redistribute(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
+        if have.gives(needed) and len(set(needed.values())) == len(needed):
+            return self._sources.give(self._local[entry]) if self.rank in needed else None
+        local = self._sources.give(self._local[entry]) if entry in self._local else None
+        received = self.redistribute(local, have, needed, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
                                      entry[0] in self._flowing, True, self.is_plain(entry))
         return received if received is None else self._nodes[-1].ending(received)
 

@@ -133,27 +133,28 @@ class RecomputedOperator:
         count = len(self.graph.list_outputs())
         return [outputs[position] for position in range(count)] if count > 1 else [outputs]
 
-    def forward(self, given: List[Any], requests: List[str], targets: List[Any]) -> None:
+    def forward(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the outputs, without keeping anything else."""
-        self._threads.forward(self._compute, given, requests, targets)
+        self._threads.forward(self._compute, input_arrays, requests, targets)
 
-    def _compute(self, given: List[Any], requests: List[str], targets: List[Any]) -> None:
+    def _compute(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         with self._reporting():
-            arrays = dict(zip(self.inputs, given))
+            arrays = dict(zip(self.inputs, input_arrays))
             outputs = [mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu()) if request == 'null' else target
                        for request, target in zip(requests, targets)]
             # In inference, operators of oneDNN would change the layout of weights in place.
             with autograd.pause(train_mode=True):
                 self._forward(*[arrays[name] for name in self._forward_inputs], out=outputs)
-            _reads_done.push(given, None)
+            _reads_done.push(input_arrays, None)
 
-    def backward(self, gradients: List[Any], given: List[Any], requests: List[str], targets: List[Any]) -> None:
+    def backward(self, gradients: List[Any], input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the segment again, and then the gradients of its inputs."""
-        self._threads.backward(self._compute_again, gradients, given, requests, targets)
+        self._threads.backward(self._compute_again, gradients, input_arrays, requests, targets)
 
-    def _compute_again(self, gradients: List[Any], given: List[Any], requests: List[str], targets: List[Any]) -> None:
+    def _compute_again(self, gradients: List[Any], input_arrays: List[Any], requests: List[str],
+                       targets: List[Any]) -> None:
         with self._reporting():
-            arrays = {name: array.detach() for name, array in zip(self.inputs, given)}
+            arrays = {name: array.detach() for name, array in zip(self.inputs, input_arrays)}
             marked = []
             for name, request, target in zip(self.inputs, requests, targets):
                 if request == 'null':
@@ -170,7 +171,7 @@ class RecomputedOperator:
                 outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
                 autograd.backward(outputs, [gradients[position] for position in self._heads])
             # MXNet waits for pending writes alone before it uses the memory of inputs again.
-            _reads_done.push(given, None)
+            _reads_done.push(input_arrays, None)
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:

@@ -190,8 +190,8 @@ def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator])
     return masks
 
 
-def with_mask(operator: Operator, given: Any, dtype: Any) -> Any:
+def with_mask(operator: Operator, data: Any, dtype: Any) -> Any:
     """Return Dropout inside of a segment, by its mask and its factor."""
     mask = mx.sym.cast(mx.sym.var(_MASK % operator.number, dtype='uint8'), dtype)
     factor = mx.sym.var(_SCALE % operator.number, dtype=dtype)
-    return mx.sym.elemwise_mul(given, mx.sym.broadcast_mul(mask, factor), name=operator.name)
+    return mx.sym.elemwise_mul(data, mx.sym.broadcast_mul(mask, factor), name=operator.name)

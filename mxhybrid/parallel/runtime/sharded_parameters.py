@@ -138,7 +138,7 @@ class ShardedWeight:
 
     def _transfer(self, transfer: Transfer, source: Any, target: Any, array: Any) -> None:
         """Make a transfer between NumPy arrays, and wait for it; one of them may be the memory of `array`."""
-        if transfer.sends or transfer.receives or transfer.own:
+        if transfer.sends or transfer.receives or transfer.local:
             after = mx.nd.zeros(1, ctx=mx.cpu())
             self._transport.push_views(transfer, source, target, [after] + ([] if array is None else [array]), 0)
             after.wait_to_read()

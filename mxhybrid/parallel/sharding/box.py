@@ -28,9 +28,9 @@ def size_of(box: Box) -> int:
     return size
 
 
-def overlap(one: Box, other: Box) -> Optional[Box]:
+def overlap(box: Box, other: Box) -> Optional[Box]:
     """Return the intersection of two boxes; None if it is empty."""
-    common = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other))
+    common = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(box, other))
     return common if all(low < high for low, high in common) else None
 
 

@@ -20,9 +20,9 @@ class Layout:
     def __init__(self, shape: Tuple[int, ...], boxes: Dict[int, Box], partial: bool = False):
         self.shape, self.boxes, self.partial = tuple(shape), dict(boxes), partial
 
-    def gives(self, wanted: Dict[int, Box]) -> bool:
+    def gives(self, needed: Dict[int, Box]) -> bool:
         """Tell whether every rank has the box that it needs, so that nothing moves."""
-        return not self.partial and all(self.boxes.get(rank) == box for rank, box in wanted.items())
+        return not self.partial and all(self.boxes.get(rank) == box for rank, box in needed.items())
 
 
 class Message(NamedTuple):
@@ -33,20 +33,20 @@ class Message(NamedTuple):
     box: Box
 
 
-def messages(have: Layout, wanted: Dict[int, Box]) -> List[Message]:
-    """Return the messages that give every rank its box of `wanted`; the list is the same on all ranks.
+def messages(have: Layout, needed: Dict[int, Box]) -> List[Message]:
+    """Return the messages that give every rank its box of `needed`; the list is the same on all ranks.
 
     Every rank with an addend sends it.  An element that several ranks hold comes from the target itself if it can,
     else from a rank that sends to few others.
     """
-    needed = []
+    moves = []
     inside = full(have.shape)
     targets_of = dict.fromkeys(have.boxes, 0)
-    for target, box in sorted(wanted.items()):
+    for target, box in sorted(needed.items()):
         rest: List[Box] = [common for common in [overlap(box, inside)] if common is not None]
         if have.partial:
             for source, source_box in sorted(have.boxes.items()):
-                needed += [Message(source, target, common) for box_left in rest
+                moves += [Message(source, target, common) for box_left in rest
                            for common in [overlap(box_left, source_box)] if common is not None]
             continue
         for source in sorted(have.boxes, key=lambda rank: (rank != target, targets_of[rank], rank)):
@@ -56,12 +56,12 @@ def messages(have: Layout, wanted: Dict[int, Box]) -> List[Message]:
                 if common is None:
                     still_missing.append(box_left)
                     continue
-                needed.append(Message(source, target, common))
+                moves.append(Message(source, target, common))
                 targets_of[source] += source != target
                 still_missing += subtract(box_left, common)
             rest = still_missing
         assert not rest, 'no rank holds %s of %s' % (rest, have.shape)
-    return needed
+    return moves
 
 
 def bytes_between(sent: List[Message], itemsize: int) -> int:

@@ -50,7 +50,7 @@ class CpuSeconds(NamedTuple):
 
     clock: float
     all_programs: float
-    own: float
+    own_programs: float
 
 
 def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after: Sequence[CpuSeconds]
@@ -66,7 +66,8 @@ def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after:
     """
     shares = []
     for mine, begun, ended in zip(processors, before, after):
-        own_s = sum(end.own - begin.own for theirs, begin, end in zip(processors, before, after) if theirs == mine)
+        own_s = sum(end.own_programs - begin.own_programs
+                    for theirs, begin, end in zip(processors, before, after) if theirs == mine)
         all_s = ended.all_programs - begun.all_programs
         shares.append(max(0.0, all_s - own_s) / max(1e-9, (ended.clock - begun.clock) * mine[-1]))
     return shares

@@ -66,16 +66,16 @@ class _LocalNode:
     def __init__(self, exchange: Redistribution, differentiable: bool, name: str):
         self.exchange, self.differentiable, self.name = exchange, differentiable, name
 
-    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """See :meth:`mxhybrid.parallel.runtime.rank_program.RedistributionNode.symbol`."""
-        if given is not None:  # it becomes an output, since the last token is one
-            token = mx.sym.Group([token, given if self.differentiable else mx.sym.BlockGrad(given)])
+        if local is not None:  # it becomes an output, since the last token is one
+            token = mx.sym.Group([token, local if self.differentiable else mx.sym.BlockGrad(local)])
         shape = self.exchange.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
 
-    def ending(self, made: Any) -> Any:
-        """Return `made` unchanged."""
-        return made
+    def ending(self, received: Any) -> Any:
+        """Return `received` unchanged."""
+        return received
 
     def forget(self) -> None:
         """Do nothing: there is nothing to release."""
@@ -87,10 +87,10 @@ class _OneRank(Program):
     To find out what the other ranks exchange among each other takes seconds for many ranks, and nothing here needs it.
     """
 
-    def redistribute(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
+    def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], *arguments: Any, **options: Any) -> Any:
         """See :meth:`mxhybrid.parallel.runtime.rank_program.Program.redistribute`."""
-        return super().redistribute(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank},
-                                    *more, **others)
+        return super().redistribute(local, have, {rank: box for rank, box in needed.items() if rank == self.rank},
+                                    *arguments, **options)
 
 
 def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],

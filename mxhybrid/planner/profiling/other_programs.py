@@ -55,10 +55,10 @@ class OtherPrograms:
         The folder that has /proc.
     """
 
-    def __init__(self, own: Callable[[], float] = time.process_time, root: str = '/'):
-        self._own, self._root = own, root
+    def __init__(self, own_seconds: Callable[[], float] = time.process_time, root: str = '/'):
+        self._own_seconds, self._root = own_seconds, root
         self._processors = sorted(os.sched_getaffinity(0))
-        self._began, self._own_before, self._all_before = time.perf_counter(), own(), self._worked()
+        self._began, self._own_before, self._all_before = time.perf_counter(), own_seconds(), self._worked()
 
     def _worked(self) -> Optional[float]:
         return processor_seconds(self._processors, self._root)
@@ -69,4 +69,4 @@ class OtherPrograms:
         available_s = (time.perf_counter() - self._began) * len(self._processors)
         if worked is None or self._all_before is None or available_s <= 0:
             return 0.0
-        return min(1.0, max(0.0, (worked - self._all_before) - (self._own() - self._own_before)) / available_s)
+        return min(1.0, max(0.0, (worked - self._all_before) - (self._own_seconds() - self._own_before)) / available_s)

@@ -102,11 +102,12 @@ class PipelineTasks(GradientBuckets):
                                                  for reader in readers.get(number, ()) if reader in learning)
                 self._last[True][stage_of[number]] = number
 
-    def _after_pass_before(self, first: Endpoints, number: int, at: int, back: bool) -> List[_Wait]:
+    def _after_pass_before(self, first: Endpoints, number: int, micro_batch: int, back: bool) -> List[_Wait]:
         """Return the wait of an operator at which a pass begins for the pass before it; else nothing."""
-        if not at or not self._begins[back][number]:
+        if not micro_batch or not self._begins[back][number]:
             return []
-        return [(first, ('backward' if back else 'forward', self._last[back][self._stage_of[number]], at - 1), 0)]
+        last = self._last[back][self._stage_of[number]]
+        return [(first, ('backward' if back else 'forward', last, micro_batch - 1), 0)]
 
     def _memory(self) -> np.ndarray:
         """Return the bytes by rank: weights, with their gradients and states, and outputs of operators."""
@@ -196,70 +197,72 @@ class PipelineTasks(GradientBuckets):
         ends = Endpoints.by_rank(loop)
         return TaskSubgraph(tasks, ends, ends)
 
-    def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], at: int) -> _Wait:
+    def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], micro_batch: int) -> _Wait:
         if entry not in self._flows:
-            return endpoints, ('exchange', entry, at), 0
+            return endpoints, ('exchange', entry, micro_batch), 0
         unit = self._flows[entry].redistribution_of[reader]
-        return (endpoints, ('forward', entry[0], at), 0) if unit is None else (endpoints, ('exchange', entry, at), unit)
+        if unit is None:
+            return endpoints, ('forward', entry[0], micro_batch), 0
+        return endpoints, ('exchange', entry, micro_batch), unit
 
-    def _add_forward(self, number: int, at: int) -> None:
+    def _add_forward(self, number: int, micro_batch: int) -> None:
         subgraph = self._model.compute(number, self._operators[number], False)
         first, operator = subgraph.first, self._graph.operators[number]
-        waits = self._after_pass_before(first, number, at, False)
+        waits = self._after_pass_before(first, number, micro_batch, False)
         if self._begins[False][number]:
             waits.append((first, ('step', None, 0), 0))
-        waits += [self._wait_for_input(first, entry, (number, index), at)
+        waits += [self._wait_for_input(first, entry, (number, index), micro_batch)
                   for index, entry in enumerate(operator.inputs) if entry[0] not in self._graph.fixed]
-        if at >= self._alive[number]:
-            waits.append((first, ('backward', number, at - self._alive[number]), 0))
+        if micro_batch >= self._alive[number]:
+            waits.append((first, ('backward', number, micro_batch - self._alive[number]), 0))
         former = [(first, ('weight', self._bucket_name(name), 0), 0)
                   for name in self._dataflow.weights_of.get(number, ())]
-        self._add(('forward', number, at), subgraph, waits, former)
+        self._add(('forward', number, micro_batch), subgraph, waits, former)
 
-    def _add_exchanges(self, entry: Entry, flow: Flow, at: int) -> None:
+    def _add_exchanges(self, entry: Entry, flow: Flow, micro_batch: int) -> None:
         subgraph = self._model.exchange(entry, flow, False)
-        self._add(('exchange', entry, at), subgraph, [(subgraph.first, ('forward', entry[0], at), 0)])
+        self._add(('exchange', entry, micro_batch), subgraph, [(subgraph.first, ('forward', entry[0], micro_batch), 0)])
         back, waits = self._model.exchange(entry, flow, True), []
         for (reader, _), unit in flow.redistribution_of.items():
             if unit is not None and reader in self._dataflow.learning:
-                waits.append((back.first.of_unit(unit), ('backward', reader, at), 0))
-        self._add(('exchange_back', entry, at), back, waits)
+                waits.append((back.first.of_unit(unit), ('backward', reader, micro_batch), 0))
+        self._add(('exchange_back', entry, micro_batch), back, waits)
 
-    def _add_output(self, entry: Entry, at: int) -> None:
-        subgraph = self._micro_batch.output_tasks(entry, at, self._splits, False)
-        self._add(('output', entry, at), subgraph, [(subgraph.first, ('forward', entry[0], at), 0)])
+    def _add_output(self, entry: Entry, micro_batch: int) -> None:
+        subgraph = self._micro_batch.output_tasks(entry, micro_batch, self._splits, False)
+        self._add(('output', entry, micro_batch), subgraph, [(subgraph.first, ('forward', entry[0], micro_batch), 0)])
         if self._stages.schedule == 'gpipe' and entry[0] in self._dataflow.learning:
-            back = self._micro_batch.output_tasks(entry, at, self._splits, True)
-            self._add(('output_back', entry, at), back, [(back.first, ('output', entry, at), 0)])
+            back = self._micro_batch.output_tasks(entry, micro_batch, self._splits, True)
+            self._add(('output_back', entry, micro_batch), back, [(back.first, ('output', entry, micro_batch), 0)])
 
-    def _add_backward(self, number: int, at: int) -> None:
+    def _add_backward(self, number: int, micro_batch: int) -> None:
         subgraph = self._model.compute(number, self._operators[number], True)
         first = subgraph.first
-        waits: List[_Wait] = [(first, ('forward', number, at), 0)]
-        waits += self._after_pass_before(first, number, at, True)
+        waits: List[_Wait] = [(first, ('forward', number, micro_batch), 0)]
+        waits += self._after_pass_before(first, number, micro_batch, True)
         for index in range(self._graph.operators[number].outputs):
             entry = number, index
-            if ('output_back', entry, at) in self._subgraphs:
-                waits.append((first, ('output_back', entry, at), 0))
+            if ('output_back', entry, micro_batch) in self._subgraphs:
+                waits.append((first, ('output_back', entry, micro_batch), 0))
             for (reader, _), unit in (self._flows[entry].redistribution_of if entry in self._flows else {}).items():
                 if unit is not None:
-                    waits.append((first, ('exchange_back', entry, at), unit))
+                    waits.append((first, ('exchange_back', entry, micro_batch), unit))
                 elif reader in self._dataflow.learning:
-                    waits.append((first, ('backward', reader, at), 0))
-        self._add(('backward', number, at), subgraph, waits)
+                    waits.append((first, ('backward', reader, micro_batch), 0))
+        self._add(('backward', number, micro_batch), subgraph, waits)
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def _bucket_name(self, name: str) -> str:
         return self._buckets[name][0] if name in self._buckets else name
 
-    def _add_accumulation(self, name: str, at: int) -> None:
+    def _add_accumulation(self, name: str, micro_batch: int) -> None:
         """Add the tasks that add the gradient of a micro-batch to the sum."""
         boxes, itemsize = self._weights[name].boxes, self._model.weights.itemsize_of(name)
         subgraph = self._model.memo.once(('accumulate', boxes.id, itemsize, self._dense), self._accumulation, boxes,
                                          itemsize)
-        self._add(('accumulate', name, at), subgraph, [
-            (subgraph.first, ('backward', reader.number, at), 0) for reader in self._dataflow.readers[name]
+        self._add(('accumulate', name, micro_batch), subgraph, [
+            (subgraph.first, ('backward', reader.number, micro_batch), 0) for reader in self._dataflow.readers[name]
             if reader.number in self._dataflow.learning])
 
     def _accumulation(self, boxes: RankBoxes, itemsize: int) -> TaskSubgraph:
@@ -275,8 +278,9 @@ class PipelineTasks(GradientBuckets):
         weights = self._model.weights
         subgraph = (weights.gradient_bucket(names, self._dense) if name in self._buckets
                     else weights.sharded_weight(name, self._weights[name]))
-        self._add(('weight', name, 0), subgraph, [(subgraph.first, ('accumulate', summed, at), 0) for summed in names
-                                                  for at in range(self._count)])
+        self._add(('weight', name, 0), subgraph, [
+            (subgraph.first, ('accumulate', summed, micro_batch), 0) for summed in names
+            for micro_batch in range(self._count)])
 
 
 def single_step(micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], dense: Optional[str] = None

@@ -22,10 +22,10 @@ from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
 from .limits import Limited
 from .pipeline import NAME as PIPELINE, SAMPLES, Pipeline
-from .places import Emulated, Loopback
 from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .starts import NAME as START, run as run_starts
 from .tables import NAME as TABLES, PARTS, parts_of, run as run_tables
+from .testbeds import Emulated, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
 
@@ -165,11 +165,11 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
     with signals.deferred(), Loopback() if mbit is None else Limited(
             hosts, mbit, args.tcp, args.share) if args.workload == PIPELINE else Emulated(
-                hosts, mbit, args.tcp) as place:
+                hosts, mbit, args.tcp) as testbed:
         for number in range(args.rounds):
             for name, done in rounds.items():
                 started = time.monotonic()
-                done.append(kind.run(place, hosts, name, signals.check))
+                done.append(kind.run(testbed, hosts, name, signals.check))
                 say('%d x %d, round %d of %d, %s: %.3f s/step (job %.0f s)'
                     % (hosts, args.workers, number + 1, args.rounds, name, done[-1]['step_s'],
                        time.monotonic() - started))

@@ -26,7 +26,7 @@ class ContenderJob(Job):
 
     Parameters
     ----------
-    place : places.Emulated or places.Loopback
+    testbed : testbeds.Emulated or testbeds.Loopback
     hosts, workers : int
         Hosts, and workers on each.
     timeout : float
@@ -37,10 +37,10 @@ class ContenderJob(Job):
         Called again and again while the job waits; may raise.
     """
 
-    def __init__(self, place: Any, hosts: int, workers: int, timeout: float, extra: Dict[str, str],
+    def __init__(self, testbed: Any, hosts: int, workers: int, timeout: float, extra: Dict[str, str],
                  check: Callable[[], None]):
         super().__init__(_NOT_INHERITED, {PARENT: os.getpid(), 'MXHYBRID_TIMEOUT': '%g' % timeout})
-        self.place, self.hosts, self.workers, self._check = place, hosts, workers, check
+        self.testbed, self.hosts, self.workers, self._check = testbed, hosts, workers, check
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self._extra = extra
         self._helpers: List[Command] = []
@@ -51,7 +51,7 @@ class ContenderJob(Job):
 
     def _start(self, label: str, host: int, argv: List[str], env: Dict[str, Any]) -> Command:
         # Its standard input stays open as long as the benchmark lives.
-        return self.start('%s on %s' % (label, self.place.name(host)), self.place.argv(host, argv),
+        return self.start('%s on %s' % (label, self.testbed.name(host)), self.testbed.argv(host, argv),
                           dict(env, **self._extra), cwd=os.getcwd(), stdin=subprocess.PIPE)
 
     def start_helper(self, label: str, host: int, argv: List[str], env: Dict[str, Any]) -> None:
@@ -64,18 +64,18 @@ class ContenderJob(Job):
 
     def free_port(self) -> int:
         """A TCP port that the system says is free on the first host."""
-        code = _FREE_PORT % self.place.address(0)
+        code = _FREE_PORT % self.testbed.address(0)
         try:
-            done = subprocess.run(self.place.argv(0, [sys.executable, '-c', code]), stdout=subprocess.PIPE, check=True,
-                                  timeout=_FREE_PORT_S, start_new_session=True)
+            done = subprocess.run(self.testbed.argv(0, [sys.executable, '-c', code]), stdout=subprocess.PIPE,
+                                  check=True, timeout=_FREE_PORT_S, start_new_session=True)
         except (OSError, subprocess.SubprocessError) as error:
-            raise JobFailed('no free port on %s: %s' % (self.place.name(0), error)) from error
+            raise JobFailed('no free port on %s: %s' % (self.testbed.name(0), error)) from error
         return int(done.stdout)
 
     def start_rendezvous(self) -> int:
         """Start Horovod's rendezvous on the first host; returns its port."""
         file = self.directory / 'rendezvous'
-        names = [self.place.name(host) for host in range(self.hosts)]
+        names = [self.testbed.name(host) for host in range(self.hosts)]
         grouping = {'names': names, 'workers': self.workers}
         if len(set(names)) == 1:  # one host in truth
             grouping = {'names': names[:1], 'workers': self.hosts * self.workers}
@@ -86,7 +86,7 @@ class ContenderJob(Job):
 
     def start_sampler(self) -> None:
         """Start to sample the links of all hosts, until :meth:`samples`."""
-        argv = self.place.switch_argv([sys.executable, '-m', 'lab.benchmark.links', str(self.hosts),
+        argv = self.testbed.switch_argv([sys.executable, '-m', 'lab.benchmark.links', str(self.hosts),
                                        str(self.directory / 'links')])
         self._sampler = self.start('sampler', argv, stdin=subprocess.PIPE)
 
@@ -146,5 +146,5 @@ class ContenderJob(Job):
 
     def end(self) -> None:
         """Kill all processes of the job that are left, and all others on its hosts."""
-        self.place.kill_processes()
+        self.testbed.kill_processes()
         super().end()

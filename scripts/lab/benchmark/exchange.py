@@ -71,7 +71,7 @@ class Exchange:
             reasons['torch_sharded'] = 'no --torch-python was given'
         return reasons
 
-    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+    def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
 
         Raises
@@ -80,8 +80,8 @@ class Exchange:
             The job did not come to its end, or its sums are wrong.
         """
         args = self._args
-        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
-            spec = dict(self._spec, hosts=hosts, contender=contender, interface=place.counted,
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            spec = dict(self._spec, hosts=hosts, contender=contender, interface=testbed.counted,
                         directory=str(job.directory))
             if args.links:
                 job.start_sampler()
@@ -96,7 +96,7 @@ class Exchange:
             starts = [0.0] + readings[0]['ends']
             number = links.median_step(readings[0]['ends'])
             figures['links'] = links.use_of_step(samples, readings[0]['started'] + starts[number],
-                                                 readings[0]['started'] + starts[number + 1], place.mbit)
+                                                 readings[0]['started'] + starts[number + 1], testbed.mbit)
         return figures
 
     def _check(self, size: int, contender: str, readings: List[Dict[str, Any]]) -> None:

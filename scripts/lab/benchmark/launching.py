@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional
 
 from . import rendezvous
 from .contender_job import ContenderJob
-from .places import Loopback
+from .testbeds import Loopback
 
 #: Every contender, in the order in which they take turns.
 CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_stale', 'hybrid_float16', 'hybrid_int8', 'dist_sync',
@@ -34,7 +34,7 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
     torch_python : str, optional
         Interpreter for PyTorch's contender.
     """
-    network, size = job.place, job.hosts * job.workers
+    network, size = job.testbed, job.hosts * job.workers
     on_one_host = isinstance(network, Loopback)
     python = torch_python if contender == 'torch_sharded' and torch_python else sys.executable
     by_rank: List[Dict[str, Any]] = [{} for _ in range(size)]

@@ -74,15 +74,15 @@ class Layers:
         """Every plan takes part."""
         return {}
 
-    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+    def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Train with a plan, and return its figures; JobFailed where it learns something else than the plan before."""
         args = self._args
         if args.workload == _BY_FORMULA and self._formula is None:
-            self._formula = self._calibrated(place, hosts, check)
-        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            self._formula = self._calibrated(testbed, hosts, check)
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             spec = {'workload': args.workload, 'contender': contender, 'hosts': hosts, 'workers': args.workers,
-                    'warmup': args.warmup, 'steps': args.steps, 'interface': place.counted, 'batch': self.units(hosts),
-                    'directory': str(job.directory)}
+                    'warmup': args.warmup, 'steps': args.steps, 'interface': testbed.counted,
+                    'batch': self.units(hosts), 'directory': str(job.directory)}
             launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
             job.wait()
             readings = job.readings()
@@ -90,12 +90,12 @@ class Layers:
         self._check(hosts, contender, readings)
         return report.one_round(readings, args.steps)
 
-    def _calibrated(self, place: Any, hosts: int, check: Callable[[], None]) -> Dict[str, float]:
+    def _calibrated(self, testbed: Any, hosts: int, check: Callable[[], None]) -> Dict[str, float]:
         """Return the communication time by formulas, with the latency and bandwidth measured on these hosts."""
         args = self._args
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
-            with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
                 launching.start(job, 'hybrid', ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 job.wait()
             question = {'workload': args.workload, 'batch': self.units(hosts), 'cluster': cluster}

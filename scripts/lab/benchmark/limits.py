@@ -10,7 +10,7 @@ from typing import List, Optional, Sequence
 
 from lab.emulation import EmulationError
 
-from .places import Emulated
+from .testbeds import Emulated
 
 _CGROUP = Path('/sys/fs/cgroup/cpu')
 #: Longer periods spread times of steps, and the kernel refuses shorter quotas than 1 ms.

@@ -53,12 +53,12 @@ class Pipeline:
         """Every schedule takes part."""
         return {}
 
-    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+    def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Train, and return the figures; JobFailed where a schedule learns something else than the one before."""
         args = self._args
-        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             spec = {'workload': NAME, 'contender': contender, 'hosts': hosts, 'workers': args.workers,
-                    'warmup': args.warmup, 'steps': args.steps, 'interface': place.counted, 'samples': SAMPLES,
+                    'warmup': args.warmup, 'steps': args.steps, 'interface': testbed.counted, 'samples': SAMPLES,
                     'micro_batches': args.micro_batches, 'directory': str(job.directory)}
             launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
             job.wait()

@@ -59,7 +59,7 @@ class PipelineTrained:
         stages = ['*gptlayer%d_*' % stage for stage in range(self._size)]
         plan = parallel.pipeline(stages, self._spec['micro_batches'], contender)
         self._net = mxhybrid.parallelize(net, plan, [array.shape for array in arrays])
-        self._given = [mx.nd.array(array[self._net.samples], dtype='float32') for array in arrays]
+        self._batch = [mx.nd.array(array[self._net.samples], dtype='float32') for array in arrays]
         self._trainer = gluon.Trainer(self._net.collect_params(), 'sgd', {'learning_rate': 0.01}, kvstore=self._store)
 
     def _start_alone(self, net: Gpt, arrays: List[Any]) -> None:
@@ -71,7 +71,7 @@ class PipelineTrained:
         if self._rank:
             data = mx.nd.random.normal(shape=(each, TIMES, UNITS))
             data.attach_grad()
-        self._given = [data, labels]
+        self._batch = [data, labels]
         self._output_gradient = None if self._rank == self._size - 1 else mx.nd.random.normal(
             shape=(each, TIMES, UNITS))
         self._trainer = gluon.Trainer(self._net.collect_params(), 'sgd', {'learning_rate': 1e-6}, kvstore=None)
@@ -82,7 +82,7 @@ class PipelineTrained:
             self._step_alone()
             return
         with autograd.record():
-            self._loss = self._net(*self._given)
+            self._loss = self._net(*self._batch)
         self._loss.backward()
         self._trainer.step(self._spec['samples'])
         self._loss.wait_to_read()
@@ -92,7 +92,7 @@ class PipelineTrained:
     def _step_alone(self) -> None:
         for _ in range(self._spec['micro_batches']):
             with autograd.record():
-                output = self._net(*self._given)
+                output = self._net(*self._batch)
             output.backward(self._output_gradient)
         self._trainer.step(self._spec['samples'])
         for param in self._net.collect_params().values():

@@ -33,19 +33,19 @@ class PlanTrained:
         self._store = mxhybrid.create()  # behind the plan, which says what sums dense weights
         draw = np.random.RandomState(0)
         # Indices where a network looks something up, which small whole numbers are for all of them.
-        self._given = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)
+        self._inputs = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)
                        for shape, dtype in zip(shapes, self._case.types)]
-        self._net, self._batch = net, shapes[0][0]
+        self._net, self._batch_size = net, shapes[0][0]
         self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1e-6, 'momentum': 0.9},
                                       kvstore=self._store)
 
     def step(self, batch: int) -> None:
         """Forward, backward and update."""
         with autograd.record():
-            self._found = self._net(*self._given)
-        self._found.backward()
-        self._trainer.step(self._batch)
-        self._found.wait_to_read()
+            self._outputs = self._net(*self._inputs)
+        self._outputs.backward()
+        self._trainer.step(self._batch_size)
+        self._outputs.wait_to_read()
 
     def flush(self) -> None:
         """Wait until all is computed."""
@@ -57,7 +57,7 @@ class PlanTrained:
 
     def verify(self, batch: int) -> Dict[str, float]:
         """Check that the results are finite."""
-        return {'mean': float(self._found.mean().asscalar())}
+        return {'mean': float(self._outputs.mean().asscalar())}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from .asking import ask
 from .contender_job import ContenderJob
 from .interruption import Signals
 from .limits import Limited
-from .places import Loopback
+from .testbeds import Loopback
 
 NAME = 'plans'
 #: Networks, by their names in `plan_cases`.
@@ -57,34 +57,34 @@ class Plans:
         runs: List[Dict[str, Any]] = []
         for hosts, mbit in itertools.product(self._args.hosts, self._args.mbit):
             with self._signals.deferred(), Loopback() if mbit is None else Limited(
-                    hosts, mbit, self._args.tcp) as place:
+                    hosts, mbit, self._args.tcp) as testbed:
                 cases = {name: _Case(name) for name in self._args.cases}
                 for number in range(self._args.rounds):
-                    self._round(place, hosts, number, cases)
+                    self._round(testbed, hosts, number, cases)
             for case in cases.values():
                 runs.append(dict(case.figures(), hosts=hosts, mbit=mbit, workers=self._args.workers))
                 print(table(runs[-1]), flush=True)
                 yield runs[-1]
         print('\n' + summary(runs), flush=True)
 
-    def _round(self, place: Any, hosts: int, number: int, cases: Dict[str, '_Case']) -> None:
+    def _round(self, testbed: Any, hosts: int, number: int, cases: Dict[str, '_Case']) -> None:
         """Calibrate, predict and measure."""
         args = self._args
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
             for name, case in cases.items():
                 # Each time anew: how fast a machine is that others use, too, changes within minutes.
-                self._job(place, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
+                self._job(testbed, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
                 if not case.plans:
                     search_result = self._planner(dict(spec, seconds=_SEARCH_S))
-                    case.found = search_result['name']
+                    case.origin = search_result['name']
                     # By itself, since the cluster is calibrated anew in each round.
                     case.plans = {**self._planner_plans(name, hosts * args.workers),
                                   _FOUND: dict(search_result['plan'], cluster=None)}
                 predicted, measured = self._planner(dict(spec, plans=case.plans)), {}
                 for plan in [_ANCHOR] + [other for other in case.plans if other != _ANCHOR] + [_AGAIN]:
-                    measured[plan] = self._job(place, hosts, launching.WORKER, {
+                    measured[plan] = self._job(testbed, hosts, launching.WORKER, {
                         'workload': NAME, 'case': name, 'contender': 'hybrid',
                         'plan': case.plans[_ANCHOR if plan == _AGAIN else plan], 'hosts': hosts,
                         'workers': args.workers, 'warmup': args.warmup, 'steps': args.steps, 'interface': None})
@@ -102,10 +102,10 @@ class Plans:
     def _planner(self, spec: Dict[str, Any]) -> Dict[str, Any]:
         return ask('plan_training', spec, _PREDICT_S, self._signals.check)
 
-    def _job(self, place: Any, hosts: int, argv: Sequence[str], spec: Dict[str, Any]) -> float:
+    def _job(self, testbed: Any, hosts: int, argv: Sequence[str], spec: Dict[str, Any]) -> float:
         """Seconds of a step; 0 for a job that makes none."""
         args = self._args
-        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env),
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env),
                           self._signals.check) as job:
             worker_spec = dict(spec, directory=str(job.directory))
             launching.start(job, 'hybrid', list(argv), launching.worker_environment(worker_spec))
@@ -122,9 +122,10 @@ class _Case:
 
     def __init__(self, name: str):
         self._name = name
-        #: Plans by name; `found` gives the plan of a search.
+        #: Plans by name.
         self.plans: Dict[str, Any] = {}
-        self.found = ''
+        #: The name of the plan that the search found or returned from its start.
+        self.origin = ''
         self._rounds: List[Dict[str, Any]] = []
 
     def add(self, predicted: Dict[str, float], measured: Dict[str, float]) -> float:
@@ -138,7 +139,7 @@ class _Case:
     def figures(self) -> Dict[str, Any]:
         """Medians of the rounds that count."""
         counted = [run_round for run_round in self._rounds if abs(run_round['moved']) <= _ANCHOR_MOVED] or self._rounds
-        return {'case': self._name, 'found': self.found, 'rounds': self._rounds, 'counted': len(counted),
+        return {'case': self._name, 'origin': self.origin, 'rounds': self._rounds, 'counted': len(counted),
                 **{what: {name: median(run_round[what][name] for run_round in counted) for name in self.plans}
                    for what in ('predicted', 'measured')}}
 
@@ -167,7 +168,7 @@ def table(run: Dict[str, Any]) -> str:
     tau = tau_of(run)
     network = 'no network' if run['mbit'] is None else '%g Mbit/s' % run['mbit']
     return '\n%s on %d hosts x %d workers, %s; %d of %d rounds count; %s is from %s; tau %s\n%s' % (
-        run['case'], run['hosts'], run['workers'], network, run['counted'], len(run['rounds']), _FOUND, run['found'],
+        run['case'], run['hosts'], run['workers'], network, run['counted'], len(run['rounds']), _FOUND, run['origin'],
         '-' if tau is None else '%.2f' % tau, report.align(lines))
 
 

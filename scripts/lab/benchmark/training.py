@@ -82,7 +82,7 @@ class Training:
         fitting = (*_FLAGS, *launching.ROUNDED)
         return {name: reason for name in launching.CONTENDERS if name not in fitting}
 
-    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+    def run(self, testbed: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
 
         Raises
@@ -98,7 +98,7 @@ class Training:
         variables = {'MXHYBRID_WIRE_DTYPE': wire_dtype} if wire_dtype else {}
         if contender == 'hybrid_stale':
             variables['MXHYBRID_STALENESS'] = '1'
-        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             launching.start(job, contender, argv, variables)
             job.wait()
             outputs = job.outputs()

@@ -35,22 +35,22 @@ VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_sof
 PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'channels': 2, 'ranks': [2, 1]}}
 
 
-def found_by(result, workers, given):
+def found_by(result, workers, networks):
     """Return what every worker reports of every plan, by the name of the network that is trained."""
     assert sorted(result.results) == list(range(workers))
-    return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in given}
+    return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in networks}
 
 
-def trained(given, launcher='horovodrun', workers=4, timeout=200, env=None):
+def trained(networks, launcher='horovodrun', workers=4, timeout=200, env=None):
     """Train networks in a job of their own; return what `found_by` does."""
-    result = run_job(BODY, launcher, workers=workers, args=[json.dumps(given)], timeout=timeout, env=env).ok()
-    return found_by(result, workers, given)
+    result = run_job(BODY, launcher, workers=workers, args=[json.dumps(networks)], timeout=timeout, env=env).ok()
+    return found_by(result, workers, networks)
 
 
-def check(found, plans, error=1e-10):
-    for one in found:
-        assert len(one) == len(plans)
-        for plan, outcome in zip(plans, one):
+def check(results, plans, error=1e-10):
+    for worker_results in results:
+        assert len(worker_results) == len(plans)
+        for plan, outcome in zip(plans, worker_results):
             assert outcome['error'] < error, (plan, outcome)
             assert outcome['losses'] < error * 100, (plan, outcome)
             assert plan in (DATA, again(DATA, 'attention')) or outcome['exchanges'] > 0, plan

@@ -241,19 +241,19 @@ def _single(x):
     return mx.sym.cast(x, dtype='float32')
 
 
-def _regions(at):
+def _regions(positions):
     """Regions (image, left, top, right, bottom) of three images, of numbers of shape (3, 2, 5)."""
-    numbers = mx.sym.split(mx.sym.cast(mx.sym.reshape(at, shape=(-1, 5)), 'float32'), num_outputs=5, axis=1)
+    numbers = mx.sym.split(mx.sym.cast(mx.sym.reshape(positions, shape=(-1, 5)), 'float32'), num_outputs=5, axis=1)
     return mx.sym.concat(mx.sym.clip(numbers[0], 0, 2), numbers[1], numbers[2], numbers[1] + numbers[3] + 1,
                          numbers[2] + numbers[4] + 1, dim=1)
 
 
-def _boxes_of_samples(x, at):
+def _boxes_of_samples(x, positions):
     """Training targets and detections of SSD, of two classes and labels of shape (3, 2, 5)."""
     anchors = mx.sym.contrib.MultiBoxPrior(mx.sym.tanh(x), sizes=(0.5, 0.3), ratios=(1, 2), clip=True)
     scores = mx.sym.reshape(mx.sym.Convolution(x, num_filter=9, kernel=(1, 1), name='classes'), shape=(0, 3, -1))
     moves = mx.sym.reshape(mx.sym.Convolution(x, num_filter=12, kernel=(1, 1), name='moves'), shape=(0, -1))
-    numbers = mx.sym.split(mx.sym.cast(at, 'float32') / 14, num_outputs=5, axis=2)
+    numbers = mx.sym.split(mx.sym.cast(positions, 'float32') / 14, num_outputs=5, axis=2)
     labels = mx.sym.concat(numbers[0] > 0.2, numbers[1], numbers[2], numbers[1] + numbers[3], numbers[2] + numbers[4],
                            dim=2)
     targets = mx.sym.contrib.MultiBoxTarget(anchors, labels, scores, negative_mining_ratio=2,

@@ -24,16 +24,16 @@ def rank_groups():
         ranks.close()
 
 
-def compare(rank_groups, given, plans):
+def compare(rank_groups, case, plans):
     """Compare outputs and gradients by plans, by the number of ranks, with those of the whole network."""
-    whole, whole_gradients = run_whole(given.symbol, given.data, given.weights)
-    tolerance = 1e-10 if given.weights[min(given.weights)].dtype == np.float64 else 1e-5
+    whole, whole_gradients = run_whole(case.symbol, case.data, case.weights)
+    tolerance = 1e-10 if case.weights[min(case.weights)].dtype == np.float64 else 1e-5
     for count, choices in plans.items():
         for plan in choices:
-            graph, dimensions = given.graph()
+            graph, dimensions = case.graph()
             splits = plan.resolve(graph, dimensions, count).splits
-            outputs, gradients, _ = rank_groups[count].run(given.symbol, given.data, given.weights, splits,
-                                                           axes=given.axes)
+            outputs, gradients, _ = rank_groups[count].run(case.symbol, case.data, case.weights, splits,
+                                                           axes=case.axes)
             for output, expected in zip(outputs, whole):
                 np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=tolerance, atol=tolerance,
                                            err_msg=plan.name)

@@ -73,21 +73,21 @@ def resumed(split, directory, tmp_path_factory):
     return {2: run(two, 'horovodrun', 2, ends_badly=['worker 1 ended its script after']), 1: run(one, 'none', 1)}
 
 
-def near(directory, case, one, other):
+def near(directory, case, expected_name, actual_name):
     """Check that two files of parameters are equal but for rounding."""
-    expected, found = (mx.nd.load(str(directory / case.replace('/', '-') / ('%s.params' % name)))
-                       for name in (one, other))
-    assert sorted(found) == sorted(expected)
+    expected, actual = (mx.nd.load(str(directory / case.replace('/', '-') / ('%s.params' % name)))
+                       for name in (expected_name, actual_name))
+    assert sorted(actual) == sorted(expected)
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype == np.float64
-        np.testing.assert_allclose(found[name].asnumpy(), array.asnumpy(), rtol=0, atol=1e-12, err_msg=name)
+        assert actual[name].dtype == array.dtype == np.float64
+        np.testing.assert_allclose(actual[name].asnumpy(), array.asnumpy(), rtol=0, atol=1e-12, err_msg=name)
 
 
-def outputs(expected, found, name):
+def outputs(expected, results, name):
     """Check that each worker's samples of the outputs are those of one process."""
-    for one in found:
-        low, high = one[name]['samples']
-        np.testing.assert_allclose(one[name]['outputs'], expected[low:high], rtol=0, atol=1e-12)
+    for worker_results in results:
+        low, high = worker_results[name]['samples']
+        np.testing.assert_allclose(worker_results[name]['outputs'], expected[low:high], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize('case, plan', [('sgd', plan) for plan in PLANS] + [(case, 'layers') for case in CASES[1:]])

@@ -94,31 +94,31 @@ if __name__ == '__main__':
 
 
 @pytest.fixture
-def place(tmp_path):
+def folder(tmp_path):
     (tmp_path / 'train.py').write_text(NETS)
     save(str(tmp_path / 'cluster.json'), cluster(4, rate=1e6))
     save(str(tmp_path / 'other.json'), cluster(4, rate=2e6))
     return tmp_path
 
 
-def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0, in_process=True):
+def plan(folder, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0, in_process=True):
     """Run the command, in this process or in one of its own; return its output, or its error where it fails."""
     # Other tests may run on this machine: the next command needs the times all the same.
     arguments = ['plan', model, '--inputs', *inputs.split(), '--profiles', 'profiles.json', '--keep-busy-times', *words]
     if in_process:
-        found, output, error = call(place, arguments)
+        found, output, error = call(folder, arguments)
     else:
-        done = subprocess.run([sys.executable, '-m', 'mxhybrid'] + arguments, cwd=place, stdout=subprocess.PIPE,
+        done = subprocess.run([sys.executable, '-m', 'mxhybrid'] + arguments, cwd=folder, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
         found, output, error = done.returncode, done.stdout, done.stderr
     assert found == status, output + error
     return output if status == 0 else error
 
 
-def call(place, arguments):
-    """Run the command in this process, with `place` as its working directory; return its status, output and error."""
+def call(folder, arguments):
+    """Run the command in this process, with `folder` as its working directory; return its status, output and error."""
     before, search_path, output, error = os.getcwd(), list(sys.path), io.StringIO(), io.StringIO()
-    os.chdir(str(place))
+    os.chdir(str(folder))
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
             status = main(arguments)
@@ -128,12 +128,12 @@ def call(place, arguments):
     return status, output.getvalue(), error.getvalue()
 
 
-def test_counts_dynamic_tables(place):
-    (place / 'tables.py').write_text(
+def test_counts_dynamic_tables(folder):
+    (folder / 'tables.py').write_text(
         'import mxhybrid\nfrom mxnet.gluon import nn\n\n\ndef make():\n    net = nn.Dense(8, in_units=416)\n'
         "    users = mxhybrid.nn.HashEmbedding(16, prefix='users_')\n"
         "    items = mxhybrid.nn.Embedding(1000, 16, prefix='items_')\n    return net, {users: 25, items: 1}\n")
-    text = plan(place, '--cluster', 'cluster.json', '--evaluate-only', '--states', '1', model='tables.py:make',
+    text = plan(folder, '--cluster', 'cluster.json', '--evaluate-only', '--states', '1', model='tables.py:make',
                 inputs='data=8,416')
     assert 'users_weight' in text and '1000, if all are updated' in text and 'the optimizer keeps 1 array' in text
     assert 'rows of dynamic tables' in text
@@ -143,80 +143,82 @@ def step_of(text):
     return next(line.split(' a step')[0] for line in text.splitlines() if ' a step: ' in line)
 
 
-def test_finds_exports_and_evaluates(place):
+def test_finds_exports_and_evaluates(folder):
     on = ['--cluster', 'cluster.json']
-    output = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
+    output = plan(folder, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
                   'plan.svg', in_process=False)
     ratio = float(output.partition('predicted to be ')[2].split()[0])
     assert ratio > 2, output  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
     assert 'data parallelism:' in output and 'written by hand' in output
-    written = json.loads((place / 'plan.json').read_text())
+    written = json.loads((folder / 'plan.json').read_text())
     assert set(written['operators']) >= {'conv0_fwd', 'dense0_fwd', 'dense1_fwd'}
-    assert {event['ph'] for event in json.loads((place / 'step.json').read_text())} >= {'X', 'M'}
-    assert '<svg' in (place / 'plan.svg').read_text()
+    assert {event['ph'] for event in json.loads((folder / 'step.json').read_text())} >= {'X', 'M'}
+    assert '<svg' in (folder / 'plan.svg').read_text()
     # The same step without a search, in another process that times nothing anew.
-    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', in_process=False)
+    again = plan(folder, *on, '--import', 'plan.json', '--evaluate-only', in_process=False)
     assert step_of(again) == step_of(output)
-    slower = plan(place, *on, '--evaluate-only')
+    slower = plan(folder, *on, '--evaluate-only')
     assert step_of(slower) != step_of(output)
-    table = plan(place, *on, '--compare', 'plan.json')
+    table = plan(folder, *on, '--compare', 'plan.json')
     assert 'data parallel' in table and step_of(output) in table and step_of(slower) in table
-    begun = plan(place, *on, '--import', 'plan.json', '--budget', '1')
+    begun = plan(folder, *on, '--import', 'plan.json', '--budget', '1')
     assert 'predicted to be' in begun
-    refused = plan(place, '--cluster', 'other.json', '--compare', 'plan.json', status=1)
+    refused = plan(folder, '--cluster', 'other.json', '--compare', 'plan.json', status=1)
     assert 'plan.json: plan: it was found for another cluster' in refused
     # Before anything is timed for it.
-    refused = plan(place, *on, '--import', 'plan.json', '--profiles', 'new.json', inputs='data=16,3,16,16', status=1)
-    assert 'another network' in refused and not (place / 'new.json').exists()
+    refused = plan(folder, *on, '--import', 'plan.json', '--profiles', 'new.json', inputs='data=16,3,16,16', status=1)
+    assert 'another network' in refused and not (folder / 'new.json').exists()
 
 
-def test_tables_of_a_plan_are_told_and_kept(place):
+def test_tables_of_a_plan_are_told_and_kept(folder):
     of = {'model': 'train.py:make_table', 'inputs': 'data=8,4'}
     on = ['--cluster', 'cluster.json']
-    output = plan(place, *on, '--budget', '2', '--export', 'plan.json', **of)
-    written = json.loads((place / 'plan.json').read_text())
+    output = plan(folder, *on, '--budget', '2', '--export', 'plan.json', **of)
+    written = json.loads((folder / 'plan.json').read_text())
     assert written['format'] == 'mxhybrid.parallel 2' and written['tables']['embedding0_weight']['route'] == 'servers'
     assert 'embedding0_weight: rows by servers, %d partition' % written['tables']['embedding0_weight'][
         'partitions'] in output
-    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', '--export', 'again.json', **of)
-    assert step_of(again) == step_of(output) and (place / 'again.json').read_text() == (place / 'plan.json').read_text()
-    assert 'embedding0_weight: the plan has no route for its rows' in plan(place, *on, '--evaluate-only', **of)
-    (place / 'plan.json').write_text(json.dumps(dict(written, tables={'embedding0_weight': {'route': 'allreduce'}})))
-    slower = plan(place, *on, '--import', 'plan.json', '--evaluate-only', **of)
+    again = plan(folder, *on, '--import', 'plan.json', '--evaluate-only', '--export', 'again.json', **of)
+    assert step_of(again) == step_of(output)
+    assert (folder / 'again.json').read_text() == (folder / 'plan.json').read_text()
+    assert 'embedding0_weight: the plan has no route for its rows' in plan(folder, *on, '--evaluate-only', **of)
+    (folder / 'plan.json').write_text(json.dumps(dict(written, tables={'embedding0_weight': {'route': 'allreduce'}})))
+    slower = plan(folder, *on, '--import', 'plan.json', '--evaluate-only', **of)
     assert 'sums of rows' in slower and step_of(slower) != step_of(output)
-    (place / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
-    refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
+    (folder / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
+    refused = plan(folder, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
     assert 'dense0_weight is not a table of the network' in refused
 
 
-def test_operators_without_a_rule_are_told(place):
+def test_operators_without_a_rule_are_told(folder):
     of = {'model': 'train.py:of_diagonals', 'inputs': 'data=8,6,6'}
     on = ['--cluster', 'cluster.json', '--evaluate-only']
-    first = plan(place, *on, '--export', 'plan.json', **of)
-    for found in (first, plan(place, *on, '--import', 'plan.json', **of)):
+    first = plan(folder, *on, '--export', 'plan.json', **of)
+    for found in (first, plan(folder, *on, '--import', 'plan.json', **of)):
         for line in (r'diag0: [0-9.e-]+ ms a step whole on every worker, 4 times the work of a shard each, from inputs '
                      r'of 1\.2 kB: there is no rule for diag', r'tanh0: [0-9.e-]+ ms a step whole on every worker',
                      r'output 0 \(hybridlambda0_tanh0\): whole on'):
             assert re.search(line, found), found
 
 
-def test_is_repeatable_by_a_seed(place):
+def test_is_repeatable_by_a_seed(folder):
     bounded = ['--cluster', 'cluster.json', '--budget', '1000', '--proposals', '60']
     # The first one times operators: what it goes by grows on the way.
-    plan(place, *bounded)
+    plan(folder, *bounded)
     runs = []
     for name, in_process in (('a.json', True), ('b.json', False)):  # whose hashes are other ones
-        plan(place, *bounded, '--seed', '5', '--export', name, in_process=in_process)
-        runs.append((place / name).read_text())
+        plan(folder, *bounded, '--seed', '5', '--export', name, in_process=in_process)
+        runs.append((folder / name).read_text())
     assert runs[0] == runs[1]
 
 
-def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(place):
+def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(folder):
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))  # or bars have no room
     command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
                '--profiles', 'profiles.json', '--cluster', 'cluster.json', '--budget', '1000', '--export', 'plan.json']
-    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=there, universal_newlines=True) as process:
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=there,
+                          universal_newlines=True) as process:
         os.close(there)
         seen = ''
         while 'search: ' not in seen or ' plans, best ' not in seen:  # pytest has a time limit
@@ -229,7 +231,7 @@ def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(place):
     reader.join()
     os.close(here)
     assert process.returncode == 0 and 'interrupted: this is the best plan so far' in output
-    assert 'predicted to be' in output and json.loads((place / 'plan.json').read_text())['operators']
+    assert 'predicted to be' in output and json.loads((folder / 'plan.json').read_text())['operators']
 
 
 def _read_all(terminal):
@@ -238,83 +240,83 @@ def _read_all(terminal):
             pass
 
 
-def test_ends_when_nothing_is_gained(place):
-    found = plan(place, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
+def test_ends_when_nothing_is_gained(folder):
+    found = plan(folder, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
     assert float(found.rpartition('proposals in ')[2].split()[0]) < 100
 
 
-def test_pipelines_are_predicted_and_exported(place):
+def test_pipelines_are_predicted_and_exported(folder):
     on = ['--cluster', 'cluster.json', '--evaluate-only', '--import']
     of = {'model': 'train.py:of_losses', 'inputs': 'data=8,64'}
     pipeline = {'format': 'mxhybrid.parallel 2', 'plan': 'pipeline', 'stages': 4, 'micro_batches': 4}
-    (place / 'pipeline.json').write_text(json.dumps(pipeline))
-    first = plan(place, *on, 'pipeline.json', '--export', 'all.json', '--trace', 'step.json', '--taskgraph', 'plan.svg',
-                 **of)
+    (folder / 'pipeline.json').write_text(json.dumps(pipeline))
+    first = plan(folder, *on, 'pipeline.json', '--export', 'all.json', '--trace', 'step.json', '--taskgraph',
+                 'plan.svg', **of)
     assert 'pipeline of 4 stages, 4 micro-batches, 1f1b' in first and 'stage 3 on ranks 3: ' in first
-    assert json.loads((place / 'all.json').read_text())['pipeline']['micro_batches'] == 4
-    assert (place / 'plan.svg').exists() and 'add gradients of ' in (place / 'step.json').read_text()
-    assert step_of(plan(place, *on, 'all.json', **of)) == step_of(first)
-    (place / 'pipeline.json').write_text(json.dumps(dict(pipeline, micro_batches=3)))
-    wrong = plan(place, *on, 'pipeline.json', status=1, **of)
+    assert json.loads((folder / 'all.json').read_text())['pipeline']['micro_batches'] == 4
+    assert (folder / 'plan.svg').exists() and 'add gradients of ' in (folder / 'step.json').read_text()
+    assert step_of(plan(folder, *on, 'all.json', **of)) == step_of(first)
+    (folder / 'pipeline.json').write_text(json.dumps(dict(pipeline, micro_batches=3)))
+    wrong = plan(folder, *on, 'pipeline.json', status=1, **of)
     assert 'pipeline.json: plan: 3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2' in wrong
-    wrong = plan(place, *on, 'all.json', '--no-pipelines', status=1, **of)
+    wrong = plan(folder, *on, 'all.json', '--no-pipelines', status=1, **of)
     assert '--no-pipelines has no effect with --evaluate-only: leave it out' in wrong
 
 
-def test_sharded_updates_are_predicted(place):
+def test_sharded_updates_are_predicted(folder):
     on = ['--cluster', 'cluster.json', '--evaluate-only']
-    whole, divided = (plan(place, *on, *words) for words in ((), ('--shard-updates',)))
+    whole, divided = (plan(folder, *on, *words) for words in ((), ('--shard-updates',)))
     assert '% gathers of weights' in divided and '% gathers of weights' not in whole
 
 
-def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(place):
-    found = plan(place, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
+def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(folder):
+    found = plan(folder, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
     assert ' 0 proposals in ' in found and 'give it more, with --budget' in found
-    kept = json.loads((place / 'plan.json').read_text())
+    kept = json.loads((folder / 'plan.json').read_text())
     label = next(iter(kept['operators']))
     del kept['operators'][label]
-    (place / 'plan.json').write_text(json.dumps(kept))
-    wrong = plan(place, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
+    (folder / 'plan.json').write_text(json.dumps(kept))
+    wrong = plan(folder, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
     assert 'it has no split of %s: add one, or make another plan' % label in wrong
 
 
-def test_tables_are_timed_and_modules_beside_the_model_are_found(place):
-    (place / 'words.py').write_text('rows = 1000')
+def test_tables_are_timed_and_modules_beside_the_model_are_found(folder):
+    (folder / 'words.py').write_text('rows = 1000')
     command = ('from mxhybrid.commands.main import main; import sys; sys.path = [path for path in sys.path if path]; '
                'sys.exit(main())')  # as the installed command, which has no working directory to import from
     for model in ('train.py:of_words', 'train:of_words'):
         subprocess.run([sys.executable, '-c', command, 'plan', model, '--inputs', 'data=8,6:int32', '--cluster',
-                        'cluster.json', '--profiles', 'profiles.json', '--budget', '1'], cwd=place, check=True,
+                        'cluster.json', '--profiles', 'profiles.json', '--budget', '1'], cwd=folder, check=True,
                        timeout=300)
 
 
-def test_formulas_need_no_cluster(place):
-    found = plan(place, '--formula', '2,4,8')
+def test_formulas_need_no_cluster(folder):
+    found = plan(folder, '--formula', '2,4,8')
     assert [line.split()[0] for line in found.splitlines()[3:6]] == ['2', '4', '8']
     assert 'dense0_fwd' in found
 
 
-def test_what_cannot_be_written_is_said(place):
+def test_what_cannot_be_written_is_said(folder):
     on = ['--cluster', 'cluster.json', '--evaluate-only']
-    assert 'plan: cannot write /dev/full: [Errno 28]' in plan(place, *on, '--export', '/dev/full', status=1)
+    assert 'plan: cannot write /dev/full: [Errno 28]' in plan(folder, *on, '--export', '/dev/full', status=1)
     command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
                '--profiles', 'profiles.json'] + on
     with open('/dev/full', 'w') as full:
-        done = subprocess.run(command, cwd=place, stdout=full, stderr=subprocess.PIPE, universal_newlines=True,
+        done = subprocess.run(command, cwd=folder, stdout=full, stderr=subprocess.PIPE, universal_newlines=True,
                               timeout=300)
     assert done.returncode == 1 and done.stderr.startswith('mxhybrid plan: standard output cannot be written: ')
     assert 'Traceback' not in done.stderr and 'Exception' not in done.stderr
-    done = subprocess.run(['sh', '-c', '"$@" >&-', 'sh'] + command, cwd=place, stderr=subprocess.PIPE,
+    done = subprocess.run(['sh', '-c', '"$@" >&-', 'sh'] + command, cwd=folder, stderr=subprocess.PIPE,
                           universal_newlines=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, '')
 
 
-def test_inputs_with_the_names_of_arguments_may_be_in_any_order(place):
+def test_inputs_with_the_names_of_arguments_may_be_in_any_order(folder):
     of = ['--cluster', 'cluster.json', '--evaluate-only']
-    found = [plan(place, *of, model='train.py:of_two', inputs=inputs)
+    found = [plan(folder, *of, model='train.py:of_two', inputs=inputs)
              for inputs in ('image=8,12 extra=8,5', 'extra=8,5 image=8,12', 'a=8,12 b=8,5')]
     assert found[0] == found[1] == found[2]
-    refused = plan(place, *of, model='train.py:of_two', inputs='b=8,5 a=8,12', status=1)
+    refused = plan(folder, *of, model='train.py:of_two', inputs='b=8,5 a=8,12', status=1)
     assert 'does not take data of shapes' in refused
 
 
@@ -352,20 +354,20 @@ def test_inputs_with_the_names_of_arguments_may_be_in_any_order(place):
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_arguments'}, 'give a function without'),
     ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,16,16 more=8'}, 'called with 2 symbols, it raises'),
 ], ids=lambda value: value if isinstance(value, str) else '')
-def test_says_what_is_wrong(place, words, message, monkeypatch, capsys):
-    (place / 'wrong.py').write_text('def make_net(:')
+def test_says_what_is_wrong(folder, words, message, monkeypatch, capsys):
+    (folder / 'wrong.py').write_text('def make_net(:')
     small = cluster(4, rate=1e6)
-    save(str(place / 'small.json'), dataclasses.replace(small, hosts=small.hosts[1:] + (
+    save(str(folder / 'small.json'), dataclasses.replace(small, hosts=small.hosts[1:] + (
         dataclasses.replace(small.hosts[0], memory_bytes=1000),)))
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, 'path', list(sys.path))
     assert main(['plan', words.get('model', 'train.py:make_net'), '--inputs', *words.get(
         'inputs', 'data=8,3,16,16').split(), '--profiles', 'profiles.json', *words.get('more', [])]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_an_operator_that_cannot_be_timed_ends_no_search(place, monkeypatch, capsys, caplog):
-    monkeypatch.chdir(place)
+def test_an_operator_that_cannot_be_timed_ends_no_search(folder, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, 'path', list(sys.path))
     assert main(['plan', 'train.py:of_halves', '--inputs', 'data=8,16:float16', '--cluster', 'cluster.json',
                  '--profiles', 'profiles.json', '--budget', '1000', '--proposals', '20']) == 0

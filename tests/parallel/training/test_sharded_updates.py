@@ -12,15 +12,15 @@ BODY = BODIES / 'sharded_updates.py'
 WORKERS = 3
 
 
-def assert_near(expected, found, case):
+def assert_near(expected, actual, case):
     """Compare arrays, in dicts of dicts: float64 to 1e-10."""
     if isinstance(expected, dict):
-        assert sorted(expected) == sorted(found), case
+        assert sorted(expected) == sorted(actual), case
         for name, values in expected.items():
-            assert_near(values, found[name], '%s: %s' % (case, name))
+            assert_near(values, actual[name], '%s: %s' % (case, name))
         return
-    tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[found.dtype.name]
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=case)
+    tolerance = {'float64': 1e-10, 'float32': 1e-5, 'float16': 2e-3}[actual.dtype.name]
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance, err_msg=case)
 
 
 @pytest.fixture(scope='module')

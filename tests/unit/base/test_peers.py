@@ -46,8 +46,8 @@ def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
     return outcomes
 
 
-def closed(found):
-    for sockets in found:
+def closed(connections):
+    for sockets in connections:
         if isinstance(sockets, dict):
             for sock in sockets.values():
                 sock.close()

@@ -45,8 +45,8 @@ def lessons(net, batches, work):
     return inputs
 
 
-def as_ids(found):
-    return {param.name: ids.tolist() for param, ids in found.items()}
+def as_ids(row_ids):
+    return {param.name: ids.tolist() for param, ids in row_ids.items()}
 
 
 def unique(array):
@@ -59,13 +59,13 @@ def unique(array):
 def test_arrays_are_found_wherever_they_are(form, numbers):
     net = Net()
 
-    def leaves(one):
-        if isinstance(one, dict) and 'u' in one:
-            return one['u'], one['i']
-        return (one[0], one[1]['rest'][1]) if isinstance(one[1], dict) else (one[0], one[2])
+    def leaves(batch):
+        if isinstance(batch, dict) and 'u' in batch:
+            return batch['u'], batch['i']
+        return (batch[0], batch[1]['rest'][1]) if isinstance(batch[1], dict) else (batch[0], batch[2])
 
-    def work(one):
-        users, items = (mx.nd.array(array) if isinstance(array, np.ndarray) else array for array in leaves(one))
+    def work(batch):
+        users, items = (mx.nd.array(array) if isinstance(array, np.ndarray) else array for array in leaves(batch))
         net.users(users)
         for part in gluon.utils.split_data(items.T, 2, batch_axis=1):  # as loops do for several devices
             net.items(part)

@@ -49,10 +49,10 @@ def test_a_store_that_was_made_is_used_as_it_is():
     assert mx.gluon.trainer._create_kvstore(store, 1, {}) == (store, False)
 
 
-@pytest.mark.parametrize('text, wanted', [('1', True), ('0', False)])
-def test_the_environment_may_ask_for_updates_on_the_store(monkeypatch, text, wanted):
+@pytest.mark.parametrize('text, expected', [('1', True), ('0', False)])
+def test_the_environment_may_ask_for_updates_on_the_store(monkeypatch, text, expected):
     monkeypatch.setenv('MXNET_UPDATE_ON_KVSTORE', text)
-    assert mx.gluon.trainer._create_kvstore('hybrid', 1, {})[1] is wanted
+    assert mx.gluon.trainer._create_kvstore('hybrid', 1, {})[1] is expected
 
 
 @pytest.mark.parametrize('update', [None, '0', '1'])
@@ -72,12 +72,12 @@ def test_other_stores_are_made_as_before(monkeypatch, name, devices, update):
 
 
 @pytest.mark.parametrize('fit', ['Module', 'BucketingModule', 'FeedForward'])
-@pytest.mark.parametrize('given', ['name', 'instance'])
-def test_the_module_interfaces_refuse_the_store_and_name_what_takes_it(fit, given):
+@pytest.mark.parametrize('given_as', ['name', 'instance'])
+def test_the_module_interfaces_refuse_the_store_and_name_what_takes_it(fit, given_as):
     data = mx.sym.Variable('data')
     symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=2), name='softmax')
     batches = mx.io.NDArrayIter(np.ones((4, 3), 'f4'), np.zeros(4, 'f4'), batch_size=2)
-    store = 'hybrid' if given == 'name' else mxhybrid.create()
+    store = 'hybrid' if given_as == 'name' else mxhybrid.create()
     with pytest.raises(mxhybrid.InputError, match='gluon.Trainer'):
         if fit == 'FeedForward':
             mx.model.FeedForward(symbol, num_epoch=1).fit(batches, kvstore=store)

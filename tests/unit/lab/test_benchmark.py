@@ -23,9 +23,9 @@ from lab.benchmark import (  # noqa: E402
     cli,
     exchange,
     gradients,
-    places,
     report,
     shapes,
+    testbeds,
     training,
     workloads,
 )
@@ -275,11 +275,11 @@ def test_time_to_a_perplexity():
     assert training.time_to(100, [2.0, 3.0], [400, 200]) is None
 
 
-@pytest.mark.parametrize('workers, steps, made', [(1, 1, 14), (8, 2, 2), (2, 10, 10), (48, 25, 25)])
-def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps, made):
+@pytest.mark.parametrize('workers, steps, step_count', [(1, 1, 14), (8, 2, 2), (2, 10, 10), (48, 25, 25)])
+def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps, step_count):
     tokens = training.tokens_for(workers, steps)
     columns = training.COLUMNS * workers
-    assert (len(word_lm.batchify(np.arange(tokens), columns)) - 1) // training.WORDS == made
+    assert (len(word_lm.batchify(np.arange(tokens), columns)) - 1) // training.WORDS == step_count
     # The example holds a tenth out, and predicts all rows of it but the first.
     assert len(word_lm.batchify(np.arange(tokens // 10), word_lm.EVAL_COLUMNS)) > 1
 
@@ -350,7 +350,7 @@ class Kind:
         """Nothing else."""
         return []
 
-    def run(self, place, hosts, contender, check):
+    def run(self, testbed, hosts, contender, check):
         """A round."""
         if hosts == 3:
             raise JobFailed('three hosts are too many')
@@ -368,7 +368,7 @@ def test_a_failure_loses_no_run_before_it(tmp_path, monkeypatch, capsys):
 
 
 def test_a_port_that_cannot_be_had_is_no_crash(signals):
-    class Broken(places.Loopback):
+    class Broken(testbeds.Loopback):
         def argv(self, host, argv):
             return ['false']
 
@@ -391,7 +391,7 @@ def test_a_missing_tool_is_named_by_its_package(monkeypatch):
 
 # ------------------------------------------------------------------------------------------- signals and jobs
 
-class SignalledAmidCleaningUp(places.Loopback):
+class SignalledAmidCleaningUp(testbeds.Loopback):
     """The host of a user that interrupts while a job is being ended."""
 
     def kill_processes(self):
@@ -434,19 +434,19 @@ def until(condition):
         time.sleep(0.01)
 
 
-def waiting(signals, place):
-    return JobOnly(place, 1, 1, 30.0, {}, signals.check)
+def waiting(signals, testbed):
+    return JobOnly(testbed, 1, 1, 30.0, {}, signals.check)
 
 
 def test_a_signal_ends_a_job_that_waits(signals):
-    with interrupted(signal.SIGINT), signals.deferred(), waiting(signals, places.Loopback()) as job:
+    with interrupted(signal.SIGINT), signals.deferred(), waiting(signals, testbeds.Loopback()) as job:
         os.kill(os.getpid(), signal.SIGINT)
         job.wait()
     assert not find_processes(job.marker) and not job.directory.exists()
 
 
 def test_variables_of_the_command_line_win(signals):
-    with JobOnly(places.Loopback(), 1, 1, 30.0, {'A': 'extra'}, signals.check) as job:
+    with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {'A': 'extra'}, signals.check) as job:
         job.start_worker(1, [sys.executable, '-c', 'import os; print(os.environ["A"], os.environ["B"])'],
                          {'A': 'own', 'B': 1})
         while job._workers[1].poll() is None:
@@ -456,7 +456,7 @@ def test_variables_of_the_command_line_win(signals):
 
 def test_a_worker_whose_benchmark_is_gone_ends(signals):
     code = 'from lab.benchmark.worker import die_with_parent; die_with_parent(); input()'
-    with JobOnly(places.Loopback(), 1, 1, 30.0, {'MXHYBRID_BENCH_PARENT': '1'}, signals.check) as job:
+    with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {'MXHYBRID_BENCH_PARENT': '1'}, signals.check) as job:
         job.start_worker(1, [sys.executable, '-c', code], {})
         with pytest.raises(JobFailed, match='worker 1 on localhost ended .*\n.*the benchmark .* is gone'):
             job.wait()
@@ -465,7 +465,7 @@ def test_a_worker_whose_benchmark_is_gone_ends(signals):
 def test_a_process_that_shows_no_variables_is_ended_too(signals):
     # As any does for a moment when it starts.
     argv = ['env', '-i', sys.executable, '-c', 'import time; time.sleep(600)']
-    with JobOnly(places.Loopback(), 1, 1, 30.0, {}, signals.check) as job:
+    with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {}, signals.check) as job:
         job.start_helper('helper', 0, argv, {})
         until(lambda: [process.pid for process in find_processes(job.marker)] == [job._workers[0].pid])
         assert job._helpers[0].poll() is None

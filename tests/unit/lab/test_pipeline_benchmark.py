@@ -47,8 +47,8 @@ def test_bad_arguments_are_refused(arguments, words, capsys):
 @pytest.mark.parametrize('share, period_us, quota_us', [(0.2, 5000, 1000), (0.8, 2500, 2000)])
 def test_a_host_may_have_a_share_of_a_processor(share, period_us, quota_us, monkeypatch, tmp_path):
     monkeypatch.setattr(limits, '_CGROUP', tmp_path)
-    place = limits.Limited(2, 100.0, 'reno', share)
-    place._make_groups()
+    testbed = limits.Limited(2, 100.0, 'reno', share)
+    testbed._make_groups()
     groups = sorted(tmp_path.iterdir())
     assert len(groups) == 2
     for group in groups:

@@ -5,7 +5,7 @@ import pytest
 from lab.benchmark import limits, plans, plot
 from lab.emulation import EmulationError
 
-RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'found': 'search', 'rounds': [{}, {}], 'counted': 1,
+RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'origin': 'search', 'rounds': [{}, {}], 'counted': 1,
        'predicted': {'data': 1.0, 'trick': 0.52, 'model 2': 0.5, 'found': 0.2},
        'measured': {'data': 1.1, 'trick': 0.5, 'model 2': 0.505, 'found': 0.4}}
 
@@ -41,7 +41,7 @@ def test_what_is_told_of_all():
 def case_of(*moved):
     """A network of which rounds have an anchor that moves so; each takes longer than the one before."""
     case = plans._Case('small')
-    case.plans, case.found = {'trick': {}, 'data': {}}, 'search'
+    case.plans, case.origin = {'trick': {}, 'data': {}}, 'search'
     for number, share in enumerate(moved, 1):
         case.add({'trick': 1.0 * number, 'data': 9.0}, {'trick': 2.0 * number, 'data': 10.0 * number,
                                                         'trick again': 2.0 * number * (1 + share)})
@@ -66,13 +66,13 @@ def test_all_are_drawn(tmp_path):
 def test_hosts_share_out_the_processors(monkeypatch):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1, 2, 3, 4})
     monkeypatch.setattr(limits.Emulated, 'argv', lambda self, host, argv: ['there', *argv])
-    place = limits.Limited(2, 100.0, 'reno')
-    assert place.argv(0, ['train']) == ['taskset', '-c', '0,1', 'there', 'train']
-    assert place.argv(1, ['train']) == ['taskset', '-c', '2,3', 'there', 'train']
+    testbed = limits.Limited(2, 100.0, 'reno')
+    assert testbed.argv(0, ['train']) == ['taskset', '-c', '0,1', 'there', 'train']
+    assert testbed.argv(1, ['train']) == ['taskset', '-c', '2,3', 'there', 'train']
 
 
 def test_more_hosts_than_quotas_allow(monkeypatch):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
-    place = limits.Limited(5, 100.0, 'reno')
+    testbed = limits.Limited(5, 100.0, 'reno')
     with pytest.raises(EmulationError, match='emulate at most 4'):
-        place._make_groups()
+        testbed._make_groups()

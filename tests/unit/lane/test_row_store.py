@@ -138,16 +138,16 @@ TestMachine.settings = settings(max_examples=40, stateful_step_count=25, deadlin
 
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-5), ('float64', 1e-10)])
 @pytest.mark.parametrize('more', [{}, {'clip_gradient': 0.05}, {'wd': 0.1, 'rescale_grad': 0.25}])
-@pytest.mark.parametrize('name, own', OPTIMIZERS)
-def test_updates_equal_mxnets(name, own, more, dtype, tolerance):
+@pytest.mark.parametrize('name, settings', OPTIMIZERS)
+def test_updates_equal_mxnets(name, settings, more, dtype, tolerance):
     if name in ('adagrad', 'groupadagrad') and 'wd' in more:
         more = {'rescale_grad': 0.25}
     if name in ('adagrad', 'groupadagrad', 'ftrl') and dtype == 'float64':
         tolerance = 1e-5  # MXNet keeps their state in float32, so a table of float32 is the reference
     width, keys = 5, np.concatenate([SPECIAL[::2], np.arange(100, 120)])
     keys.sort()
-    optimizer = mx.optimizer.create(name, learning_rate=0.1, **own, **more)
-    rule_name, rule_settings = kernel_rule(optimizer, has_state='momentum' in own)
+    optimizer = mx.optimizer.create(name, learning_rate=0.1, **settings, **more)
+    rule_name, rule_settings = kernel_rule(optimizer, has_state='momentum' in settings)
     store = RowStore(width, dtype, FIRST)
     store.set_state_widths(state_widths_of(rule_name, width))
     theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
@@ -165,28 +165,28 @@ def test_updates_equal_mxnets(name, own, more, dtype, tolerance):
     assert len(store) == touched.sum()
 
 
-def reference_update(name, own, row, state, gradient):
+def reference_update(name, settings, row, state, gradient):
     """Update a row and its state in float64 by the formulas of MXNet's optimizers with a learning rate of 0.1."""
     rate = float(np.float32(0.1))
     if name == 'adagrad':
         state[0] += gradient ** 2
-        row -= rate * gradient / np.sqrt(state[0] + float(np.float32(own['eps'])))
+        row -= rate * gradient / np.sqrt(state[0] + float(np.float32(settings['eps'])))
     elif name == 'groupadagrad':
         state[0] += (gradient ** 2).mean()
         row -= rate * gradient / np.sqrt(state[0] + float(np.float32(1e-5)))
     else:
-        lamda1, beta = float(np.float32(own['lamda1'])), float(np.float32(own['beta']))
+        lamda1, beta = float(np.float32(settings['lamda1'])), float(np.float32(settings['beta']))
         state[0] += gradient - (np.sqrt(state[1] + gradient ** 2) - np.sqrt(state[1])) * row / rate
         state[1] += gradient ** 2
         row[:] = np.where(abs(state[0]) > lamda1, (np.sign(state[0]) * lamda1 - state[0])
                           / ((beta + np.sqrt(state[1])) / rate), 0)
 
 
-@pytest.mark.parametrize('name, own', [(name, own) for name, own in OPTIMIZERS if name.endswith(('grad', 'ftrl'))])
-def test_updates_in_float64_equal_the_formulas(name, own):
+@pytest.mark.parametrize('name, settings', [case for case in OPTIMIZERS if case[0].endswith(('grad', 'ftrl'))])
+def test_updates_in_float64_equal_the_formulas(name, settings):
     """MXNet keeps the state of these optimizers in float32, so it is no reference here."""
     width, keys = 5, SPECIAL[::3]
-    rule_name, rule_settings = kernel_rule(mx.optimizer.create(name, learning_rate=0.1, **own), has_state=True)
+    rule_name, rule_settings = kernel_rule(mx.optimizer.create(name, learning_rate=0.1, **settings), has_state=True)
     store = RowStore(width, 'float64', FIRST)
     store.set_state_widths(state_widths_of(rule_name, width))
     rows, states = FIRST.rows(keys, width, 'float64'), np.zeros((len(keys), 2, width))
@@ -196,7 +196,7 @@ def test_updates_in_float64_equal_the_formulas(name, own):
         gradients = random.standard_normal((len(places), width))
         store.update(rule_name, rule_settings, keys[places], gradients)
         for place, gradient in zip(places, gradients):
-            reference_update(name, own, rows[place], states[place], gradient)
+            reference_update(name, settings, rows[place], states[place], gradient)
         np.testing.assert_allclose(store.read(keys), rows, rtol=1e-10, atol=1e-10)
 
 

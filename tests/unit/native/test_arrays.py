@@ -291,10 +291,10 @@ ID_SETS = st.sets(st.integers(0, 9)).map(lambda ids: np.array(sorted(ids), np.in
 
 @fast
 @given(ID_SETS, ID_SETS)
-def test_rows_by_id_are_the_stored_ones_and_zeros(held, wanted):
+def test_rows_by_id_are_the_stored_ones_and_zeros(held, row_ids):
     array = make_row_sparse(held, some_rows((len(held), 2), 'float32'), (10, 2))
-    rows = row_reader(array)(wanted)
-    np.testing.assert_array_equal(rows, array.asnumpy()[wanted])
+    rows = row_reader(array)(row_ids)
+    np.testing.assert_array_equal(rows, array.asnumpy()[row_ids])
     rows[:] = 99  # the caller's own
     assert not (array.asnumpy() == 99).any()
 

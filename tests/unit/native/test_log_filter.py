@@ -89,15 +89,15 @@ def test_users_who_ask_for_the_lines_see_them(monkeypatch, capfd):
     assert os.environ[log_filter.VARIABLE] == '1'
 
 
-@pytest.mark.parametrize('given, heard', [(None, 0), ('0', 0), ('1', 2)])
-def test_work_on_copies(given, heard):
+@pytest.mark.parametrize('variable, message_count', [(None, 0), ('0', 0), ('1', 2)])
+def test_work_on_copies(variable, message_count):
     env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
-    if given is not None:
-        env[log_filter.VARIABLE] = given
+    if variable is not None:
+        env[log_filter.VARIABLE] = variable
     done = subprocess.run([sys.executable, '-c', SCRIPT], env=env, timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, universal_newlines=True, check=True)
-    assert done.stderr.count('fallback detected') == heard, done.stderr
-    assert heard or done.stderr == ''
+    assert done.stderr.count('fallback detected') == message_count, done.stderr
+    assert message_count or done.stderr == ''
 
 
 def test_lines_that_other_threads_write_meanwhile_are_kept(capfd):

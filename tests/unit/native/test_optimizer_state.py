@@ -44,8 +44,8 @@ def test_widths_of_the_state_take_no_memory_for_the_rows(name, arguments, widths
 
 
 def test_the_maker_of_state_had_momentum_if_the_state_has_it():
-    def shapes(one):
-        return state_shapes(one, 0, (4, 2), 'float32')
+    def shapes(optimizer):
+        return state_shapes(optimizer, 0, (4, 2), 'float32')
 
     without, adam = mx.optimizer.create('sgd', momentum=0.0), mx.optimizer.create('adam')
     assert maker_of([(4, 2)], without, shapes).momentum and without.momentum == 0

@@ -27,18 +27,18 @@ class Counted(Times):
     def __init__(self):
         self.known, self.measured = set(), 0
 
-    def shard_seconds(self, graph, one, place, measure=True, **_):
-        self.measured += self._is_new(one, place) if measure else 0
-        return super().shard_seconds(graph, one, place)
+    def shard_seconds(self, graph, operator, output_shard, measure=True, **_):
+        self.measured += self._is_new(operator, output_shard) if measure else 0
+        return super().shard_seconds(graph, operator, output_shard)
 
-    def measure(self, graph, wanted, **_):
-        new = sum(self._is_new(one, place) for one, place in wanted)
+    def measure(self, graph, shards, **_):
+        new = sum(self._is_new(operator, output_shard) for operator, output_shard in shards)
         self.measured += new
         return new
 
-    def _is_new(self, one, place):
-        new = (one.number, place) not in self.known
-        self.known.add((one.number, place))
+    def _is_new(self, operator, output_shard):
+        new = (operator.number, output_shard) not in self.known
+        self.known.add((operator.number, output_shard))
         return new
 
 
@@ -218,9 +218,9 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     for name, alike in (('each', None), ('alike', ProfileKeys(net_planner.graph, collectives()).operator_key)):
         asked[name] = []
 
-        def shard_time(one, place, part, name=name):
-            asked[name].append((one.number, place))
-            return Times().shard_seconds(net_planner.graph, one, place)
+        def shard_time(operator, output_shard, part, name=name):
+            asked[name].append((operator.number, output_shard))
+            return Times().shard_seconds(net_planner.graph, operator, output_shard)
         model = OperatorTasks(net_planner.model.dataflow, net_planner.model.machine, shard_time, alike=alike)
         seconds[name] = [Prediction(model, net_planner.splits(plan)).seconds for plan in net_planner.starts().values()]
     assert seconds['alike'] == seconds['each']

@@ -74,9 +74,9 @@ def use(alpha, workers=4, rows=10000, width=64, requests=1, gathered=0.0):
 
 @fast
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(2, 16))
-def test_servers_cost_more_the_more_rows_are_touched_and_allreduce_does_not(one, other, workers):
+def test_servers_cost_more_the_more_rows_are_touched_and_allreduce_does_not(alpha, other_alpha, workers):
     network = Network(Speed(0.001, 1e8), Speed(0.002, 1e8))
-    low, high = (estimate(use(alpha, workers), network) for alpha in sorted((one, other)))
+    low, high = (estimate(use(each, workers), network) for each in sorted((alpha, other_alpha)))
     assert low.servers_bytes <= high.servers_bytes and low.servers_s <= high.servers_s
     assert low.allreduce_bytes == high.allreduce_bytes and low.allreduce_s == high.allreduce_s
 

@@ -65,9 +65,9 @@ def all_arguments(name):
                 yield arguments
 
 
-def same(found, wanted, about):
+def same(actual, expected, about):
     """Bit for bit; float16 may overflow, on both sides alike."""
-    np.testing.assert_array_equal(found, wanted, err_msg=str(about))
+    np.testing.assert_array_equal(actual, expected, err_msg=str(about))
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])

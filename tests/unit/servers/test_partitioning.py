@@ -117,18 +117,18 @@ def test_row_ids_travel_in_the_smallest_type_that_has_them():
 
 
 @given(st.integers(1, 10 ** 6), st.integers(1, 512), st.sampled_from([2, 4, 8]), st.integers(1, 10 ** 7))
-def test_wanted_partitions_are_granted_up_to_one_a_row(rows, width, itemsize, wanted):
+def test_wanted_partitions_are_granted_up_to_one_a_row(rows, width, itemsize, requested):
     if rows * max(width * itemsize, 8) < MAX_KEY_BYTES // 2:
-        assert partition_count(rows, width, itemsize, wanted) == min(wanted, rows)
+        assert partition_count(rows, width, itemsize, requested) == min(requested, rows)
 
 
 @given(st.integers(1, 10 ** 11), st.integers(1, 10 ** 6), st.sampled_from([2, 4, 8]), st.integers(1, 64))
-def test_no_key_reaches_two_gib_in_rows_or_row_keys(rows, width, itemsize, wanted):
-    count = partition_count(rows, width, itemsize, wanted)
+def test_no_key_reaches_two_gib_in_rows_or_row_keys(rows, width, itemsize, requested):
+    count = partition_count(rows, width, itemsize, requested)
     largest = rows_in_partition(rows, count, 0)
     assert largest * width * itemsize < TWO_GIB
     assert largest * 8 < TWO_GIB
-    assert count >= min(wanted, rows)
+    assert count >= min(requested, rows)
 
 
 @pytest.mark.parametrize('rows, width, itemsize', [
@@ -152,8 +152,8 @@ def test_a_table_just_below_the_limit_stays_whole():
 
 
 @given(st.integers(1, 1000), st.integers(1, 50), st.integers(1, 40), st.integers(100, 5000))
-def test_a_smaller_limit_holds_as_well(rows, width, wanted, limit):
-    count = partition_count(rows, width, 4, wanted, max_bytes=limit)
+def test_a_smaller_limit_holds_as_well(rows, width, requested, limit):
+    count = partition_count(rows, width, 4, requested, max_bytes=limit)
     largest = rows_in_partition(rows, count, 0)
     assert largest == 1 or largest * max(4 * width, 8) <= limit
     assert count <= rows

@@ -180,14 +180,14 @@ class StaleServer:
     """
 
     def __init__(self):
-        self.own, self.others, self.fresh, self.asked, self.open = np.zeros(ROWS), 0, False, [], 0
+        self.own_pushes, self.other_pushes, self.fresh, self.asked, self.open = np.zeros(ROWS), 0, False, [], 0
         self.prefetcher = RowPrefetcher(self.request, 1, np.dtype(np.float64), lambda: 0 if self.fresh else 1)
 
     def request(self, ids, priority, ahead=0):
         self.asked.append((list(ids), ahead))
         self.open += 1
-        lacking = 0 if self.fresh or ahead else min(1, self.others)
-        found = (100 * self.own[ids] + self.others - lacking)[:, None]
+        lacking = 0 if self.fresh or ahead else min(1, self.other_pushes)
+        found = (100 * self.own_pushes[ids] + self.other_pushes - lacking)[:, None]
 
         def write(result):
             self.open -= 1
@@ -197,16 +197,16 @@ class StaleServer:
     def push(self, ids, anew=False):
         """Push; `anew` stands for a push that may change all rows."""
         self.prefetcher.before_push(None if anew else np.array(ids, np.int64))
-        self.own[ids] += 1
-        self.others += 1
+        self.own_pushes[ids] += 1
+        self.other_pushes += 1
         self.prefetcher.after_push()
 
     def check_pull(self, ids):
         result = np.full((len(ids), 1), np.nan)
         self.prefetcher.pull(np.array(ids, np.int64), result, 0)
         own, others = np.divmod(result[:, 0], 100)
-        np.testing.assert_array_equal(own, self.own[ids])
-        assert (others >= self.others - (not self.fresh)).all() and (others <= self.others).all()
+        np.testing.assert_array_equal(own, self.own_pushes[ids])
+        assert (others >= self.other_pushes - (not self.fresh)).all() and (others <= self.other_pushes).all()
 
 
 def test_stale_rows_are_requested_ahead_without_own_rows():

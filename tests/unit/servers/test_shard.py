@@ -92,7 +92,7 @@ class OneShard:
 
 
 @pytest.fixture
-def one():
+def start_shard():
     shards = []
 
     def start(dtype=np.float32):
@@ -107,12 +107,12 @@ def made_by_mxnet(name, settings):
     return mx.optimizer.create('sgd' if name == 'lazy' else name, learning_rate=0.1, **settings)
 
 
-@pytest.mark.parametrize('name, own, more, dtype', CASES)
-def test_updates_to_the_same_bits_as_mxnet(one, name, own, more, dtype):
-    optimizer = made_by_mxnet(name, dict(own, **more))
+@pytest.mark.parametrize('name, settings, more, dtype', CASES)
+def test_updates_to_the_same_bits_as_mxnet(start_shard, name, settings, more, dtype):
+    optimizer = made_by_mxnet(name, dict(settings, **more))
     random = np.random.RandomState(0)
     weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
-    here = one(dtype)
+    here = start_shard(dtype)
     here.shard.set_mode(ASSIGN)
     here.push(np.arange(ROWS), weights)
     here.optimize(optimizer)
@@ -138,14 +138,14 @@ ODD = {'sgd': [{'wd': 3.3e-5}, {'momentum': 1.7e-5, 'wd': 2.9e-5}],
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
-@pytest.mark.parametrize('name, own', [(name, own) for name, settings in ODD.items() for own in settings])
-def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(one, name, own, dtype):
+@pytest.mark.parametrize('name, settings', [(name, settings) for name, cases in ODD.items() for settings in cases])
+def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(start_shard, name, settings, dtype):
     if dtype == 'float64' and name not in OF_ALL_DTYPES:
         return  # MXNet keeps their state in float32
     random = np.random.RandomState(1)
-    optimizer = made_by_mxnet(name, dict(own, rescale_grad=1.9e-5, clip_gradient=4.3e-5))
+    optimizer = made_by_mxnet(name, dict(settings, rescale_grad=1.9e-5, clip_gradient=4.3e-5))
     weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
-    here = one(dtype)
+    here = start_shard(dtype)
     here.shard.set_mode(ASSIGN)
     here.push(np.arange(ROWS), weights)
     here.optimize(optimizer)
@@ -162,8 +162,8 @@ def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(one, nam
         np.testing.assert_array_equal(here.pull(), reference.view, err_msg='learning rate %r' % rate)
 
 
-def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(one):
-    here = one()
+def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(start_shard):
+    here = start_shard()
     here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
     here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
     before = here.pull()
@@ -175,8 +175,8 @@ def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(one):
     np.testing.assert_array_equal(here.pull(), before)
 
 
-def test_who_is_of_another_user_does_not_end_the_agent(one, monkeypatch):
-    here = one()
+def test_who_is_of_another_user_does_not_end_the_agent(start_shard, monkeypatch):
+    here = start_shard()
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
@@ -204,8 +204,8 @@ print('calling', flush=True)
 '''
 
 
-def test_workers_are_answered_while_another_user_connects_without_end(one, monkeypatch):
-    here = one()
+def test_workers_are_answered_while_another_user_connects_without_end(start_shard, monkeypatch):
+    here = start_shard()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
     monkeypatch.setattr(worker, '_ANSWER_TIMEOUT_S', 30.0)
     with subprocess.Popen([sys.executable, '-c', CALLER, here.membership.agents[0].listener],
@@ -223,8 +223,8 @@ def test_workers_are_answered_while_another_user_connects_without_end(one, monke
     assert here.failures == []
 
 
-def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(one):
-    here = one()
+def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(start_shard):
+    here = start_shard()
     before = len(os.listdir('/proc/self/fd'))
     for number in range(1, 20):
         here.agent.add_table(number, here.shape)
@@ -240,9 +240,9 @@ def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(one):
 
 
 @pytest.mark.parametrize('name', ['sgd', 'nag'])
-def test_state_is_assigned_and_goes_on(one, name):
+def test_state_is_assigned_and_goes_on(start_shard, name):
     optimizer = made_by_mxnet(name, {'momentum': 0.9})
-    here = one()
+    here = start_shard()
     here.optimize(optimizer)
     state = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
     here.shard.set_mode(overwrite_mode(0))
@@ -253,8 +253,8 @@ def test_state_is_assigned_and_goes_on(one, name):
     np.testing.assert_allclose(here.shard.read(0, 0, 3, here.optimizer), 0.9 * state[:3], rtol=1e-6)
 
 
-def test_mxnet_takes_over_the_state_of_the_compiled_part(one):
-    here = one()
+def test_mxnet_takes_over_the_state_of_the_compiled_part(start_shard):
+    here = start_shard()
     here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
     here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
     before = here.shard.read(0, 0, ROWS, here.optimizer).copy()

@@ -48,11 +48,11 @@ def run(net, values, case):
             scale.grad().asnumpy())
 
 
-def apart(found, wanted):
+def apart(actual, expected):
     """Return the largest difference of arrays, relative to the largest value; infinity for different shapes."""
-    if found.shape != wanted.shape:
+    if actual.shape != expected.shape:
         return float('inf')
-    return float(np.abs(found - wanted).max() / max(1.0, np.abs(wanted).max()))
+    return float(np.abs(actual - expected).max() / max(1.0, np.abs(expected).max()))
 
 
 def summed(net, array):

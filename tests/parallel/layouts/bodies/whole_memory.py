@@ -91,9 +91,9 @@ def pictures():
     return net
 
 
-def look(at):
+def look(net):
     with autograd.record():
-        loss = at(picture).sum()
+        loss = net(picture).sum()
     loss.backward()
 
 

@@ -28,7 +28,7 @@ class Store:
     def __init__(self, alone):
         self.kv = mx.kv.create('local') if alone else mx.kv.create('hybrid')
         self.ranks = list(range(alone)) if alone else [self.kv.rank]
-        self.found = {}
+        self.results = {}
 
     def push(self, key, make):
         """Push ``make(rank)``."""
@@ -39,7 +39,7 @@ class Store:
 
     def note(self, name, array):
         """Remember an array."""
-        self.found[name] = array.tostype('default').asnumpy()
+        self.results[name] = array.tostype('default').asnumpy()
 
     def pull(self, name, key, shape=(3, 2)):
         """Remember a dense value."""
@@ -201,7 +201,7 @@ def main():
         store = Store(arguments.alone)
         rank = store.ranks[0]
         act(store)
-        results.update(store.found)
+        results.update(store.results)
     if not arguments.alone:
         kind = (store.kv.type, store.kv.rank, store.kv.num_workers, store.kv.is_capable('optimizer'))
         report(rank, kind=kind)

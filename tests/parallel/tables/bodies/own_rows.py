@@ -224,12 +224,12 @@ class Requests:
     """Notes of each request for rows whether it was made in a forward pass."""
 
     def __init__(self, link):
-        self.forward, self.made = False, []
+        self.forward, self.in_forward = False, []
         link.request, link.deliver = self._noting(link.request), self._noting(link.deliver)
 
     def _noting(self, original):
         def request(*arguments):
-            self.made.append(self.forward)
+            self.in_forward.append(self.forward)
             return original(*arguments)
         return request
 

@@ -33,12 +33,12 @@ class Tables(gluon.Block):
         super().__init__(prefix='test_')
         with self.name_scope():
             self.sparse = gluon.contrib.nn.SparseEmbedding(ROWS, width, prefix='sparse_')
-            self.own = gluon.nn.Embedding(ROWS, width, sparse_grad=True, prefix='own_')
+            self.replicated = gluon.nn.Embedding(ROWS, width, sparse_grad=True, prefix='replicated_')
             self.dynamic = mxhybrid.nn.Embedding(ROWS, width, prefix='dynamic_')
 
     @property
     def blocks(self):
-        return {'sparse': self.sparse, 'own': self.own, 'dynamic': self.dynamic}
+        return {'sparse': self.sparse, 'replicated': self.replicated, 'dynamic': self.dynamic}
 
     def forward(self, ids):
         return {name: block(ids) for name, block in self.blocks.items()}
@@ -62,7 +62,10 @@ def main():
         for step in range(STEPS):
             yield mx.nd.array(batch(rank, step), dtype='int64')
 
-    for step, ids in enumerate(mxhybrid.prefetching(data(), lambda ids: {net.sparse.weight: ids, net.own.weight: ids})):
+    def row_ids_of(ids):
+        return {net.sparse.weight: ids, net.replicated.weight: ids}
+
+    for step, ids in enumerate(mxhybrid.prefetching(data(), row_ids_of)):
         time.sleep(0.02 * rank)
         with autograd.record():
             outputs = net(ids)
@@ -84,7 +87,7 @@ def main():
     check_all(STEPS)
     mxhybrid.checkpoint.load(os.environ['MXHYBRID_TEST_CHECKPOINT'], net, trainer)
     check_all(11)
-    report(rank, lagging=lagging, route=store.backend.routes[trainer._param2idx[net.own.weight.name]].kind,
+    report(rank, lagging=lagging, route=store.backend.routes[trainer._param2idx[net.replicated.weight.name]].kind,
            text=store.report())
 
 

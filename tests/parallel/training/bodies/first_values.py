@@ -62,7 +62,7 @@ class Cases:
         self.kvstore, self.alone = kvstore, kvstore != 'hybrid'
         store = None if self.alone else mxhybrid.create()
         self.rank, self.size = (0, 1) if store is None else (store.rank, store.num_workers)
-        self.found = {}
+        self.results = {}
 
     def start(self, net, ctx=None):
         """Initialise a network, on each worker in another way."""
@@ -89,7 +89,7 @@ class Cases:
             autograd.backward(losses)
             trainer.step(BATCH, ignore_stale_grad)
             if step in (0, 2):
-                self.found['%s, step %d' % (case, step)] = {
+                self.results['%s, step %d' % (case, step)] = {
                     str(place): param._reduce().tostype('default').asnumpy()
                     for place, param in enumerate(net.collect_params().values())}
 
@@ -177,7 +177,7 @@ class Cases:
             if step == 0:
                 x = mx.nd.array(self.batch(9)) / ROWS
                 out = net(x if self.alone else x[net.samples])
-                self.found['split, step 0'] = {'sum': self.total(out)}
+                self.results['split, step 0'] = {'sum': self.total(out)}
 
     def total(self, out):
         """The sum of what all workers have."""
@@ -212,4 +212,4 @@ cases = Cases(parser.parse_args().kvstore)
 for case in (cases.initialised, cases.deferred, cases.hybridized, cases.tables, cases.devices, cases.looks_before,
              cases.looks_after, cases.others_look, cases.loads, cases.branches, cases.split, cases.late):
     case()
-report(cases.rank, **cases.found)
+report(cases.rank, **cases.results)

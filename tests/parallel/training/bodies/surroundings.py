@@ -41,12 +41,12 @@ class Mixed(gluon.Block):
         super().__init__()
         with self.name_scope():
             self.held = SparseEmbedding(ROWS, 4) if sparse_weight else nn.Embedding(ROWS, 4)
-            self.own = nn.Embedding(ROWS, 3, sparse_grad=True)
+            self.replicated = nn.Embedding(ROWS, 3, sparse_grad=True)
             self.out = nn.Dense(2, in_units=21)
 
     def forward(self, ids):
         """Concatenate what both tables give."""
-        parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.own)]
+        parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.replicated)]
         return self.out(mx.nd.concat(*parts, dim=1))
 
 
@@ -357,13 +357,13 @@ def evaluates(worker):
 
     evaluate()
     result = fit(worker, net, trainer, steps=STEPS, before=look)
-    net.own.weight.set_data(mx.nd.ones((ROWS, 3)))
+    net.replicated.weight.set_data(mx.nd.ones((ROWS, 3)))
     net.held.weight.set_data(mx.nd.ones((ROWS, 4)).tostype('row_sparse'))
     evaluate()
     result.update(fit(worker, net, trainer, steps=3, seed=6))
     held, own = weights(net)['00'], weights(net)['01']
     evaluate()
-    net.own.weight.set_data(mx.nd.array(own))
+    net.replicated.weight.set_data(mx.nd.array(own))
     if not worker.hybrid:  # whose other table, of which it has some rows, MXNet alone takes for all
         net.held.weight.set_data(mx.nd.sparse.row_sparse_array((held, np.arange(ROWS)), shape=held.shape))
     evaluate()

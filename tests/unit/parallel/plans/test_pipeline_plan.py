@@ -133,7 +133,7 @@ def test_data_of_another_shape_has_the_same_stages():
     assert stage_numbers(plan.for_graph(net.graph, other.graph), other, 3) == stage_numbers(plan, net, 3)
 
 
-@pytest.mark.parametrize('given, words', [
+@pytest.mark.parametrize('arguments, words', [
     ((2, 0), 'micro_batches=0: give a whole number'), ((2, 2.0), 'micro_batches=2.0'),
     ((2, True), 'micro_batches=True'),
     ((2, 2, 'interleaved'), "schedule='interleaved': give '1f1b', 'eager-1f1b' or 'gpipe'"),
@@ -141,9 +141,9 @@ def test_data_of_another_shape_has_the_same_stages():
     (('layer*', 2), "stages='layer.': give a number of stages"), ((2.0, 2), 'stages=2.0: give a number'),
     (([3], 2), 'stages: 3 is not a stage'), (({'layer*': 1}, 2), r"'layer\*' has 1: give a list of ranks"),
     ((2, 2, '1f1b', pipeline(2, 2)), 'inside=<plan: pipeline>: give data_parallel'), ((2, 2, '1f1b', 5), 'inside=5')])
-def test_bad_values_are_refused(given, words):
+def test_bad_values_are_refused(arguments, words):
     with pytest.raises(InputError, match=words):
-        pipeline(*given)
+        pipeline(*arguments)
 
 
 @pytest.mark.parametrize('plan, ranks, words', [

@@ -86,7 +86,7 @@ def test_former_files_load(tmp_path, net):
         load(str(path))
 
 
-@pytest.mark.parametrize('given, message', [
+@pytest.mark.parametrize('choices, message', [
     ({'tables': [TABLE]}, 'give an object by names of parameters'),
     ({'tables': {TABLE: 'servers'}}, "embedding0_weight is 'servers': give its route"),
     ({'tables': {TABLE: {'route': 'servers', 'count': 2}}}, 'give its route, and for servers partitions'),
@@ -99,9 +99,9 @@ def test_former_files_load(tmp_path, net):
     ({'dense': 'auto'}, "dense='auto': give one of horovod, lane"),
     ({'dense': 2}, 'dense=2: give one of'),
 ], ids=lambda value: value if isinstance(value, str) else '')
-def test_bad_choices_are_named(given, message):
+def test_bad_choices_are_named(choices, message):
     with pytest.raises(InputError) as error:
-        from_json({'plan': 'data_parallel', **given})
+        from_json({'plan': 'data_parallel', **choices})
     assert message in str(error.value)
 
 

@@ -21,8 +21,8 @@ class NoTransport:
     def __init__(self, redistribution, differentiable):
         self._name = 'received%d' % id(redistribution)
 
-    def symbol(self, token, given, plain=False):
-        return token, mx.sym.concat(mx.sym.var(self._name), *([] if given is None else [given]))
+    def symbol(self, token, local, plain=False):
+        return token, mx.sym.concat(mx.sym.var(self._name), *([] if local is None else [local]))
 
     def ending(self, token):
         return token

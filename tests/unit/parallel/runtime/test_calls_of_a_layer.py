@@ -22,9 +22,9 @@ class Shared(gluon.HybridBlock):
         with self.name_scope():
             self.conv, self.norm = nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4)
 
-    def hybrid_forward(self, F, one, other):
-        made = [F.Flatten(self.norm(self.conv(data))) for data in (one, other)]
-        return F.concat(*made, dim=1)
+    def hybrid_forward(self, F, first, second):
+        outputs = [F.Flatten(self.norm(self.conv(data))) for data in (first, second)]
+        return F.concat(*outputs, dim=1)
 
 
 class Added(gluon.HybridBlock):
@@ -35,8 +35,8 @@ class Added(gluon.HybridBlock):
         with self.name_scope():
             self.dense = nn.Dense(6, in_units=5)
 
-    def hybrid_forward(self, F, one, other):
-        return F.elemwise_sub(self.dense(one), self.dense(other))
+    def hybrid_forward(self, F, first, second):
+        return F.elemwise_sub(self.dense(first), self.dense(second))
 
 
 def shared(ranks=2):

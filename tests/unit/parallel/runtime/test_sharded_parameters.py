@@ -23,7 +23,7 @@ class Alone:
         self.rank, self.transport = rank, self
 
     def push_views(self, move, source, target, arrays, priority):
-        for here, there in move.own:
+        for here, there in move.local:
             target[there] = source[here]
 
     def forget(self, moves):

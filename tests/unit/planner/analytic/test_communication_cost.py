@@ -29,9 +29,9 @@ CONV = convolution_sizes('conv', (2, 12, 10), 6, 3, pad=1)
 DENSE = dense_sizes('dense', 720, 40)
 
 
-def close(one, latency, words):
+def close(cost, latency, words):
     """Tell whether a time has the latency and the words of the network `PLAIN`."""
-    return one.latency_s == latency and one.bandwidth_s == pytest.approx(words / 1000)
+    return cost.latency_s == latency and cost.bandwidth_s == pytest.approx(words / 1000)
 
 
 def test_collectives():

@@ -55,8 +55,8 @@ def rank(boot='one', cpus=(0, 1), limit=None, memory=1000, hidden=False):
     return {'boot': boot, 'cpus': list(cpus), 'quota': limit, 'memory': memory, 'hidden': hidden}
 
 
-def hosts_of(places, names, found, speeds, shares=None):
-    return host_resources.hosts_of(places, names, found, speeds, shares or [1.0] * len(found))
+def hosts_of(places, names, measurements, speeds, shares=None):
+    return host_resources.hosts_of(places, names, measurements, speeds, shares or [1.0] * len(measurements))
 
 
 def test_hosts_of_their_own():

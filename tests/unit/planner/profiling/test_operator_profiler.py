@@ -92,9 +92,9 @@ def operators(network, op):
     return [one for one in network.graph.computing if one.op == op]
 
 
-def place(graph, one, **cut):
+def place(graph, operator, **cut):
     """A place with other ranges in some dimensions, by d0=, d1= and so on."""
-    box = [(0, count) for count in graph.shape(one)]
+    box = [(0, count) for count in graph.shape(operator)]
     for key, value in cut.items():
         box[int(key[1:])] = value
     return OutputShard(tuple(box))
@@ -168,14 +168,15 @@ def test_gradients_of_what_several_read_are_summed():
     assert names['once'] != names['twice']
 
 
-@pytest.mark.parametrize('op, at', [('Embedding', 0), ('pick', 1)])
-def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
+@pytest.mark.parametrize('op, index_position', [('Embedding', 0), ('pick', 1)])
+def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, index_position):
     network = graph_of(Positions(), (4, 10, 6))
     graph, (operator,) = network.graph, operators(network, op)
     keys = ProfileKeys(graph, collectives())
-    assert keys.has_backward(graph.operators[operator.inputs[at][0]])  # a gradient comes to what makes the ids
+    producer = graph.operators[operator.inputs[index_position][0]]
+    assert keys.has_backward(producer)
     inputs = keys.program(operator, place(graph, operator)).inputs
-    ids = '%s_output0_of_%d' % (graph.operators[operator.inputs[at][0]].name, operator.inputs[at][0])
+    ids = '%s_output0_of_%d' % (producer.name, producer.number)
     assert {name for name, value in inputs.items() if not value.has_gradient} == {ids}
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     assert min(profiles.shard_seconds(graph, operator, place(graph, operator))) > 0
