@@ -333,7 +333,7 @@ class Settings:
         'auto', _dense, 'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the '
         'lane if it carries rows, but Horovod for arrays on GPUs if Horovod was built with NCCL', ALL,
         'all stores of a job have the same')
-    own_rows: bool = _declared(
+    on_demand_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that no other operator '
         'reads, and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
     shard_updates: bool = _declared(
@@ -429,7 +429,7 @@ DECLARED: Dict[str, Declaration] = {setting.name: setting.metadata['declaration'
 
 
 #: Former names of settings, which work for one more release: the setting by its former name.
-FORMER_NAMES = {'plan_file': 'partition_file'}
+FORMER_NAMES = {'plan_file': 'partition_file', 'own_rows': 'on_demand_rows'}
 
 
 def variable(name: str) -> str:

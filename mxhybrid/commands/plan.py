@@ -255,11 +255,11 @@ class _Planning:
             console.write('\nwithout a plan, each worker alone with its own samples: %s a step' % seconds_text(
                 best.plain.seconds))
         speedup = best.plain.seconds / best.prediction.seconds if best.prediction.seconds else 1.0
-        proposals = sum(chain.proposals for chain in best.discovery.chains)
+        proposals = sum(chain.proposals for chain in best.search_result.chains)
         origin = 'the search' if best.name == 'search' else 'the start %r' % best.name
         console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as the network without a '
-                      'plan; %d proposals in %.1f s' % (origin, speedup, proposals, best.discovery.elapsed))
-        if not proposals and any(chain.ended == 'seconds' for chain in best.discovery.chains):
+                      'plan; %d proposals in %.1f s' % (origin, speedup, proposals, best.search_result.elapsed))
+        if not proposals and any(chain.ended == 'seconds' for chain in best.search_result.chains):
             console.write('the search spent all its time on the plans that it begins with: give it more, with --budget')
         self._print_front(best)
 

@@ -135,7 +135,7 @@ class Distributed:
         names = [key[1] for key in keys]
         settings = self._context.settings
         keys = [key + ['route ' + settings.route_for(key[1]), 'travels as ' + settings.wire_dtype_for(key[1]),
-                       'own_rows=%d' % settings.own_rows] for key in keys]
+                       'on_demand_rows=%d' % settings.on_demand_rows] for key in keys]
         compared = [[key[0], name] + key[2:] for key, name in zip(keys, without_counters(names))]
         digest = np.concatenate([_digest(compared), _digest(names)])
         tag = '%s.agree' % self._prefix
@@ -245,8 +245,8 @@ class Distributed:
 
     @property
     def serves_dense_weights(self) -> bool:
-        """True if servers may hold dense weights, the setting ``own_rows``."""
-        return self._settings.own_rows
+        """True if servers may hold dense weights, the setting ``on_demand_rows``."""
+        return self._settings.on_demand_rows
 
     def pause_tuning(self, key: Any) -> None:
         """Keep the partitions of all tables until :meth:`resume_tuning`: this key may move to rows on demand."""

@@ -179,7 +179,7 @@ class WorkerCopy:
             self.leave()
             logger.warning('%s: its value was read by something other than nn.Embedding, so all its rows were pulled; '
                            'from the next step on all workers pull the rows that any worker touched. Set %s=0 to do '
-                           'that always', self._route.name, variable('own_rows'))
+                           'that always', self._route.name, variable('on_demand_rows'))
 
     def _get(self, devices: Iterable[int], ids: np.ndarray) -> Any:
         """Let the engine write the rows of `ids` that are not current on some device; return them, None if there are
@@ -297,5 +297,5 @@ def gradient_read(param: Any) -> Any:
             watch.copy.leave()
             logger.warning('%s: its gradient was read after a step. It is the gradient of this worker only, since '
                            'servers have the sum; from the next step on it is the sum. Set %s=0 to have the sum always',
-                           param.name, variable('own_rows'))
+                           param.name, variable('on_demand_rows'))
     return watch

@@ -79,7 +79,7 @@ class OnDemandSwitch:
             # Workers that make a step have sent dense gradients, which cannot be withdrawn.
             raise InputError('%s: some workers call it while others make a step. All workers have to call it together '
                              'while servers hold the weights: do so, or set %s=0' % (_LOCAL_UPDATE,
-                                                                                    variable('own_rows')))
+                                                                                    variable('on_demand_rows')))
         for key, leaves in zip(keys, votes):
             if leaves:
                 self._take_back(key)

@@ -96,7 +96,7 @@ class FoundPlan(NamedTuple):
         The network without a plan: each rank computes all of it for its own samples, and gradients are summed.
     front : list of Point
         The Pareto front of the plans that were evaluated: none is better in both time and memory.
-    discovery : SearchResult
+    search_result : SearchResult
     """
 
     plan: Explicit
@@ -105,7 +105,7 @@ class FoundPlan(NamedTuple):
     others: Dict[str, Prediction]
     plain: Prediction
     front: List[Point]
-    discovery: SearchResult
+    search_result: SearchResult
 
 
 class Planner:
@@ -207,7 +207,7 @@ class Planner:
         shards = dict(needed)
         for number in self._space.deciding:
             for split in self._space.candidates(number):
-                dimensions = sum(degree > 1 for degree in split.degrees + (split.addends,))
+                dimensions = sum(degree > 1 for degree in split.degrees + (split.partials,))
                 if dimensions == 1 and len(split.ranks) == self.cluster.ranks or self.cluster.ranks == 1:
                     shards.update(self._first_shards(self._space.propagate(self._base, {number: split})))
         return self._profiles.measure(self.graph, [(operator, output_shard) for (_, output_shard), operator

@@ -49,7 +49,7 @@ class OnDemandRows(TableWeight):
     """Replaces the route `former`, whose `table` it uses, until the weight moves back to the workers."""
 
     #: As the setting is called, and reports have always called it.
-    kind = 'own rows'
+    kind = 'on-demand rows'
     uses_servers = True
     _table: Table
 
@@ -82,7 +82,7 @@ class OnDemandRows(TableWeight):
 
     def _refuse(self, call: str) -> None:
         raise InputError('%s: servers update %s with the optimizer of its Trainer, whose step alone pushes to it: set '
-                         '%s=0 to push by hand' % (call, self.name, variable('own_rows')))
+                         '%s=0 to push by hand' % (call, self.name, variable('on_demand_rows')))
 
     def push_rows(self, ids: np.ndarray, rows: np.ndarray, updater: Any, priority: int) -> None:
         """Let the servers update with the store's optimizer."""
@@ -114,7 +114,7 @@ class OnDemandRows(TableWeight):
         """Write the whole weight to dense outputs."""
         if any(array.stype == 'row_sparse' for array in outs):
             raise InputError('pull: servers update %s, so no worker has the sum of its gradients: give it a dense '
-                             'output, or set %s=0' % (self.name, variable('own_rows')))
+                             'output, or set %s=0' % (self.name, variable('on_demand_rows')))
         whole = mx.nd.empty(self.shape, dtype=self.dtype, ctx=mx.cpu())
         for ids in self.chunks():
             host_view(whole)[ids] = host_view(self.pull_on_demand(ids))

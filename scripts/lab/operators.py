@@ -43,7 +43,7 @@ _TEXT = '''# Operators
 names in a graph (`op` in `symbol.tojson()`), with other names in parentheses. [Layers split over
 workers](parallel.md#operators) explains what a split is, and the limits that hold for all operators.
 
-- **Addends**: the operator can also be split over a dimension that it sums over. Each rank computes an addend of the
+- **Partial sums**: the operator can also be split over a dimension that it sums over. Each rank computes a part of the
   output.
 - **Together**: ranks exchange statistics or parts of a sum inside of the operator, so that a dimension can be split of
   which each element of the output needs all.
@@ -51,7 +51,7 @@ workers](parallel.md#operators) explains what a split is, and the limits that ho
 
 ## Operators with a rule
 
-| operators | how they are split | addends | together |
+| operators | how they are split | partial sums | together |
 |---|---|---|---|
 %(ruled)s
 
@@ -207,7 +207,7 @@ def page() -> str:
     by_description: Dict[Tuple[str, bool, bool], List[str]] = collections.defaultdict(list)
     for name, rule in known.items():
         if not isinstance(rule, OnOneRank) and (name in registered or name in names):
-            adds = type(rule).addends is not Rule.addends
+            adds = type(rule).partials is not Rule.partials
             by_description[_description(rule), adds, rule.collective is not None].append(name)
     rows = ['| %s | %s | %s | %s |' % (_names(operators, registered), text, 'yes' * adds, 'yes' * together)
             for (text, adds, together), operators in by_description.items()]

@@ -26,7 +26,7 @@ JOBS = [('none', 1, {}), ('horovodrun', 2, {'MXHYBRID_DENSE': 'lane'}), ('launch
         ('horovodrun', 2, {'MXHYBRID_ROUTES': 'allreduce', 'MXHYBRID_DENSE': 'lane'})]
 if GPUS > 1 or not hvd.nccl_built():  # NCCL takes one worker for each GPU
     JOBS += [('horovodrun', 2, {}), ('horovodrun', 2, {'MXHYBRID_WIRE': 'ps-lite'}),
-             ('horovodrun', 2, {'MXHYBRID_WIRE_DTYPE': 'float32', 'MXHYBRID_OWN_ROWS': '0'})]
+             ('horovodrun', 2, {'MXHYBRID_WIRE_DTYPE': 'float32', 'MXHYBRID_ON_DEMAND_ROWS': '0'})]
 
 SMALL = ['--gpus', '--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
          '--hidden', '48']

@@ -169,7 +169,7 @@ class Times:
     def shard_seconds(self, graph, operator, shard, **_):
         """Return times as :meth:`mxhybrid.planner.profiling.operator_profiler.OperatorProfiler.shard_seconds`."""
         element_s = {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(operator.op, 1e-9)
-        seconds = size_of(shard.box) * element_s / shard.addends
+        seconds = size_of(shard.box) * element_s / shard.partials
         return seconds, 2 * seconds
 
     def measure(self, graph, shards, **_):

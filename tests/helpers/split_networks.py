@@ -141,19 +141,19 @@ def drawn_splits(draw, graph, ranks):
     for operator in graph.computing:
         rule = rule_of(operator)
         limits, shape = rule.limits(graph, operator), graph.shape(operator)
-        left, degrees, addends, copies = draw(st.integers(1, ranks)), [1] * len(shape), 1, 1
+        left, degrees, partials, copies = draw(st.integers(1, ranks)), [1] * len(shape), 1, 1
         for dimension in draw(st.permutations(range(len(shape) + 1))):
             if dimension == len(shape):
-                addends = draw(st.integers(1, min(left, rule.addends(graph, operator))))
-                left //= addends
+                partials = draw(st.integers(1, min(left, rule.partials(graph, operator))))
+                left //= partials
             else:
                 degrees[dimension] = draw(st.integers(1, min(left, limits[dimension])))
                 left //= degrees[dimension]
-        count = int(np.prod(degrees)) * addends
-        if addends == 1 and not rule.not_replicable and ranks // count > 1:
+        count = int(np.prod(degrees)) * partials
+        if partials == 1 and not rule.not_replicable and ranks // count > 1:
             copies = draw(st.integers(1, ranks // count))
         chosen = draw(st.permutations(range(ranks)))[:count * copies]
-        splits[operator.number] = Split(degrees, chosen, addends, copies)
+        splits[operator.number] = Split(degrees, chosen, partials, copies)
     return splits
 
 

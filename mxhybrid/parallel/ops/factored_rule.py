@@ -80,9 +80,9 @@ class FactoredRule(Rule):
                     return False
         return True
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
-        """Return the number of addends, 1 if the dimension that is summed over may have factors."""
-        return 1 if self._has_unaligned_factors(graph, operator) else self.rule.addends(graph.arrays, operator)
+    def partials(self, graph: Graph, operator: Operator) -> int:
+        """Return the most partial sums, 1 if the dimension that is summed over may have factors."""
+        return 1 if self._has_unaligned_factors(graph, operator) else self.rule.partials(graph.arrays, operator)
 
     @staticmethod
     def _has_unaligned_factors(graph: Graph, operator: Operator) -> bool:

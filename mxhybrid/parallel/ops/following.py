@@ -25,16 +25,16 @@ def followed_split(graph: Graph, operator: Operator, position: int, producer: Sp
     position : int
         The position of the input.
     producer : Split
-        How the operator that computes the input is split; neither into addends nor with copies.
+        How the operator that computes the input is split; neither into partial sums nor with copies.
     """
     source, output = operator.inputs[position]
     degrees = [degree for degree in producer.degrees if degree > 1]
-    if producer.addends > 1 or producer.copies > 1 or len(degrees) > _MAX_SPLIT_DIMENSIONS or \
+    if producer.partials > 1 or producer.copies > 1 or len(degrees) > _MAX_SPLIT_DIMENSIONS or \
             len(producer.ranks) > _MAX_RANKS:
         return None
     computed = _computed_boxes(graph, graph.operators[source], output, producer)
     rule = rule_of(operator)
-    limits = list(rule.limits(graph, operator)) + [rule.addends(graph, operator)]
+    limits = list(rule.limits(graph, operator)) + [rule.partials(graph, operator)]
     for candidate in _assignments(degrees, limits):
         ranks = _ranks_for(graph, operator, position, candidate, computed)
         if ranks is not None:
@@ -50,7 +50,7 @@ def _computed_boxes(graph: Graph, source: Operator, output: int, split: Split) -
 
 
 def _assignments(degrees: List[int], limits: List[int]) -> Iterator[Tuple[int, ...]]:
-    """Yield the ways to give each degree to a dimension, or to the addends, within limits."""
+    """Yield the ways to give each degree to a dimension, or to the partial sums, within limits."""
     for dimensions in itertools.product(range(len(limits)), repeat=len(degrees)):
         assigned = [1] * len(limits)
         for dimension, degree in zip(dimensions, degrees):

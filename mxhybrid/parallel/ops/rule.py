@@ -57,7 +57,7 @@ class Rule:
     moves_dimensions = False
     #: Whether each element of the output depends on the input elements at its position alone.
     is_elementwise = False
-    #: Whether a split of the last dimension of the input propagates as addends.
+    #: Whether a split of the last dimension of the input propagates as partial sums.
     sums_last_dimension = False
     #: Whether it returns the gradient of a loss, whatever gradient comes back to it.
     is_loss = False
@@ -87,13 +87,13 @@ class Rule:
         return [max(1, count // grain) if can else 1 for count, grain, can in
                 zip(graph.shape(operator), self.grains(graph, operator), self.splittable(graph, operator))]
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of ranges that the dimension it sums over can be split into at most."""
         return 1
 
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Return degrees and addends with which each shard reads what its rank has of an input that is split in
+        """Return degrees and partial sums with which each shard reads what its rank has of an input that is split in
         `degrees`; None if there are none.
         """
         return (degrees, 1) if self._within(graph, operator, degrees) else None
@@ -262,8 +262,8 @@ def axis_of(operator: Operator, dimensions: int, default: int, name: str = 'axis
 
 def summed(count: int, output_shard: OutputShard) -> Range:
     """Return the range of a dimension that a shard sums over."""
-    addend, addends = output_shard.addend, output_shard.addends
-    return count * addend // addends, count * (addend + 1) // addends
+    partial_index, partials = output_shard.partial_index, output_shard.partials
+    return count * partial_index // partials, count * (partial_index + 1) // partials
 
 
 def with_range(box: Box, dimension: int, value: Range) -> Box:

@@ -21,13 +21,13 @@ _NOT_DIVIDED = 'whole on all workers of a group, since it cannot be split into %
 
 
 class Cut(NamedTuple):
-    """The cut of an operator over the ranks of a group: a dimension, addends if `axis` is None."""
+    """The cut of an operator over the ranks of a group: a dimension, or partial sums if `axis` is None."""
 
     axis: Optional[int]
 
 
 #: The operator has a part of the dimension that it sums over on each rank.
-ADDENDS = Cut(None)
+PARTIALS = Cut(None)
 
 
 class Megatron(Plan):
@@ -98,7 +98,7 @@ class Megatron(Plan):
         if heads is not None:
             return Cut(heads.axis)
         if reads_heads(graph, operator) is not None or number in layers.second or number in layers.embeddings:
-            return ADDENDS
+            return PARTIALS
         if number in layers.first or number in layers.vocabularies:
             return Cut(last)
         return self._followed(graph, operator, cuts)
@@ -113,7 +113,7 @@ class Megatron(Plan):
                 continue
             count = len(graph.shapes[source, 0])
             if rule.sums_last_dimension:
-                return ADDENDS if axis == count - 1 == int(operator.get('axis', -1)) % count else None
+                return PARTIALS if axis == count - 1 == int(operator.get('axis', -1)) % count else None
             if count == len(graph.shape(operator)) and rule.limits(graph, operator)[axis] > 1:
                 return Cut(axis)
         return None
@@ -123,7 +123,7 @@ class Megatron(Plan):
         rule, shape = rule_of(operator), graph.shape(operator)
         limits, samples = rule.limits(graph, operator), dimensions.samples((operator.number, 0))
         if graph.has_table(operator) or (
-                rule.addends(graph, operator) < self.model if cut.axis is None
+                rule.partials(graph, operator) < self.model if cut.axis is None
                 else limits[cut.axis] < self.model or cut.axis == samples):
             return None
         degrees = [1] * len(shape)
@@ -134,13 +134,13 @@ class Megatron(Plan):
         if cut.axis is not None:
             degrees[cut.axis] = self.model
         group_numbers = list(range(copies)) if copies > 1 else spread(groups, self.batch)
-        addends = self.model if cut.axis is None else 1
+        partials = self.model if cut.axis is None else 1
         ranks = []
-        for position in itertools.product(*map(range, degrees + [addends, copies])):
+        for position in itertools.product(*map(range, degrees + [partials, copies])):
             group = position[-1] if copies > 1 else 0 if samples is None else position[samples]
             member = position[-2] if cut.axis is None else position[cut.axis]
             ranks.append(group_numbers[group] * self.model + member)
-        return Split(degrees, ranks, addends, copies)
+        return Split(degrees, ranks, partials, copies)
 
     # -- what lies between -----------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class Pipeline(Plan):
             members = by_stage[stage_of[operator.number]]
             resolved = inside[len(members)]
             split = resolved.splits[operator.number]
-            splits[operator.number] = Split(split.degrees, [members[rank] for rank in split.ranks], split.addends,
+            splits[operator.number] = Split(split.degrees, [members[rank] for rank in split.ranks], split.partials,
                                             split.copies)
             if operator.number in resolved.notes:
                 notes[operator.number] = resolved.notes[operator.number]

@@ -17,10 +17,10 @@ ON_ALL = 'its gradient is row_sparse, so that it has to be on all workers'
 
 
 class SplitRequest(NamedTuple):
-    """The split that a plan requests for an operator: degrees by name of the dimension, addends, and ranks."""
+    """The split that a plan requests for an operator: degrees by name of the dimension, partial sums, and ranks."""
 
     degrees: Mapping[str, int]
-    addends: int = 1
+    partials: int = 1
     ranks: Optional[Sequence[int]] = None
     #: Whether an impossible request is an error; else the split is as near to it as possible.
     strict: bool = False
@@ -126,7 +126,7 @@ class Plan:
         if self.follows_producer(operator):
             producer = next((splits[source] for source, _ in operator.inputs if source in splits
                              and len(splits[source].degrees) == len(shape)), None)
-            if producer is not None and producer.addends == producer.copies == 1:
+            if producer is not None and producer.partials == producer.copies == 1:
                 followed = rule_of(operator).propagate(graph, operator, producer.degrees)
                 if followed is not None:
                     candidates.append(Split(followed[0], producer.ranks, followed[1]))
@@ -188,17 +188,17 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
         if degree > limit:
             problems.append('%s can be split into %d ranges, not %d' % (name, limit, degree))
         degrees.append(min(degree, limit))
-    most = rule.addends(graph, operator)
-    if request.addends > most:
-        problems.append('it can have %d addends, not %d' % (most, request.addends))
-    addends = min(request.addends, most)
-    count = addends
+    most = rule.partials(graph, operator)
+    if request.partials > most:
+        problems.append('it can have %d partials, not %d' % (most, request.partials))
+    partials = min(request.partials, most)
+    count = partials
     for degree in degrees:
         count *= degree
     if request.ranks is None:
         if count > ranks:
             problems.append('it has %d shards, but there are %d ranks' % (count, ranks))
-            degrees, addends, count = [1] * len(degrees), 1, 1
+            degrees, partials, count = [1] * len(degrees), 1, 1
         chosen_ranks = spread(count, ranks)
     else:
         chosen_ranks = [int(rank) for rank in request.ranks]
@@ -208,7 +208,7 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
                              % (graph.label(operator), chosen_ranks, ranks - 1))
         if len(chosen_ranks) < count:
             problems.append('it has %d shards, but %d ranks' % (count, len(chosen_ranks)))
-            degrees, addends, count = [1] * len(degrees), 1, 1
+            degrees, partials, count = [1] * len(degrees), 1, 1
         elif len(chosen_ranks) > count:
             problems.append('it has %d shards for %d ranks' % (count, len(chosen_ranks)))
         chosen_ranks = chosen_ranks[:count]
@@ -218,5 +218,5 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
     if problems and request.strict:
         raise InputError('plan: %s (%s of shape %s) cannot be split in this way: %s'
                          % (graph.label(operator), operator.op, graph.shape(operator), '; '.join(problems)))
-    split = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen_ranks, addends)
+    split = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen_ranks, partials)
     return split, '; '.join(problems)

@@ -8,6 +8,7 @@ from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..sharding.split import Split
+from .former_keys import with_present_keys
 from .megatron import megatron
 from .pipeline_plan import pipeline
 from .plan import Plan
@@ -24,7 +25,7 @@ _KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'},
          'megatron': {'model', 'batch', 'sequence'},
          'explicit': {'model', 'workers', 'cluster', 'operators', 'pipeline'},
          'pipeline': {'stages', 'micro_batches', 'schedule', 'inside'}}
-_OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
+_OF_OPERATORS = {'degrees', 'partials', 'copies', 'ranks'}
 _COMMON = {'format', 'plan', 'tables', 'dense', 'recompute'}
 
 
@@ -69,18 +70,19 @@ def _from_json(value: Mapping[str, Any]) -> Plan:
 def _explicit(value: Mapping[str, Any]) -> Plan:
     try:
         splits = {}
-        for label, split in value['operators'].items():
+        for label, former_split in value['operators'].items():
+            split = with_present_keys(former_split, label)
             unknown = sorted(set(map(str, split)) - _OF_OPERATORS)
             if unknown:
                 raise ValueError('%s has the key %r: remove it; the keys are %s'
                                  % (label, unknown[0], ', '.join(sorted(_OF_OPERATORS))))
             degrees, ranks = [[_whole(number, label, key) for number in split[key]] for key in ('degrees', 'ranks')]
-            addends, copies = [_whole(split.get(key, 1), label, key) for key in ('addends', 'copies')]
-            if min(degrees + [addends, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
-                    np.prod(degrees)) * addends * copies:
-                raise ValueError('%s has %s: give distinct ranks, as many as degrees, addends and copies multiply to'
+            partials, copies = [_whole(split.get(key, 1), label, key) for key in ('partials', 'copies')]
+            if min(degrees + [partials, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
+                    np.prod(degrees)) * partials * copies:
+                raise ValueError('%s has %s: give distinct ranks, as many as degrees, partials and copies multiply to'
                                  % (label, split))
-            splits[label] = Split(degrees, ranks, addends, copies)
+            splits[label] = Split(degrees, ranks, partials, copies)
         cluster, workers = value.get('cluster'), _whole(value['workers'], 'the plan', 'workers')
         stages = stages_from_json(value['pipeline'], splits, workers) if 'pipeline' in value else None
         return Explicit(splits, str(value['model']), workers, None if cluster is None else str(cluster), stages=stages)

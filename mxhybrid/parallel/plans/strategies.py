@@ -9,6 +9,7 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split
+from .former_keys import with_present_keys
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
 from .stages import Stages, check_forward
 from .store_plan import StorePlan
@@ -127,7 +128,7 @@ class Layers(Plan):
             if not isinstance(value, Mapping):
                 raise InputError('plan: %r has the value %r: give degrees by name of the dimension, {"channels": 4}'
                                  % (pattern, value))
-        self._by_pattern = {pattern: dict(value) for pattern, value in by_pattern.items()}
+        self._by_pattern = {pattern: with_present_keys(value, repr(pattern)) for pattern, value in by_pattern.items()}
         for pattern, value in self._by_pattern.items():
             for key, count in value.items():
                 if key == 'ranks':
@@ -135,10 +136,10 @@ class Layers(Plan):
                         raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, count))
                 elif not isinstance(count, int) or isinstance(count, bool) or count < 1:
                     raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, count))
-            conflicting = sorted({'addends', 'channels'} & set(value)) if 'heads' in value else []
+            conflicting = sorted({'partials', 'channels'} & set(value)) if 'heads' in value else []
             if conflicting:
                 raise InputError('plan: %r has heads and %s: give heads alone, which are channels of some operators '
-                                 'and addends of others' % (pattern, conflicting[0]))
+                                 'and partials of others' % (pattern, conflicting[0]))
 
     def follows_producer(self, operator: Operator) -> bool:
         """Return True, see :meth:`Plan.follows_producer`."""
@@ -168,8 +169,8 @@ class Layers(Plan):
             if _matches(graph, operator, pattern):
                 if 'heads' in value:
                     return self._heads_request(graph, dimensions, operator, value)
-                degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
-                return SplitRequest(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
+                degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'partials')}
+                return SplitRequest(degrees, value.get('partials', 1), value.get('ranks'), self._strict)
         return None
 
     def _heads_request(self, graph: Graph, dimensions: Dimensions, operator: Operator, value: Mapping[str, Any]
@@ -187,7 +188,7 @@ class Layers(Plan):
                              % (graph.label(operator), heads.total, degree,
                                 ', '.join(map(str, divisors(heads.total)))))
         degrees = {key: count for key, count in value.items() if key not in ('ranks', 'heads')}
-        limit = (rule.addends(graph, operator) if heads_of_output is None else
+        limit = (rule.partials(graph, operator) if heads_of_output is None else
                  rule.limits(graph, operator)[heads_of_output.axis])
         if limit < degree:
             return None
@@ -262,17 +263,17 @@ class Explicit(Plan):
     def _check(graph: Graph, operator: Operator, split: Split, ranks: int) -> None:
         rule = rule_of(operator)
         limits = rule.limits(graph, operator)
-        is_replicable = split.copies == 1 or not rule.not_replicable and split.addends == 1
+        is_replicable = split.copies == 1 or not rule.not_replicable and split.partials == 1
         if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
-                or split.addends > rule.addends(graph, operator) or not is_replicable
+                or split.partials > rule.partials(graph, operator) or not is_replicable
                 or not all(0 <= rank < ranks for rank in split.ranks)):
-            raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
-                             % (graph.label(operator), split, limits, rule.addends(graph, operator), ranks - 1))
+            raise InputError('plan: %s cannot be split as %r: at most %s, %d partials, on ranks 0 to %d'
+                             % (graph.label(operator), split, limits, rule.partials(graph, operator), ranks - 1))
         if graph.has_table(operator) and len(split.ranks) < ranks:
             raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(operator), split, ON_ALL))
 
     def _layers_as_json(self) -> Dict[str, Any]:
-        operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
+        operators = {label: {'degrees': list(split.degrees), 'partials': split.partials, 'copies': split.copies,
                              'ranks': list(split.ranks)} for label, split in self.splits.items()}
         flow = {} if self.stages is None else {'pipeline': self.stages.as_json()}
         return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
@@ -335,11 +336,11 @@ def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
     ----------
     by_pattern : dict of str to dict
         For names that match the pattern (shell wildcards; the first match counts): degrees by name of the dimension
-        (``samples``, ``channels``, ``height``, ``width``, ``length``), ``addends`` (the number of ranges of the
-        dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a list.  ``heads`` are
-        those of attention: a dimension of scores, the outputs of the projections that make queries, keys and values,
-        and the inputs of the projection behind attention.  Operators that match no pattern, or have no heads where
-        heads are split, are split as what they read.
+        (``samples``, ``channels``, ``height``, ``width``, ``length``), ``partials`` (the number of partial sums, one
+        for each range of the dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a
+        list.  ``heads`` are those of attention: a dimension of scores, the outputs of the projections that make
+        queries, keys and values, and the inputs of the projection behind attention.  Operators that match no pattern,
+        or have no heads where heads are split, are split like their inputs.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Redistribution of a tensor: every rank sends boxes of what it holds, and receives the box that it needs.
 
-In the forward pass, a target is the union, or with addends the sum, of its intersections with the sources.  In the
+In the forward pass, a target is the union, or with partial sums the sum, of its intersections with the sources.  In the
 backward pass, the gradient of a source is the sum of its intersections with the gradients of the targets.  Halo
-exchange, allgather, alltoall, reduce-scatter and sums of addends are all redistributions.
+exchange, allgather, alltoall, reduce-scatter and allreduce are all redistributions.
 """
 from typing import Dict, List, NamedTuple, Optional, Tuple
 

@@ -20,8 +20,8 @@ def _filter_size(shard: OperatorShard) -> float:
 
 @register('Convolution')
 class Convolution(Rule):
-    """A convolution: samples, output channels and every dimension of images can be split; addends are ranges of input
-    channels.
+    """A convolution: samples, output channels and every dimension of images can be split; partial sums cover ranges of
+    input channels.
     """
 
     layer_kind = 'convolution'
@@ -43,7 +43,7 @@ class Convolution(Rule):
         first = is_channels_first(operator)
         return [True] + [first] * (len(graph.shape(operator)) - 1)
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of input channels; 1 where there are groups."""
         can_add = is_channels_first(operator) and int(operator.get('num_group', 1)) == 1
         return graph.inputs(operator)[0][1] if can_add else 1

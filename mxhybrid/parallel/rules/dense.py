@@ -10,7 +10,7 @@ from ..sharding.split import OutputShard
 
 @register('FullyConnected')
 class FullyConnected(Rule):
-    """A dense layer: every dimension can be split; addends are ranges of inputs."""
+    """A dense layer: every dimension can be split; partial sums cover ranges of inputs."""
 
     layer_kind = 'dense'
     is_searched = splits_weight = adds_weight_gradients = True
@@ -29,7 +29,7 @@ class FullyConnected(Rule):
         """Return True for every dimension."""
         return [True] * len(graph.shape(operator))
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of inputs; where images are flattened, that of channels, whose inputs stay together."""
         data = graph.inputs(operator)[0]
         return data[1] if self._flattens(operator) else data[-1]
@@ -52,9 +52,9 @@ class FullyConnected(Rule):
 
 def with_bias(operator: Operator, boxes: List[Any], channels: Range, output_shard: OutputShard,
               attrs: Any) -> OperatorShard:
-    """Return a shard that reads these boxes, and the bias if it is the first of several addends."""
+    """Return a shard that reads these boxes, and the bias if it is the first of several partial sums."""
     if len(operator.inputs) == 3:
-        boxes.append((channels,) if output_shard.addend == 0 else None)
-        if output_shard.addend:
+        boxes.append((channels,) if output_shard.partial_index == 0 else None)
+        if output_shard.partial_index:
             attrs['no_bias'] = True
     return OperatorShard(boxes, [output_shard.box], attrs)

@@ -14,8 +14,8 @@ from .aligned import Aligned, Alignment
 
 @register('Embedding')
 class Embedding(Rule):
-    """Embedding: every dimension of the ids and the columns can be split; addends are ranges of rows, and a shard looks
-    up the ids of its own range.
+    """Embedding: every dimension of the ids and the columns can be split; partial sums cover ranges of rows, and a
+    shard looks up the ids of its own range.
     """
 
     is_searched = splits_weight = adds_weight_gradients = True
@@ -37,30 +37,30 @@ class Embedding(Rule):
         """Return True for every dimension; a table with row_sparse gradients keeps its rows whole."""
         return [True] * (len(graph.shape(operator)) - 1) + [not operator.get('sparse_grad', False)]
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of rows."""
         return 1 if operator.get('sparse_grad', False) else graph.inputs(operator)[1][0]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
         out, rows = output_shard.box, graph.inputs(operator)[1][0]
-        own_rows = summed(rows, output_shard)
-        attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own_rows[1] - own_rows[0]}
-        if output_shard.addends == 1:
-            return OperatorShard([out[:-1], (own_rows, out[-1])], [out], attrs)
+        row_range = summed(rows, output_shard)
+        attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': row_range[1] - row_range[0]}
+        if output_shard.partials == 1:
+            return OperatorShard([out[:-1], (row_range, out[-1])], [out], attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            ids = shifted_indices(inputs[0], graph.dtypes[operator.inputs[0]], own_rows)
-            ids_within = mx.sym.clip(ids, 0, own_rows[1] - own_rows[0] - 1)
+            ids = shifted_indices(inputs[0], graph.dtypes[operator.inputs[0]], row_range)
+            ids_within = mx.sym.clip(ids, 0, row_range[1] - row_range[0] - 1)
             looked_up = mx.sym.Embedding(ids_within, inputs[1], name=name, **attributes)
-            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own_rows, rows), axis=-1), looked_up)
+            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, row_range, rows), axis=-1), looked_up)
             return mx.sym.where(mask, looked_up, mx.sym.zeros_like(looked_up))  # a product with infinity would not be 0
-        return OperatorShard([out[:-1], (own_rows, out[-1])], [out], attrs, build=build)
+        return OperatorShard([out[:-1], (row_range, out[-1])], [out], attrs, build=build)
 
 
 @register('pick')
 class Pick(Rule):
-    """pick: every dimension of the output can be split; addends are ranges of the axis that is picked from."""
+    """pick: every dimension of the output can be split; partial sums cover ranges of the axis that is picked from."""
 
     index_input = 1
     sums_last_dimension = True
@@ -75,7 +75,7 @@ class Pick(Rule):
         axis = axis_of(operator, len(shape), -1)
         return [not operator.get('keepdims', False) or at != axis for at in range(len(graph.shape(operator)))]
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the length of the axis; 1 where MXNet wraps indices beyond it instead of clipping them."""
         shape = graph.inputs(operator)[0]
         return 1 if operator.get('mode', 'clip') != 'clip' else shape[axis_of(operator, len(shape), -1)]
@@ -89,7 +89,7 @@ class Pick(Rule):
         own_range = summed(data[axis], output_shard)
         boxes: List[Optional[Box]] = [others[:axis] + (own_range,) + others[axis:],
                                       others if len(index) < len(data) else others[:axis] + ((0, 1),) + others[axis:]]
-        if output_shard.addends == 1:
+        if output_shard.partials == 1:
             return OperatorShard(boxes, [output_shard.box])
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:

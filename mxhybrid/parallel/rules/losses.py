@@ -61,7 +61,7 @@ class LossOfElements(Pointwise):
 
 @register('softmax_cross_entropy')
 class SumOfLosses(Rule):
-    """softmax_cross_entropy: the sum of the losses of all samples; addends are ranges of samples."""
+    """softmax_cross_entropy: the sum of the losses of all samples; partial sums cover ranges of samples."""
 
     index_input = 1
 
@@ -69,13 +69,13 @@ class SumOfLosses(Rule):
         """Return the number of classes."""
         return graph.inputs(operator)[0][1]
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of samples."""
         return graph.inputs(operator)[0][0]
 
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Return degrees and addends, see :meth:`Rule.propagate`: samples that are split are addends."""
+        """Return degrees and partial sums, see :meth:`Rule.propagate`: samples that are split make partial sums."""
         return ((1,), degrees[0]) if all(degree == 1 for degree in degrees[1:]) else None
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:

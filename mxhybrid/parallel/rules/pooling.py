@@ -15,7 +15,7 @@ from .windows import is_channels_first, window
 @register('Pooling')
 class Pooling(Rule):
     """Pooling: samples, channels and every dimension of images that is not pooled as a whole can be split; where whole
-    images are summed or averaged, addends are ranges of their first dimension.
+    images are summed or averaged, partial sums cover ranges of their first dimension.
     """
 
     keeps_blocked = makes_images = True
@@ -41,16 +41,16 @@ class Pooling(Rule):
             as_tuple(operator.get('kernel'), count, 1) == tuple(data[2:])
             and not any(as_tuple(operator.get('pad'), count, 0))))
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of rows of an image, if whole images are summed."""
         return graph.inputs(operator)[0][2] if self._adds(graph, operator) else 1
 
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Return degrees and addends, see :meth:`Rule.propagate`: sums over parts of an image are addends."""
-        other_degrees, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
-        if addends > 1 and addends <= self.addends(graph, operator) and self._within(graph, operator, other_degrees):
-            return other_degrees, addends
+        """Return degrees and partial sums, see :meth:`Rule.propagate`: sums over parts of an image are partial."""
+        other_degrees, partials = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
+        if partials > 1 and partials <= self.partials(graph, operator) and self._within(graph, operator, other_degrees):
+            return other_degrees, partials
         return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -58,7 +58,7 @@ class Pooling(Rule):
         out, data, shape = output_shard.box, graph.inputs(operator)[0], graph.shape(operator)
         if not is_channels_first(operator):
             return OperatorShard([(out[0],) + full(data[1:])], [out])
-        if output_shard.addends > 1:
+        if output_shard.partials > 1:
             scale = 1 / int(np.prod(data[2:])) if operator.get('pool_type') == 'avg' else 1.0
 
             def build(inputs: List[Any], name: str, attributes: Any) -> Any:

@@ -10,7 +10,7 @@ from .aligned import Aligned, Alignment
 
 
 class Contraction(Aligned):
-    """A product that sums over one dimension of its first two inputs; addends are ranges of that dimension."""
+    """A product that sums over one dimension of its first two inputs; partial sums cover ranges of that dimension."""
 
     @staticmethod
     def _sums(alignments: Sequence[Alignment]) -> List[int]:
@@ -29,7 +29,7 @@ class Contraction(Aligned):
         assert left is not None
         return 2.0 * elements_of(shard.outputs[:1]) * shape_of(left)[self._summed_axis(operator)]
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the length of the dimension that is summed over."""
         axes = self._sums(self.aligned(graph, operator))
         return graph.inputs(operator)[0][axes[0]] if axes else 1
@@ -37,8 +37,8 @@ class Contraction(Aligned):
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
         shard, axes = super().shard(graph, operator, output_shard), self._sums(self.aligned(graph, operator))
-        if output_shard.addends > 1:
-            own = summed(self.addends(graph, operator), output_shard)
+        if output_shard.partials > 1:
+            own = summed(self.partials(graph, operator), output_shard)
             shard.inputs = [box if box is None else with_range(box, axis, own) for box, axis in zip(shard.inputs, axes)]
         return shard
 

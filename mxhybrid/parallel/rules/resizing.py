@@ -94,25 +94,25 @@ class BilinearResize(_Resizing):
 
 @register('_contrib_AdaptiveAvgPooling2D')
 class AdaptivePooling(_Resizing):
-    """AdaptiveAvgPooling2D: every dimension can be split; where whole images are averaged, addends are ranges of their
-    rows.
+    """AdaptiveAvgPooling2D: every dimension can be split; where whole images are averaged, partial sums cover ranges of
+    their rows.
     """
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of rows of an image, if whole images are averaged."""
         return graph.inputs(operator)[0][2] if graph.shape(operator)[2:] == (1, 1) else 1
 
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
-        """Return degrees and addends, see :meth:`Rule.propagate`: averages of parts of an image are addends."""
-        other_degrees, addends = degrees[:2] + (1, 1), math.prod(degrees[2:])
-        if 1 < addends <= self.addends(graph, operator) and self._within(graph, operator, other_degrees):
-            return other_degrees, addends
+        """Return degrees and partial sums, see :meth:`Rule.propagate`: parts of an image have partial sums."""
+        other_degrees, partials = degrees[:2] + (1, 1), math.prod(degrees[2:])
+        if 1 < partials <= self.partials(graph, operator) and self._within(graph, operator, other_degrees):
+            return other_degrees, partials
         return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
-        if output_shard.addends == 1:
+        if output_shard.partials == 1:
             return super().shard(graph, operator, output_shard)
         data = graph.inputs(operator)[0]
 

@@ -60,7 +60,7 @@ def _cut(symbol: Any, ends: Optional[Tuple[Any, Any]], name: str) -> Any:
 @register('Deconvolution')
 class Deconvolution(Rule):
     """A transposed convolution: samples, output channels (whole groups) and every dimension of images can be split;
-    addends are ranges of input channels.  With channels last, samples alone.
+    partial sums cover ranges of input channels.  With channels last, samples alone.
     """
 
     is_searched = splits_weight = adds_weight_gradients = makes_images = True
@@ -84,7 +84,7 @@ class Deconvolution(Rule):
         """Return True for every dimension where channels come first, else for the samples alone."""
         return [True] + [is_channels_first(operator)] * (len(graph.shape(operator)) - 1)
 
-    def addends(self, graph: Graph, operator: Operator) -> int:
+    def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of input channels; 1 where there are groups."""
         return graph.inputs(operator)[0][1] if is_channels_first(operator) and self._groups(operator) == 1 else 1
 

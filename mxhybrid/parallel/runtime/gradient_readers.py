@@ -10,7 +10,7 @@ from typing import Any, Dict, Tuple
 import mxnet as mx
 
 
-def most_addends() -> int:
+def sum_in_place_cap() -> int:
     """Return the lowest number of gradients that MXNet adds up in place."""
     return int(os.environ.get('MXNET_EXEC_INPLACE_GRAD_SUM_CAP', 8))
 
@@ -22,7 +22,7 @@ class Readers:
 
     def __init__(self) -> None:
         #: One reader less than the limit, and one less for the next copy.
-        self._most = max(1, most_addends() - 2)
+        self._most = max(1, sum_in_place_cap() - 2)
         #: By the id of a symbol: the symbol, what its next reader gets, and how many readers have got that.
         self._reader_counts: Dict[int, Tuple[Any, Any, int]] = {}
 

@@ -87,7 +87,7 @@ def recompute_lines(graph: Graph, segments: Sequence[Segment]) -> List[str]:
 def layout_words(dimensions: Dimensions, operator: Operator, split: Split) -> str:
     """Return a split in words, as 'samples 2 x height 2'."""
     words = ['%s %d' % (name, degree) for name, degree in zip(dimensions.names(operator), split.degrees) if degree > 1]
-    words += ['addends %d' % split.addends] * (split.addends > 1) + ['copies %d' % split.copies] * (split.copies > 1)
+    words += ['partials %d' % split.partials] * (split.partials > 1) + ['copies %d' % split.copies] * (split.copies > 1)
     return ' x '.join(words) or 'whole'
 
 

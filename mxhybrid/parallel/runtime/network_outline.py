@@ -47,7 +47,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
 
 def _split(network: SplitNetwork, operator: Operator) -> Dict[str, Any]:
     split = network.shards.splits[operator.number]
-    return {'degrees': list(split.degrees), 'ranks': list(split.ranks), 'addends': split.addends,
+    return {'degrees': list(split.degrees), 'ranks': list(split.ranks), 'partials': split.partials,
             'copies': split.copies}
 
 

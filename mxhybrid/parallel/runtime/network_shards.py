@@ -45,6 +45,6 @@ class NetworkShards:
 
     def layout(self, operator: Operator, output: int) -> Layout:
         """Return the layout of an operator's output."""
-        partial = self.splits[operator.number].addends > 1
+        partial = self.splits[operator.number].partials > 1
         boxes = {rank: self.shard(operator, rank).outputs[output] for rank in self.output_shards[operator.number]}
         return Layout(self.graph.shape(operator, output), boxes, partial)

@@ -15,7 +15,7 @@ from ..plans.recompute import Segment
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
-from .gradient_readers import Readers, most_addends
+from .gradient_readers import Readers, sum_in_place_cap
 from .network_shards import NetworkShards
 from .recomputed_operator import RecomputedOperator, SegmentThreads
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
@@ -405,7 +405,7 @@ class Program:
         return [received]
 
     def _filled(self, operator: Operator, entry: Entry, number: int, box: Box, fill: float, received: Any) -> Any:
-        """Return what this rank receives of a sum of addends, with `fill` beyond the tensor, where a sum has zeros."""
+        """Return the sum of partial sums that this rank receives, with `fill` for the zeros beyond the tensor."""
         inside = overlap(box, full(self.graph.shapes[entry]))
         if inside == box:
             return received
@@ -421,7 +421,7 @@ class Program:
         """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
         (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
         """
-        return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
+        return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
 
     def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
@@ -476,7 +476,7 @@ class Program:
     def _with_own_gradient(self, entry: Entry, symbol: Any) -> Any:
         """Return the symbol of an output of the network, or a copy of it if it is a sum.
 
-        A sum and its addends have the same gradient array.  With ``static_alloc`` MXNet would give an addend that is a
+        A sum and its terms have the same gradient array.  With ``static_alloc`` MXNet would give a term that is a
         weight the gradient of the first step in all steps.
         """
         operator = self.graph.operators[entry[0]]

@@ -14,7 +14,7 @@ class Layout:
     boxes : dict of int to Box
         The boxes by rank.
     partial : bool
-        Whether ranks hold addends, whose sum is the tensor.
+        Whether ranks hold partial sums, which add up to the tensor.
     """
 
     def __init__(self, shape: Tuple[int, ...], boxes: Dict[int, Box], partial: bool = False):
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 def messages(have: Layout, needed: Dict[int, Box]) -> List[Message]:
     """Return the messages that give every rank its box of `needed`; the list is the same on all ranks.
 
-    Every rank with an addend sends it.  An element that several ranks hold comes from the target itself if it can,
+    Every rank with a partial sum sends it.  An element that several ranks hold comes from the target itself if it can,
     else from a rank that sends to few others.
     """
     moves = []

@@ -5,11 +5,21 @@ from .box import Box, split_shape
 
 
 class OutputShard(NamedTuple):
-    """The shard of an operator's first output that a rank computes: a box, and which of its addends."""
+    """The shard of an operator's first output that a rank computes: a box, and which of its partial sums.
+
+    Attributes
+    ----------
+    box : tuple of tuple of int
+        The ranges of the output.
+    partial_index : int
+        The position of the partial sum that the rank computes.
+    partials : int
+        The number of partial sums; 1 if the rank computes the values themselves.
+    """
 
     box: Box
-    addend: int = 0
-    addends: int = 1
+    partial_index: int = 0
+    partials: int = 1
 
 
 class Split:
@@ -20,29 +30,29 @@ class Split:
     degrees : tuple of int
         The number of ranges of each dimension of the first output.
     ranks : tuple of int
-        The ranks that compute the shards: copies vary fastest, then addends, then the last dimension.
-    addends : int
-        The number of ranges of the dimension that the operator sums over; outputs are addends if it is above 1.
+        The ranks that compute the shards: copies vary fastest, then partial sums, then the last dimension.
+    partials : int
+        The number of ranges of the dimension that the operator sums over; outputs are partial sums if it is above 1.
     copies : int
         The number of ranks that compute the same shard.
     """
 
-    def __init__(self, degrees: Sequence[int], ranks: Sequence[int], addends: int = 1, copies: int = 1):
+    def __init__(self, degrees: Sequence[int], ranks: Sequence[int], partials: int = 1, copies: int = 1):
         self.degrees, self.ranks = tuple(map(int, degrees)), tuple(map(int, ranks))
-        self.addends, self.copies = int(addends), int(copies)
-        count = self.addends * self.copies
+        self.partials, self.copies = int(partials), int(copies)
+        count = self.partials * self.copies
         for degree in self.degrees:
             count *= degree
-        assert count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, addends, copies)
+        assert count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, partials, copies)
         #: Splits are equal if their keys are.
-        self.key = self.degrees, self.ranks, self.addends, self.copies
+        self.key = self.degrees, self.ranks, self.partials, self.copies
         self._hash = hash(self.key)
 
     def shards(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, OutputShard]:
         """Return the shard of each rank that has one."""
         boxes = split_shape(shape, self.degrees, grains)
-        shards: List[OutputShard] = [OutputShard(box, addend, self.addends) for box in boxes
-                                     for addend in range(self.addends) for _ in range(self.copies)]
+        shards: List[OutputShard] = [OutputShard(box, partial_index, self.partials) for box in boxes
+                                     for partial_index in range(self.partials) for _ in range(self.copies)]
         return dict(zip(self.ranks, shards))
 
     def __eq__(self, other: object) -> bool:

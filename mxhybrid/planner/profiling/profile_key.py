@@ -81,7 +81,7 @@ class ProfileKeys:
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
         content = [operator.op, sorted(attrs.items()), inputs, operator.outputs, self._summed(operator)]
         if operator_shard.build is not None:
-            content.append([graph.inputs(operator), shape_of(output_shard.box), output_shard.addends])
+            content.append([graph.inputs(operator), shape_of(output_shard.box), output_shard.partials])
         elif self._is_collective(operator, output_shard):
             content.append(degrees_around(graph.shape(operator), output_shard))
         return '%s %s' % (self.kind(operator, output_shard),

@@ -21,10 +21,10 @@ class _PlaceholderSplit(Split):
     """A split with one known shard; the others lie beside it, wherever the tensor ends."""
 
     def __init__(self, output_shard: OutputShard, degrees: Tuple[int, ...]):
-        count = output_shard.addends
+        count = output_shard.partials
         for degree in degrees:
             count *= degree
-        super().__init__(degrees, range(count), output_shard.addends)
+        super().__init__(degrees, range(count), output_shard.partials)
         self._output_shard = output_shard
 
     def shards(self, shape: Any, grains: Any = ()) -> Dict[int, OutputShard]:
@@ -33,8 +33,8 @@ class _PlaceholderSplit(Split):
         for steps in itertools.product(*map(range, self.degrees)):
             box: Box = tuple((low + step * (high - low), high + step * (high - low))
                              for step, (low, high) in zip(steps, output_shard.box))
-            output_shards += [OutputShard(box, (output_shard.addend + addend) % output_shard.addends,
-                                          output_shard.addends) for addend in range(output_shard.addends)]
+            output_shards += [OutputShard(box, (output_shard.partial_index + partial_index) % output_shard.partials,
+                                          output_shard.partials) for partial_index in range(output_shard.partials)]
         return dict(enumerate(output_shards))
 
 

@@ -90,7 +90,7 @@ class SearchSpace:
 
     def _splits(self, operator: Operator) -> Iterator[Split]:
         rule, dimensions = rule_of(operator), len(self._graph.shape(operator))
-        limits = list(rule.limits(self._graph, operator)) + [rule.addends(self._graph, operator)]
+        limits = list(rule.limits(self._graph, operator)) + [rule.partials(self._graph, operator)]
         for shards in self._shard_counts():
             for degrees in _degrees(shards, limits):
                 for ranks in self._rank_sets(shards):
@@ -177,18 +177,18 @@ class SearchSpace:
                                      {})[0]
         if len(ranks) >= self._ranks or split.copies > 1 or self._graph.has_table(operator):
             return Plan().default_split(self._graph, self._dataflow.dimensions, operator, self._ranks, {})[0]
-        return Split(split.degrees, [ranks[place] for place in split.ranks], split.addends)
+        return Split(split.degrees, [ranks[place] for place in split.ranks], split.partials)
 
     def _split_after(self, operator: Operator, position: int, producer: Split) -> Optional[Split]:
         """Return the split with which an operator reads another one without a transfer; None where there is none."""
         graph, rule, shape = self._graph, rule_of(operator), self._graph.shape(operator)
-        if producer.copies > 1 or producer.addends > 1:
+        if producer.copies > 1 or producer.partials > 1:
             return None
         keeps_dimensions = len(producer.degrees) == len(shape) and not rule.moves_dimensions
         followed = rule.propagate(graph, operator, producer.degrees) if keeps_dimensions else None
         if followed is not None:
             return Split(followed[0], producer.ranks, followed[1])
-        if rule.sums_last_dimension and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, operator):
+        if rule.sums_last_dimension and producer.degrees[-1] == len(producer.ranks) <= rule.partials(graph, operator):
             # Each rank picks the elements that are in its part, and no rank has all of them.
             return Split((1,) * len(shape), producer.ranks, producer.degrees[-1])
         source, output = operator.inputs[position]

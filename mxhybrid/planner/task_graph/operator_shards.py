@@ -91,7 +91,7 @@ class OperatorShards:
         kind_of: Dict[OutputShard, int] = {}
         for output_shard, shard in shard_of.items():
             shapes = tuple(None if box is None else shape_of(box) for box in shard.inputs)
-            key = shape_of(output_shard.box), output_shard.addends, shapes, tuple(sorted(shard.attrs.items()))
+            key = shape_of(output_shard.box), output_shard.partials, shapes, tuple(sorted(shard.attrs.items()))
             if key not in kind_numbers:
                 kind_numbers[key] = len(kind_numbers)
                 self.different.append((output_shard, shard))

@@ -105,7 +105,7 @@ class OperatorTasks:
     # -- operators -------------------------------------------------------------------------------------------------
 
     def _shards(self, number: int, split: Split) -> OperatorShards:
-        return self.memo.once(('shards', self._geometry[number], split.degrees, split.addends, split.copies),
+        return self.memo.once(('shards', self._geometry[number], split.degrees, split.partials, split.copies),
                               OperatorShards, self.graph, self.graph.operators[number], split)
 
     def _sharded(self, number: int, split: Split) -> ShardedOperator:
@@ -117,7 +117,7 @@ class OperatorTasks:
 
     def _seconds(self, number: int, split: Split, backward: bool) -> np.ndarray:
         """Return the seconds of each shard, in the order of the split's ranks."""
-        return self.memo.once(('seconds', self._alike[number], split.degrees, split.addends, split.copies),
+        return self.memo.once(('seconds', self._alike[number], split.degrees, split.partials, split.copies),
                               self._shard_seconds, number, split)[int(backward)]
 
     def _shard_seconds(self, number: int, split: Split) -> np.ndarray:
@@ -178,7 +178,7 @@ class OperatorTasks:
 
     def _flow(self, entry: Entry, splits: Sequence[Optional[Split]]) -> Flow:
         flow, producer = Flow(), splits[0]
-        held, partial = self._held_boxes(entry, producer), producer is not None and producer.addends > 1
+        held, partial = self._held_boxes(entry, producer), producer is not None and producer.partials > 1
         known: Dict[Any, Optional[int]] = {}
         for (number, input_index), split in zip(self.dataflow.consumers[entry], splits[1:]):
             if split is None:

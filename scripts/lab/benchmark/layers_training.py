@@ -76,7 +76,7 @@ def plan_of(name: str, size: int) -> Any:
     return {'data': parallel.data_parallel, 'trick': parallel.one_weird_trick,
             'grid': lambda: parallel.grid(model=size), 'height': lambda: parallel.grid(domain=(size,)),
             'vocabulary': lambda: parallel.layers({'*dense*': {'channels': size}, '*log_softmax*': {'channels': size},
-                                                   '*pick*': {'addends': size}})}[name]()
+                                                   '*pick*': {'partials': size}})}[name]()
 
 
 class Trained:

@@ -108,7 +108,7 @@ def _placed(ranks: int) -> Dict[str, Any]:
 def _recurrent(ranks: int) -> Dict[str, Any]:
     plans = _common(ranks)
     plans['vocabulary'] = parallel.layers({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
-                                           '*pick*': {'addends': ranks}})
+                                           '*pick*': {'partials': ranks}})
     plans['placed'] = parallel.layers({'*lstm*': {'ranks': [0], 'samples': 1}})
     return plans
 
@@ -119,7 +119,7 @@ def _attention(ranks: int) -> Dict[str, Any]:
              'megatron': parallel.megatron(ranks),
              'alone': parallel.layers({'*': {'ranks': [0], 'samples': 1}}),
              'vocabulary': parallel.layers({'dense0_fwd': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
-                                            '*pick*': {'addends': ranks}, 'embedding0_fwd': {'addends': ranks}})}
+                                            '*pick*': {'partials': ranks}, 'embedding0_fwd': {'partials': ranks}})}
     if ranks % 2 == 0:
         plans['megatron 2'] = parallel.megatron(2, ranks // 2)
         plans['pipeline 2'] = parallel.pipeline(2, 8, inside=parallel.megatron(ranks // 2))
@@ -129,7 +129,7 @@ def _attention(ranks: int) -> Dict[str, Any]:
 
 def _dense(ranks: int) -> Dict[str, Any]:
     plans = _common(ranks)
-    plans['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
+    plans['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'partials': ranks}})
     # If a plan does not mention a table, the store measures both routes in the first steps.
     table = StorePlan({'embedding0_weight': TablePlan('servers')})
     return {name: plan.with_store(table) for name, plan in plans.items()}

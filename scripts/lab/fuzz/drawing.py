@@ -95,7 +95,7 @@ class _Drawing:
         if random.random() < 0.35:
             settings['routes'] = random.choice(('servers', 'allreduce', '*branch0*=allreduce,*=servers'))
         if random.random() < 0.25:
-            settings['own_rows'] = False
+            settings['on_demand_rows'] = False
         return settings
 
     # -- the optimizer -------------------------------------------------------------------------------------------

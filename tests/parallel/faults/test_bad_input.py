@@ -104,7 +104,7 @@ DIFFERENCES = {
     'device': ['workers disagree', 'on cpu ', 'on cpu_pinned'],
     'deferred': ['workers disagree', '[2]', '[5]'],
     'partitions': ["MXHYBRID_PARTITIONS is 'layer*=2' on worker 0 but 'layer*=3' on worker 1", 'same value'],
-    'own_rows': ['MXHYBRID_OWN_ROWS is 1 on worker 0 but 0 on worker 1', 'same value'],
+    'on_demand_rows': ['MXHYBRID_ON_DEMAND_ROWS is 1 on worker 0 but 0 on worker 1', 'same value'],
     'wrong': ['partitions=0', 'at least 1']}
 
 

@@ -29,9 +29,9 @@ def megatron(model, batch=1, sequence=False):
     return {'plan': 'megatron', 'model': model, 'batch': batch, 'sequence': sequence}
 
 
-CHANNELS = {'conv*_fwd': {'channels': 4}, 'dense0_fwd': {'addends': 4}}
-VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_softmax*': {'channels': 4},
-              '*pick*': {'addends': 4}}
+CHANNELS = {'conv*_fwd': {'channels': 4}, 'dense0_fwd': {'partials': 4}}
+VOCABULARY = {'embedding*': {'partials': 4}, 'dense*': {'channels': 4}, '*log_softmax*': {'channels': 4},
+              '*pick*': {'partials': 4}}
 PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'channels': 2, 'ranks': [2, 1]}}
 
 
@@ -64,7 +64,7 @@ def again(plan, *patterns):
 CNN = {'cnn': {'net': 'cnn', 'plans': [
     DATA, TRICK, grid(2, 2), grid(4), grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(1, 2)), CHANNELS,
     1, 2]}}
-POOLED = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
+POOLED = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'partials': 3}}, 1, 2]
 WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimizer': 'adam',
          'settings': {'learning_rate': 0.05}}
 #: The trainings of one job, one after the other, each as a job of its own would make it.

@@ -381,7 +381,7 @@ OPERATORS = {
                           [(REALS, (2, 2, 3, 4))]),
     'reflected borders in three dimensions': (lambda x: mx.sym.Pad(
         mx.sym.tanh(x), mode='reflect', pad_width=(0, 0, 0, 0, 1, 0, 2, 2, 1, 1)) * 2, [(REALS, (2, 2, 3, 3, 2))]),
-    'largest of addends': (lambda x: mx.sym.Pooling(mx.sym.Convolution(
+    'largest of partial sums': (lambda x: mx.sym.Pooling(mx.sym.Convolution(
         -mx.sym.square(x) - 1, mx.sym.square(mx.sym.var('w', shape=(3, 4, 1, 1))), num_filter=3, kernel=(1, 1),
         no_bias=True), kernel=(3, 3), pad=(1, 1), pool_type='max') * 2, [(REALS, (2, 4, 3, 4))]),
     'cut images': (lambda x, y: mx.sym.Group([

@@ -66,7 +66,7 @@ def end(event):
 def test_a_whole_job(tmp_path, launcher, servers):
     metrics = tmp_path / 'steps.jsonl'
     result = run_job(BODY, launcher, workers=2, servers=servers, timeout=90, env={
-        'MXHYBRID_TRACE': tmp_path / 'job.json', 'MXHYBRID_METRICS': metrics, 'MXHYBRID_OWN_ROWS': '0'}).ok()
+        'MXHYBRID_TRACE': tmp_path / 'job.json', 'MXHYBRID_METRICS': metrics, 'MXHYBRID_ON_DEMAND_ROWS': '0'}).ok()
     trace = Trace(tmp_path / 'job.json')
     assert sorted(trace.processes) == sorted(['worker 0', 'worker 1'] + ['server %d' % i for i in range(servers)])
     trace.check_form()

@@ -39,7 +39,7 @@ def assert_agree(result):
         margin = NEAR_DENSE_MARGIN if choice['union'] >= NEAR_DENSE else MARGIN
         cheap = choice['allreduce_s'] <= margin * choice['servers_s']
         assert (choice['way'], choice['because']) == ('allreduce' if cheap else 'servers', 'measured')
-        assert choice['kind'] in (('server weights', 'server gradients', 'own rows') if choice['way'] == 'servers'
+        assert choice['kind'] in (('server weights', 'server gradients', 'on-demand rows') if choice['way'] == 'servers'
                                   else ('replicated', 'row allreduce'))
     return choices
 

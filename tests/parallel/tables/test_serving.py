@@ -10,14 +10,14 @@ from lab.launchers import PYTHON_PATH
 from ...helpers import comparing
 from . import BODIES
 
-BODY = BODIES / 'own_rows.py'
+BODY = BODIES / 'on_demand_rows.py'
 
 #: Routes of the table in the middle and at the end; all other cases keep their own rows.
-KINDS = {'read': ('own rows', 'server gradients'), 'read-on-store': ('own rows', 'server gradients'),
-         'lowered': ('own rows', 'server gradients'), 'write': ('own rows', 'server gradients'),
-         'hand': ('own rows', 'server gradients'),
-         'other-read': ('own rows', 'server gradients'), 'other-refused': ('own rows', 'server gradients'),
-         'outer': ('server gradients', 'server gradients'), 'outer-later': ('own rows', 'server gradients'),
+KINDS = {'read': ('on-demand rows', 'server gradients'), 'read-on-store': ('on-demand rows', 'server gradients'),
+         'lowered': ('on-demand rows', 'server gradients'), 'write': ('on-demand rows', 'server gradients'),
+         'hand': ('on-demand rows', 'server gradients'),
+         'other-read': ('on-demand rows', 'server gradients'), 'other-refused': ('on-demand rows', 'server gradients'),
+         'outer': ('server gradients', 'server gradients'), 'outer-later': ('on-demand rows', 'server gradients'),
          'off': ('server gradients', 'server gradients'), 'all-rows': ('server gradients', 'server gradients')}
 
 
@@ -49,7 +49,7 @@ def test_parameters_change_over_and_back(job):
     result, workers, cases = job
     for rank in range(workers):
         for name in cases:
-            middle, end = KINDS.get(name, ('own rows', 'own rows'))
+            middle, end = KINDS.get(name, ('on-demand rows', 'on-demand rows'))
             assert result.results[rank]['kind/%s/middle' % name] == middle, name
             assert result.results[rank]['kind/%s/end' % name] == end, name
 
@@ -76,11 +76,11 @@ def test_rows_of_the_next_batch_are_asked_for_ahead(job):
 
 
 @pytest.mark.parametrize('optimizer', ['adam', 'sgd-momentum'])
-def test_updates_without_an_exchange_are_as_without_own_rows(job, optimizer):
+def test_updates_without_an_exchange_are_as_without_on_demand_rows(job, optimizer):
     result, workers, _ = job
     reports = [result.results[rank]['local-' + optimizer] for rank in range(workers)]
     for own, off in reports:
-        assert (own['route'], own['end'], off['route']) == ('own rows', 'server gradients', 'server gradients')
+        assert (own['route'], own['end'], off['route']) == ('on-demand rows', 'server gradients', 'server gradients')
         for when in ('apart', 'together'):
             comparing.assert_equal(off[when], own[when], when)
     first, last = (found[1]['apart']['00'] for found in (reports[0], reports[-1]))
@@ -89,7 +89,7 @@ def test_updates_without_an_exchange_are_as_without_own_rows(job, optimizer):
 
 ALONE = """
 from lab.reports import report
-from own_rows import MIDDLE, Case, Worker, fit, update_alone
+from on_demand_rows import MIDDLE, Case, Worker, fit, update_alone
 worker = Worker('hybrid', None)
 case = Case(worker)
 fit(worker, case.net, case.trainer, steps=MIDDLE)
@@ -110,9 +110,9 @@ def test_an_update_on_one_worker_names_the_setting_that_allows_it(tmp_path, othe
     result = run_job(body, 'horovodrun', workers=2, timeout=60, env={
         'PYTHONPATH': os.pathsep.join([PYTHON_PATH, str(BODIES)])})
     result.failed('update() without allreduce_grads()')
-    assert {found['kind'] for found in result.results.values()} == {'own rows'}
+    assert {found['kind'] for found in result.results.values()} == {'on-demand rows'}
     if others == 'step':
         for rank in range(2):
-            assert 'MXHYBRID_OWN_ROWS=0' in result.results[rank]['said']
+            assert 'MXHYBRID_ON_DEMAND_ROWS=0' in result.results[rank]['said']
     else:
         result.failed('different calls', 'barrier')

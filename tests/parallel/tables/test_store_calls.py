@@ -101,7 +101,8 @@ def test_rows_travel_as_asked(results_of, job, link):
 
 
 @pytest.mark.parametrize('job, trainer', [
-    ('horovodrun', 'own rows'), ('launch.py without the lane', 'own rows'), ('float16', 'server gradients')])
+    ('horovodrun', 'on-demand rows'), ('launch.py without the lane', 'on-demand rows'),
+    ('float16', 'server gradients')])
 def test_rows_of_one_id_are_summed(results_of, job, trainer):
     """Push arrays that have a row id more than once, by all routes."""
     for values in results_of(job)['repeated ids'].results.values():

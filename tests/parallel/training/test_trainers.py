@@ -8,7 +8,7 @@ from . import BODIES
 
 BODY = BODIES / 'trainers.py'
 
-KINDS = {'kind/own': 'own rows', 'kind/gradients': 'server gradients', 'kind/sums': 'row allreduce'}
+KINDS = {'kind/own': 'on-demand rows', 'kind/gradients': 'server gradients', 'kind/sums': 'row allreduce'}
 
 
 @pytest.fixture(scope='module')

@@ -46,14 +46,14 @@ def test_variables_carry_the_projects_prefix():
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
         'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
         'MXHYBRID_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY', 'MXHYBRID_STALENESS',
-        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SHARD_UPDATES',
+        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_ON_DEMAND_ROWS', 'MXHYBRID_SHARD_UPDATES',
         'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
     ('partitions', '3', (('*', 3),), 5, (('*', 5),)),
     ('servers_per_host', '2', 2, 4, 4),
-    ('own_rows', 'off', False, True, True),
+    ('on_demand_rows', 'off', False, True, True),
     ('timeout', '7.5', 7.5, 9, 9.0),
     ('silence_timeout', '7.5', 7.5, 9, 9.0),
     ('stall_timeout', '0', 0.0, 9, 9.0),
@@ -62,7 +62,7 @@ def test_variables_carry_the_projects_prefix():
     ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
     ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
     ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
-    ('own_rows', '0', False, 'on', True),
+    ('on_demand_rows', '0', False, 'on', True),
     ('replace_local_stores', 'on', True, 0, False),
     ('shard_updates', '1', True, 'off', False),
     ('storage', '/a', (('*', '/a'),), {'u*': pathlib.Path('/b'), '*': 'Memory'}, (('u*', '/b'), ('*', 'memory'))),
@@ -162,12 +162,12 @@ def test_counts_may_be_numbers_or_text(value):
 @pytest.mark.parametrize('value, meaning', [(True, True), ('1', True), (' On ', True), ('true', True), (1, True),
                                             (False, False), ('0', False), ('OFF', False), ('false', False)])
 def test_switches(value, meaning):
-    assert resolve({'own_rows': value}, {}).own_rows is meaning
+    assert resolve({'on_demand_rows': value}, {}).on_demand_rows is meaning
 
 
 @pytest.mark.parametrize('value', ['yes!', 2, '', [], 'none'], ids=repr)
 def test_wrong_switches_name_setting_value_and_fix(value):
-    assert problem({'own_rows': value}) == 'own_rows=%r is neither on nor off: use 1 or 0' % (value,)
+    assert problem({'on_demand_rows': value}) == 'on_demand_rows=%r is neither on nor off: use 1 or 0' % (value,)
 
 
 def test_auto():
@@ -196,6 +196,9 @@ def test_former_names_work_and_are_reported(tmp_path):
     assert resolve({'plan_file': path}, dict(former, MXHYBRID_PARTITION_FILE=other)).partition_file == path
     assert resolve({}, dict(former, MXHYBRID_PARTITION_FILE=path)).partition_file == path
     assert former_names_given({'plan_file': path}, former) == {'plan_file': 'partition_file'}
+    assert resolve({'own_rows': False}, {}).on_demand_rows is False
+    assert resolve({}, {'MXHYBRID_OWN_ROWS': '0'}).on_demand_rows is False
+    assert former_names_given({}, {'MXHYBRID_OWN_ROWS': '0'}) == {'MXHYBRID_OWN_ROWS': 'MXHYBRID_ON_DEMAND_ROWS'}
     assert former_names_given({'plan_file': None}, former) == {'MXHYBRID_PLAN_FILE': 'MXHYBRID_PARTITION_FILE'}
     for keywords, environ in (({'partition_file': path}, former), ({}, {'MXHYBRID_PARTITION_FILE': path}), ({}, {}),
                               ({}, dict(former, MXHYBRID_PARTITION_FILE=path)), ({}, {'MXHYBRID_PLAN_FILE': ' '})):
@@ -413,8 +416,8 @@ def test_int8_needs_the_lane():
     ('staleness', '2', '2'), ('staleness', 'a*=1', "'a*=1'"),
     ('storage', 'a*=/a/b,*=Memory', "'a*=/a/b,*=memory'"), ('storage_memory', '8M', '8000000'),
     ('routes', 'emb*=servers', "'emb*=servers'"), ('partitions', '8', '8'), ('partitions', 'auto', "'auto'"),
-    ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('own_rows', 'off', '0'),
-    ('own_rows', 'on', '1'), ('wire_dtype', 'float16', "'float16'"),
+    ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('on_demand_rows', 'off', '0'),
+    ('on_demand_rows', 'on', '1'), ('wire_dtype', 'float16', "'float16'"),
     ('wire_dtype', 'a*=int8, *=float16', "'a*=int8,*=float16'")])
 def test_values_are_shown_as_a_user_writes_them(name, text, written):
     value = getattr(resolve({}, {variable(name): text}), name)
@@ -441,7 +444,7 @@ def test_settings_that_differ_between_workers_are_named_with_rank_and_values():
 
 def test_the_help_of_create_shows_every_setting_and_its_default():
     text = mxhybrid.create.__doc__
-    for name in ('partitions, MXHYBRID_PARTITIONS=not set', 'own_rows, MXHYBRID_OWN_ROWS=1',
+    for name in ('partitions, MXHYBRID_PARTITIONS=not set', 'on_demand_rows, MXHYBRID_ON_DEMAND_ROWS=1',
                  'stall_timeout, MXHYBRID_STALL_TIMEOUT=600.0'):
         assert '\n        %s\n' % name in text
     assert all('\n        %s, MXHYBRID_%s=' % (name, name.upper()) in text for name in DECLARED)

@@ -78,10 +78,11 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_tables_over_steps():
     lines = [record(1, tables={'a': table('server gradients'), 'b': table('server weights', 9000)}),
-             record(2, tables={'a': table('own rows', 300)}), record(3, tables={'a': table('own rows', 500)})]
+             record(2, tables={'a': table('on-demand rows', 300)}),
+             record(3, tables={'a': table('on-demand rows', 500)})]
     (run,), _ = metrics_file.parse(lines, 'file')
     b, a = run.tables()
-    assert (a.name, a.moved, a.routes()) == ('a', [150, 350, 550], [(1, 'server gradients'), (2, 'own rows')])
+    assert (a.name, a.moved, a.routes()) == ('a', [150, 350, 550], [(1, 'server gradients'), (2, 'on-demand rows')])
     assert (b.name, b.moved, b.routes()) == ('b', [9050, 0, 0], [(1, 'server weights')])
     assert (a.mean('pushed'), b.mean('pushed'), a.alpha) == (300, 9000, 0.5)
 
@@ -90,8 +91,8 @@ def test_tables_over_steps():
 
 def test_numbers_in_the_report():
     moved = {'rows': 1, 'pushed': 2000, 'pulled': 1000}
-    lines = [record(step, seconds=9 if step == 1 else 0.02, tables={'words': table('own rows', 2000, 1000)},
-                    routes={'own rows': moved, 'allreduce': dict(moved, pushed=0)}) for step in range(1, 5)]
+    lines = [record(step, seconds=9 if step == 1 else 0.02, tables={'words': table('on-demand rows', 2000, 1000)},
+                    routes={'on-demand rows': moved, 'allreduce': dict(moved, pushed=0)}) for step in range(1, 5)]
     (run,), _ = metrics_file.parse(lines, 'file')
     text = '\n'.join(lines_of(run, True, 80))
     assert 'steps 1 to 4 of store 0' in text
@@ -164,7 +165,7 @@ def test_a_recorded_job(capsys):
     assert 'steps 1 to 50 of store 0 on worker 0' in text
     words, bins = (next(line for line in text.splitlines() if line.startswith(name))
                    for name in ('net_words_weight', 'net_bins_weight'))
-    assert words.endswith('server weights') and 'server gradients, own rows from step ' in bins
+    assert words.endswith('server weights') and 'server gradients, on-demand rows from step ' in bins
 
 
 @pytest.mark.parametrize('encoding, drawn', [('utf-8', True), ('ascii', False)])

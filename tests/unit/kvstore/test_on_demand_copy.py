@@ -215,5 +215,5 @@ def test_what_servers_cannot_compute_is_refused():
 
 
 def test_a_setting_that_is_neither_yes_nor_no_is_refused():
-    with pytest.raises(mxhybrid.SettingError, match='own_rows'):
-        mxhybrid.create(own_rows='perhaps')
+    with pytest.raises(mxhybrid.SettingError, match='on_demand_rows'):
+        mxhybrid.create(on_demand_rows='perhaps')

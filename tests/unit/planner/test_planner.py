@@ -87,8 +87,8 @@ def test_searches_are_refused_that_cannot_be(wrong, words):
 def test_numbers_of_numpy_are_numbers():
     planned = planner(cluster(2), data=tuple(np.array((BATCH, 3, 8, 8))))
     given = planned.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), stale=np.int32(20))
-    assert given.discovery == planned.search(60, 20, 1, 1e9, stale=20).discovery._replace(
-        elapsed=given.discovery.elapsed)
+    assert given.search_result == planned.search(60, 20, 1, 1e9, stale=20).search_result._replace(
+        elapsed=given.search_result.elapsed)
 
 
 def test_no_plan_needs_more_than_a_rank_has_of_its_host():

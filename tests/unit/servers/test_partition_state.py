@@ -1,7 +1,7 @@
 """Servers update rows as one process updates a row_sparse weight, bit for bit, with all settings.
 
 Every optimizer for tables, with every setting, changed in mid-run, rows untouched in some steps, the table in some
-partitions and cut anew; own rows, of which one process has a dense weight with a row_sparse gradient, as well.
+partitions and cut anew; on-demand rows, of which one process has a dense weight with a row_sparse gradient, as well.
 """
 import itertools
 import json
@@ -160,12 +160,12 @@ def test_settings_with_which_one_process_fails_are_refused(name, start, change):
     check_change(('adam', {}), optimizer, 'words')  # and where another optimizer made the state
 
 
-# ------------------------------------------------------------------------------------------ own rows
+# ------------------------------------------------------------------------------------------ on-demand rows
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
 @pytest.mark.parametrize('name', STARTS)
-def test_own_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dtype):
+def test_on_demand_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dtype):
     route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire=np.dtype(dtype),
                                   dtype=np.dtype(dtype))
     served = 0
@@ -189,7 +189,7 @@ def test_own_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dtype):
     assert bool(served) == (name in KERNELS and not (name in FLOAT32_STATE and dtype != 'float32'))
 
 
-def test_own_rows_take_no_state_that_the_optimizer_would_not_make_now():
+def test_on_demand_rows_take_no_state_that_the_optimizer_would_not_make_now():
     route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire=np.dtype('float32'),
                                   dtype=np.dtype('float32'))
     optimizer = create('sgd', {'momentum': 0.9})

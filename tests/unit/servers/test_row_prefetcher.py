@@ -209,7 +209,7 @@ class StaleServer:
         assert (others >= self.other_pushes - (not self.fresh)).all() and (others <= self.other_pushes).all()
 
 
-def test_stale_rows_are_requested_ahead_without_own_rows():
+def test_stale_rows_are_requested_ahead_without_on_demand_rows():
     server = StaleServer()
     server.check_pull([0, 7])
     server.prefetcher.prefetch(np.array([2, 5, 7]), 0, after_push=True)

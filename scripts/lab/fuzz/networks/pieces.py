@@ -95,8 +95,8 @@ class Splits(mxhybrid.parallel.Plan):
         settled = super().resolve(graph, dimensions, ranks)
         for operator in graph.computing:
             if graph.label(operator) in self.splits:
-                degrees, ranks, addends, copies = self.splits[graph.label(operator)]
-                settled.splits[operator.number] = Split(degrees, ranks, addends, copies)
+                degrees, ranks, partials, copies = self.splits[graph.label(operator)]
+                settled.splits[operator.number] = Split(degrees, ranks, partials, copies)
         return settled
 
     def _layers_as_json(self):

@@ -109,10 +109,10 @@ def _layers(network: Any, random: randoms.Random, workers: int) -> Dict[str, Any
         count = int(np.prod(degrees))
         if len(set(names)) < len(names):
             wish, count = {}, 1
-        addends = random.randint(1, max(1, min(workers // count, rule_of(operator).addends(network.graph, operator))))
-        if addends > 1:
-            wish['addends'] = addends
-            count *= addends
+        partials = random.randint(1, max(1, min(workers // count, rule_of(operator).partials(network.graph, operator))))
+        if partials > 1:
+            wish['partials'] = partials
+            count *= partials
         if random.random() < 0.6:
             wish['ranks'] = random.sample(range(workers), count)
         splits[network.graph.label(operator).replace('[', '[[]')] = wish
@@ -126,17 +126,17 @@ def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
     for operator in graph.computing:
         if random.random() >= share:
             continue
-        rule, copies, addends = rule_of(operator), 1, 1
-        most = min(workers, rule.addends(graph, operator))
+        rule, copies, partials = rule_of(operator), 1, 1
+        most = min(workers, rule.partials(graph, operator))
         if most > 1 and random.random() < 0.5:
-            addends = random.randint(2, most)
-        degrees = _degrees(random, rule.limits(graph, operator), workers // addends)
-        count = addends * int(np.prod(degrees))
-        if addends == 1 and not rule.not_replicable and workers // count > 1:
+            partials = random.randint(2, most)
+        degrees = _degrees(random, rule.limits(graph, operator), workers // partials)
+        count = partials * int(np.prod(degrees))
+        if partials == 1 and not rule.not_replicable and workers // count > 1:
             copies = random.randint(1, workers // count)
             count *= copies
         if graph.has_table(operator) and count < workers:
             continue
-        splits[graph.label(operator)] = [degrees, random.sample(range(workers), count), addends, copies]
+        splits[graph.label(operator)] = [degrees, random.sample(range(workers), count), partials, copies]
     return splits
 

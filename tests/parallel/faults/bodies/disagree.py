@@ -19,8 +19,8 @@ def make_stores(case, odd):
     """Make stores, the last one with other settings on worker 1."""
     mxhybrid.create()
     mxhybrid.create(partitions=2)
-    settings = {'partitions': {'partitions': {'layer*': 3 if odd else 2}}, 'own_rows': {'own_rows': not odd},
-                'wrong': {'partitions': 0 if odd else 2}}
+    settings = {'partitions': {'partitions': {'layer*': 3 if odd else 2}},
+                'on_demand_rows': {'on_demand_rows': not odd}, 'wrong': {'partitions': 0 if odd else 2}}
     mxhybrid.create(**settings[case])
 
 
@@ -43,7 +43,7 @@ def run(case, odd):
     """Do what the workers disagree about; train where nothing is refused before."""
     if case == 'settings' and odd:
         os.environ['MXHYBRID_PARTITIONS'] = '3'
-    if case in ('partitions', 'own_rows', 'wrong'):
+    if case in ('partitions', 'on_demand_rows', 'wrong'):
         make_stores(case, odd)
     if case == 'calls':
         store = mx.kv.create('hybrid')

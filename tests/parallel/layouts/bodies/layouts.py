@@ -36,16 +36,16 @@ def drawn(seed):
             draw = np.random.RandomState(seed)
             for operator in graph.computing:
                 limits = rule_of(operator).limits(graph, operator)
-                left, degrees, addends = draw.randint(1, ranks + 1), [1] * len(limits), 1
+                left, degrees, partials = draw.randint(1, ranks + 1), [1] * len(limits), 1
                 for dimension in draw.permutation(len(limits) + 1):
                     if dimension == len(limits):
-                        addends = min(left, rule_of(operator).addends(graph, operator)) if draw.rand() < 0.5 else 1
-                        left //= addends
+                        partials = min(left, rule_of(operator).partials(graph, operator)) if draw.rand() < 0.5 else 1
+                        left //= partials
                     else:
                         degrees[dimension] = min(left, limits[dimension])
                         left //= degrees[dimension]
-                count = int(np.prod(degrees)) * addends
-                resolved.splits[operator.number] = Split(degrees, draw.permutation(ranks)[:count], addends)
+                count = int(np.prod(degrees)) * partials
+                resolved.splits[operator.number] = Split(degrees, draw.permutation(ranks)[:count], partials)
             return resolved
     return Drawn()
 

@@ -54,7 +54,7 @@ def plans(ranks):
         'grid': parallel.grid(model=2, batch=ranks // 2),
         'domain': parallel.grid(domain=(ranks,)),
         'layers': parallel.layers({'*conv0_fwd': {'channels': ranks}, '*batchnorm0_fwd': {'channels': 2},
-                                   '*features_dense0_fwd': {'addends': ranks},
+                                   '*features_dense0_fwd': {'partials': ranks},
                                    '*output_fwd': {'ranks': [1], 'samples': 1}})}
 
 

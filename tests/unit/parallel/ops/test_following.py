@@ -57,8 +57,8 @@ def test_a_whole_operator_is_followed_on_its_rank():
         Split((4,), (4, 5, 6, 7))
 
 
-@pytest.mark.parametrize('producer', [Split((1, 1), range(4), addends=4), whole_on(2, range(4))])
-def test_addends_and_copies_are_not_followed(producer):
+@pytest.mark.parametrize('producer', [Split((1, 1), range(4), partials=4), whole_on(2, range(4))])
+def test_partial_sums_and_copies_are_not_followed(producer):
     assert followed(lambda F, data: F.transpose(data), (8, 6), producer) is None
 
 
@@ -75,6 +75,6 @@ def test_products_are_split_as_their_first_factor():
     product = graph.computing[-1]
     assert followed_split(graph, product, 0, Split((4, 1, 1), range(4))) == Split((4, 1, 1), range(4))
     assert followed_split(graph, product, 0, Split((1, 2, 1), range(2))) == Split((1, 2, 1), range(2))
-    # Columns of the first factor are summed over: each rank has addends.
+    # Columns of the first factor are summed over: each rank has partial sums.
     assert followed_split(graph, product, 0, Split((1, 1, 2), range(2))) == Split((1, 1, 1), range(2), 2)
     assert np.prod(followed_split(graph, product, 1, Split((1, 1, 5), range(5))).degrees) == 5

@@ -17,7 +17,7 @@ from mxhybrid.parallel.sharding.box import size_of
 from ....helpers.transformers import HEADS, NAMES, network
 
 
-def split_by(plan, name, ranks):
+def resolved_splits(plan, name, ranks):
     """Return the graph of a network, its dimensions, and its splits by label."""
     graph, dimensions = network(name).graph()
     splits = plan.resolve(graph, dimensions, ranks).splits
@@ -25,27 +25,27 @@ def split_by(plan, name, ranks):
 
 
 def words_of(graph, dimensions, splits, label):
-    """Return the degrees above 1 by name, with addends and copies."""
+    """Return the degrees above 1 by name, with partial sums and copies."""
     operator, = (operator for operator in graph.computing if graph.label(operator) == label)
     split = splits[label]
     degrees = {name: degree for name, degree in zip(dimensions.names(operator), split.degrees) if degree > 1}
-    return {**degrees, **{key: count for key, count in (('addends', split.addends), ('copies', split.copies))
+    return {**degrees, **{key: count for key, count in (('partials', split.partials), ('copies', split.copies))
                           if count > 1}}
 
 
 @pytest.mark.parametrize('sequence', [False, True])
 def test_the_layers_of_a_gpt(sequence):
-    graph_and_splits = split_by(megatron(2, 2, sequence), 'gpt', 4)
+    graph_and_splits = resolved_splits(megatron(2, 2, sequence), 'gpt', 4)
     between = {'samples': 2, 'length': 2} if sequence else {'samples': 2, 'copies': 2}
     expected = {
-        'words': {'samples': 2, 'addends': 2}, 'broadcast_add0': between, 'dropout0': {'samples': 2, 'length': 2},
+        'words': {'samples': 2, 'partials': 2}, 'broadcast_add0': between, 'dropout0': {'samples': 2, 'length': 2},
         'layer0_norm1': between, 'layer0_query': {'samples': 2, 'channels': 2},
         'gemm20': {'samples': 2, 'heads': 2}, 'softmax0': {'samples': 2, 'heads': 2},
-        'dropout1': {'samples': 2, 'heads': 2}, 'layer0_out': {'samples': 2, 'addends': 2}, '_plus0': between,
+        'dropout1': {'samples': 2, 'heads': 2}, 'layer0_out': {'samples': 2, 'partials': 2}, '_plus0': between,
         'layer0_ffn1': {'samples': 2, 'channels': 2}, 'erf0': {'samples': 2, 'channels': 2},
-        'dropout3': {'samples': 2, 'channels': 2}, 'layer0_ffn2': {'samples': 2, 'addends': 2}, 'norm': between,
+        'dropout3': {'samples': 2, 'channels': 2}, 'layer0_ffn2': {'samples': 2, 'partials': 2}, 'norm': between,
         'decoder': {'samples': 2, 'channels': 2}, 'log_softmax0': {'samples': 2, 'channels': 2},
-        'pick0': {'samples': 2, 'addends': 2}, 'mean0': {'samples': 2, 'copies': 2}}
+        'pick0': {'samples': 2, 'partials': 2}, 'mean0': {'samples': 2, 'copies': 2}}
     assert {label: words_of(*graph_and_splits, label) for label in expected} == expected
 
 
@@ -123,13 +123,13 @@ def test_copies_are_reported_as_a_choice_of_the_plan():
 def test_another_number_of_workers_is_refused():
     with pytest.raises(InputError, match=r'plan: megatron of model 2 x batch 2 is for 4 workers, but the job has 6: '
                                          r'choose model and batch whose product is 6'):
-        split_by(megatron(2, 2), 'gpt', 6)
+        resolved_splits(megatron(2, 2), 'gpt', 6)
 
 
 def test_heads_that_are_not_divided_are_refused():
     with pytest.raises(InputError, match='cannot split the 4 heads of layer0_query: model=3 does not divide them: give '
                                          'model as one of 1, 2, 4'):
-        split_by(megatron(3), 'gpt', 3)
+        resolved_splits(megatron(3), 'gpt', 3)
 
 
 def dense_network():
@@ -168,18 +168,18 @@ def test_a_file_keeps_the_plan(tmp_path):
 
 
 def test_heads_by_pattern():
-    """Heads are a dimension, channels or addends; layers without heads follow."""
-    found = split_by(layers({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
+    """Heads are a dimension, channels or partial sums; layers without heads follow."""
+    found = resolved_splits(layers({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
     graph, _, _ = found
     assert words_of(*found, 'layer0_query') == {'channels': 2}
-    assert words_of(*found, 'layer0_out') == {'addends': 2}
+    assert words_of(*found, 'layer0_out') == {'partials': 2}
     assert words_of(*found, 'gemm20') == words_of(*found, 'gemm21') == {'heads': 4}
     assert words_of(*found, 'layer0_norm1') == {'samples': 4}
     assert any(graph.label(operator) == 'layer0_norm1' for operator in graph.computing)
 
 
 def test_heads_with_samples_and_ranks():
-    found = split_by(layers({'interleaved*': {'heads': 2, 'samples': 2, 'ranks': [3, 2, 1, 0]}}), 'sockeye', 4)
+    found = resolved_splits(layers({'interleaved*': {'heads': 2, 'samples': 2, 'ranks': [3, 2, 1, 0]}}), 'sockeye', 4)
     assert words_of(*found, 'interleaved_matmul_selfatt_qk0') == {'samples': 2, 'heads': 2}
     assert words_of(*found, 'interleaved_matmul_selfatt_valatt0') == {'samples': 2, 'channels': 2}
     assert found[2]['interleaved_matmul_encdec_qk0'].ranks == (3, 2, 1, 0)
@@ -192,10 +192,10 @@ def test_heads_with_samples_and_ranks():
      % HEADS),
     ({'*query': {'heads': 0}}, "plan: '*query' has heads=0: give a whole number of at least 1"),
     ({'*query': {'heads': 2, 'channels': 2}}, "plan: '*query' has heads and channels: give heads alone"),
-    ({'*query': {'heads': 2, 'addends': 2}}, "plan: '*query' has heads and addends: give heads alone")], ids=str)
+    ({'*query': {'heads': 2, 'partials': 2}}, "plan: '*query' has heads and partials: give heads alone")], ids=str)
 def test_heads_that_cannot_be_split_are_refused(by_pattern, words):
     with pytest.raises(InputError) as raised:
-        split_by(layers(by_pattern), 'gpt', 4)
+        resolved_splits(layers(by_pattern), 'gpt', 4)
     assert words in str(raised.value)
 
 
@@ -204,11 +204,11 @@ def test_heads_that_cannot_be_split_are_refused(by_pattern, words):
 
 @pytest.mark.parametrize('name, score', [('gpt', 'gemm20'), ('sockeye', 'interleaved_matmul_encdec_qk0')])
 def test_a_grid_over_times(name, score):
-    found = split_by(grid(2, 1, sequence=3), name, 6)
+    found = resolved_splits(grid(2, 1, sequence=3), name, 6)
     dense_layer = 'layer0_query' if name == 'gpt' else 'self_in'
     assert words_of(*found, dense_layer) == {'length': 3, 'channels': 2}
     assert words_of(*found, 'softmax0') == {'length': 6}
-    batched = split_by(grid(1, 2, sequence=2), name, 4)
+    batched = resolved_splits(grid(1, 2, sequence=2), name, 4)
     assert words_of(*batched, score) == {'samples': 2, 'length': 2}
     norm = 'layer0_norm1' if name == 'gpt' else 'norm1'
     assert batched[2][norm].ranks == ((0, 1, 2, 3) if name == 'gpt' else (0, 2, 1, 3))

@@ -27,7 +27,7 @@ class Twice(mx.gluon.HybridBlock):
 
 def explicit(**changes):
     """Return a plan's JSON with some values of an operator replaced."""
-    one = {'degrees': [2, 1], 'addends': 1, 'copies': 1, 'ranks': [0, 1], **changes.pop('one', {})}
+    one = {'degrees': [2, 1], 'partials': 1, 'copies': 1, 'ranks': [0, 1], **changes.pop('one', {})}
     return {'plan': 'explicit', 'model': 'x', 'workers': 2, 'operators': {'dense0_fwd': one}, **changes}
 
 
@@ -54,9 +54,9 @@ def without_model():
     (explicit(one={'ranks': [0, '1']}), "dense0_fwd has '1' in ranks: give whole numbers"),
     (explicit(one={'copies': True}), 'dense0_fwd has True in copies: give whole numbers'),
     (explicit(workers=2.0), 'the plan has 2.0 in workers: give whole numbers'),
-    (explicit(one={'addend': 2}),
-     "dense0_fwd has the key 'addend': remove it; the keys are addends, copies, degrees, ranks"),
-    (explicit(one={'ranks': [0]}), "'ranks': [0]}: give distinct ranks, as many as degrees, addends and copies")],
+    (explicit(one={'partial': 2}),
+     "dense0_fwd has the key 'partial': remove it; the keys are copies, degrees, partials, ranks"),
+    (explicit(one={'ranks': [0]}), "'ranks': [0]}: give distinct ranks, as many as degrees, partials and copies")],
     ids=lambda value: str(value)[:48])
 def test_what_is_no_plan_is_refused(value, words):
     with pytest.raises(InputError) as raised:

@@ -21,7 +21,7 @@ def pick(values, indices):
 @pytest.mark.parametrize('kind', ['uint8', 'int8', 'int32', 'int64', 'float16', 'float32', 'float64'])
 @pytest.mark.parametrize('values', ['float32', 'float64'])
 @pytest.mark.parametrize('make, shape', [(embedding, (ROWS, 4)), (pick, (3, 2, ROWS))])
-def test_addends_make_the_whole(make, shape, values, kind):
+def test_partial_sums_make_the_whole(make, shape, values, kind):
     symbol = make(mx.sym.var('values'), mx.sym.var('indices'))
     graph = Graph(symbol, {'values': shape, 'indices': (3, 2)}, {'values': values, 'indices': kind})
     operator = graph.computing[0]

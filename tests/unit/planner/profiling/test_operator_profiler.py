@@ -134,7 +134,7 @@ def test_joint_statistics_are_another_part(images):
 
 
 @pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
-def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
+def test_a_single_operator_computes_the_same_as_in_a_program(images, cut):
     """The number of values, and of weights with gradients, is the same."""
     graph, keys = images.graph, ProfileKeys(images.graph, collectives())
     for operator in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
@@ -245,7 +245,7 @@ def test_indices_are_in_range(words, images):
 
 @pytest.mark.parametrize('plan', [parallel.data_parallel(), parallel.grid(domain=(2,)), parallel.grid(model=2),
                                   parallel.layers({'*dense*': {'channels': 2}, '*log_softmax*': {'channels': 2},
-                                                   '*pick*': {'addends': 2}})])
+                                                   '*pick*': {'partials': 2}})])
 def test_a_whole_program_runs_without_others(images, plan):
     for rank in range(2):
         _, _, program = local_of(images, plan, 2, rank)
@@ -387,7 +387,7 @@ def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monk
 
 
 @pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
-def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
+def test_a_scaled_shard_has_the_collectives_of_its_shard(images, cut, is_joint):
     """Halves of a batch whose statistics are its own have no joint ones."""
     graph, keys, (operator,) = images.graph, ProfileKeys(images.graph, collectives()), operators(images, 'BatchNorm')
     whole = place(graph, operator, **cut)

@@ -153,7 +153,7 @@ def test_one_stage_on_all_ranks_sums_gradients_in_buckets():
 
 
 @pytest.mark.parametrize('schedule', SCHEDULES)
-@pytest.mark.parametrize('inside', [None, {'*dense4*': {'channels': 2}, '*dense5*': {'addends': 2}}], ids=str)
+@pytest.mark.parametrize('inside', [None, {'*dense4*': {'channels': 2}, '*dense5*': {'partials': 2}}], ids=str)
 def test_transformers_with_a_plan_inside_of_stages(schedule, inside):
     net = gpt()
     planned = Planner(net, [(BATCH, 8)] * 2, cluster(2, 2, rate=1e9), Times())

@@ -114,7 +114,7 @@ def test_routes_of_tables_take_as_long_as_their_bytes_on_the_links():
     assert seconds(planned, _0='servers 1') > seconds(planned)
 
 
-def test_more_partitions_balance_links_and_take_core_time():
+def test_more_partitions_balance_links_and_take_cpu_time():
     slow = planned_on(cluster(2, 1, rate=1e4))
     assert seconds(slow, _0='servers 2') < seconds(slow, _0='servers 1')
     fast = planned_on(cluster(2, 1, rate=1e12, cost=TransferCost(1e-4, 1e-3, 1e-12)))

@@ -144,7 +144,7 @@ def push_by_hand(case):
         try:
             call(key, grad)
         except mxhybrid.HybridError as error:
-            assert case.table.name in str(error) and 'MXHYBRID_OWN_ROWS=0' in str(error), error
+            assert case.table.name in str(error) and 'MXHYBRID_ON_DEMAND_ROWS=0' in str(error), error
         else:
             raise AssertionError('nothing was refused')
 
@@ -304,7 +304,7 @@ CASES.update({
     'repartition': ('sgd-momentum', {}, repartition), 'lowered': ('sgd-momentum', {}, lowered),
     'schedule': ('adam', {}, schedule), 'inner': ('sgd', {'net': False}, lambda case: None),
     'outer': ('sgd', {'net': True}, lambda case: None), 'outer-later': ('adam', {'net': False}, hybridize),
-    'off': ('sgd', {'settings': {'own_rows': False}}, lambda case: None),
+    'off': ('sgd', {'settings': {'on_demand_rows': False}}, lambda case: None),
     'all-rows': ('rmsprop', {}, lambda case: None),  # which rmsprop updates, touched or not
 })
 
@@ -339,7 +339,7 @@ def main():
         apart(worker, 'apart', False)
         apart(worker, 'ahead', True)
         for optimizer in ('adam', 'sgd-momentum'):
-            report(worker.rank, **{'local-' + optimizer: [local(worker, optimizer, {'own_rows': own})
+            report(worker.rank, **{'local-' + optimizer: [local(worker, optimizer, {'on_demand_rows': own})
                                                           for own in (True, False)]})
 
 
