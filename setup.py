@@ -17,7 +17,7 @@ from setuptools.errors import CompileError
 # it: what is compiled here is to call its own.
 OWN = '-Wl,-Bsymbolic'
 
-# scripts/install has a compiler, and ends where that fails; else a library of older sources might stay.
+# scripts/install has a compiler, and ends where that fails; otherwise a library of older sources might stay.
 OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 
 # Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.

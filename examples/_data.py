@@ -157,7 +157,7 @@ def check_digest(path, sha256):
     """Raise :class:`DataError` unless the file has this SHA-256 (hexadecimal)."""
     digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
     if digest != sha256:
-        raise _digest_error(path, sha256, digest, 'delete it and run again to download it anew')
+        raise _digest_error(path, sha256, digest, 'delete it, and run again to download it')
 
 
 def _digest_error(path, expected, actual, fix):

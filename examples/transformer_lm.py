@@ -57,7 +57,7 @@ class Attention(gluon.HybridBlock):
 
 
 class Layer(gluon.HybridBlock):
-    """Attention and a feed-forward network, each behind a LayerNorm and added to its input."""
+    """Attention and a feed-forward network, each after a LayerNorm and added to its input."""
 
     def __init__(self, units, heads, times, **kwargs):
         super().__init__(**kwargs)

@@ -7,7 +7,7 @@ which this script runs, and of the package ``dmlc_tracker`` that the mxnet wheel
     python scripts/launch.py -n 4 -s 2 --launcher local python train.py --epochs 3
 
 As in MXNet, the words of the command are joined by spaces and run by a shell, and the launcher also takes its options
-from behind the command; a ``--`` before the command keeps them in the command.
+from after the command; a ``--`` before the command keeps them in the command.
 
 Differences:
 
@@ -70,7 +70,7 @@ class Task:
     Attributes
     ----------
     role : str
-        'worker', 'server', 'scheduler', or 'submission' for what only hands the job on.
+        'worker', 'server', 'scheduler', or 'submission' for a process that only hands the job on.
     over_ssh : bool
         Whether the process is an ssh that runs it elsewhere.
     status : int or None

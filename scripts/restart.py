@@ -87,14 +87,14 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage='%(prog)s -n N -- command ...')
     parser.add_argument('-n', '--restarts', type=int, required=True, metavar='N', help='start it N times again at most')
-    parser.add_argument('command', nargs=argparse.REMAINDER, help='the command, behind --')
+    parser.add_argument('command', nargs=argparse.REMAINDER, help='the command, after --')
     options = parser.parse_args()
     if options.command[:1] == ['--']:
         del options.command[0]
     if options.restarts < 0:
         parser.error('-n/--restarts is %d, and cannot be negative' % options.restarts)
     if not options.command:
-        parser.error('no command: put it behind --')
+        parser.error('no command: put it after --')
     return options
 
 

@@ -56,7 +56,7 @@ def read_executable(pid: int) -> str:
 
 
 def read_stat(pid: int) -> List[str]:
-    """Return the fields of ``/proc/PID/stat`` behind the name of the command, which may hold spaces and parentheses."""
+    """Return the fields of ``/proc/PID/stat`` after the name of the command, which may hold spaces and parentheses."""
     try:
         with open('/proc/%d/stat' % pid) as file:
             return file.read().rpartition(')')[2].split()

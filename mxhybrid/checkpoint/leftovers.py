@@ -63,7 +63,7 @@ def refuse_mounts(path: str) -> None:
     except FileNotFoundError:  # no /proc
         return
     for line in lines:
-        # Spaces and the like are written as backslash and three octal digits.
+        # Spaces and tabs are written as backslash and three octal digits.
         point = re.sub(rb'\\(\d{3})', lambda match: bytes([int(match.group(1), 8)]), line.split()[4])
         if os.path.join(os.fsdecode(point), '').startswith(top):
             raise OSError(errno.EBUSY, 'a file system is mounted there', os.fsdecode(point))

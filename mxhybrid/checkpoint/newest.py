@@ -32,7 +32,7 @@ def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Re
             problems.append(str(problem))
             logger.warning('damaged checkpoint: %s; trying the one before', problem)
     if problems:
-        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start anew'
+        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start again'
                               % (directory, '; '.join(problems)))
     return None
 

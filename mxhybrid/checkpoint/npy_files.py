@@ -16,7 +16,7 @@ _MAX_HEADER_BYTES = 1 << 16
 
 
 class FormatError(ValueError):
-    """The content of a file is not an array of the expected kind; the message goes behind the name of the file."""
+    """The content of a file is not an array of the expected kind; the message goes after the name of the file."""
 
 
 def header(dtype: np.dtype, shape: Tuple[int, ...]) -> bytes:

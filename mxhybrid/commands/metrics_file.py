@@ -112,7 +112,7 @@ def _load(line: str) -> Tuple[Any, bool]:
         return json_text.parse(line), True
     except ValueError:
         pass
-    # A job that is killed leaves half a line, and the next job writes behind it.
+    # A job that is killed leaves half a line, and the next job writes after it.
     begin = line.rfind(_BEGINNING)
     try:
         return (json_text.parse(line[begin:]) if begin > 0 else None), False

@@ -83,7 +83,7 @@ def parse_inputs(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...
             types.append(np.dtype(dtype or 'float32').name)
         except (ValueError, TypeError) as error:
             raise InputError('--inputs %r: give the shape of the joint batch, for example data=64,3,224,224, and a '
-                             'type other than float32 behind it, for example labels=64:int32' % word) from error
+                             'type other than float32 after it, for example labels=64:int32' % word) from error
         if not name or min(shape) < 1:
             raise InputError('--inputs %r: give a name, and whole numbers of at least 1, for example data=64,3,224,224'
                              % word)

@@ -241,7 +241,7 @@ class _Planning:
         return 0
 
     def _print_result(self, best: Any) -> None:
-        """Print the plan that a search has found, beside data parallelism and the network without a plan."""
+        """Print the best plan of a search, and compare it with data parallelism and with the network without a plan."""
         from ..parallel.plans.strategies import data_parallel
         from ..planner import prediction_summary
 

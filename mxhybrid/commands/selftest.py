@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
-    """Return whether the results of a job that ended well are right, and the reason, from what each worker wrote."""
+    """Return whether the results that the workers of a successful job wrote are right, and the reason if not."""
     ranks = sorted(result['rank'] for result in results)
     if ranks != list(range(workers)) or any(result['workers'] != workers for result in results):
         return False, '%d workers were started, but those that answered have the ranks %s of %s' % (

@@ -47,7 +47,7 @@ def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interf
 
 
 @contextlib.contextmanager
-def anew(topology: Topology, limits: Limits, port: int, interface: Optional[str]) -> Iterator[None]:
+def restarted_horovod(topology: Topology, limits: Limits, port: int, interface: Optional[str]) -> Iterator[None]:
     """Set the environment for a second start of Horovod in a job, and restore it after the block.
 
     Horovod carries the dense sums from then on.  The `port` is that of worker 0's :func:`serve_rendezvous`.

@@ -29,7 +29,7 @@ from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
 from .guard import Guard
-from .horovod import anew, serve_rendezvous
+from .horovod import restarted_horovod, serve_rendezvous
 from .wires import is_served
 
 logger = log.get_logger(__name__)
@@ -155,7 +155,7 @@ class Job:
         port = self.collective.allgather_json(serve_rendezvous(topology) if self.rank == 0 else 0,
                                               'mxhybrid.rendezvous')[0]
         interface = read_launch().interface or interface_of(topology.addresses[self.rank])
-        with anew(topology, self.settings.limits, port, interface), self.guard.deadline(
+        with restarted_horovod(topology, self.settings.limits, port, interface), self.guard.deadline(
                 self.settings.timeout, 'Horovod to connect its workers once more'):
             self.collective.restart()
 

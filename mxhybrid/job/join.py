@@ -115,7 +115,7 @@ def current() -> Optional[Job]:
 
 
 def fail_current(text: str, echo: bool) -> None:
-    """Report to the job that this worker's script fails with `text`, and end this process; else do nothing."""
+    """Report to the job that this worker's script fails with `text`, and end this process; otherwise do nothing."""
     if _job is not None:
         if _job.joined:
             _job.guard.fail(text, echo)

@@ -31,7 +31,7 @@ def describe_task_hint(tasks: StartedTasks) -> str:
 
 def task_hint_remedy(tasks: StartedTasks) -> str:
     """Return instructions for variables that hint at several tasks."""
-    return (_REMEDY + ', if it is to be one of several workers; else unset %s') % (tasks.count, tasks.count,
+    return (_REMEDY + ', if it is to be one of several workers; otherwise unset %s') % (tasks.count, tasks.count,
                                                                                     tasks.names)
 
 

@@ -66,7 +66,7 @@ class Distributed:
         self._settings_checked: List[Any] = []
         self._keeps_dense = True
         self._agreed: Dict[Any, tuple] = {}
-        # Keys that are to be initialised anew, and whether their values were set.
+        # Keys that are to be initialised again, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
         self._sums: Any = None
         # Keys whose weights may yet move to servers.
@@ -84,7 +84,7 @@ class Distributed:
     # -- initial values ----------------------------------------------------------------------------------------
 
     def may_init(self, key: Any) -> bool:
-        """Return whether a key is new, or to be initialised anew."""
+        """Return whether a key is new, or to be initialised again."""
         return key not in self.routes or key in self._reinitialise
 
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:

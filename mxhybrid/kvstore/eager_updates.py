@@ -42,6 +42,6 @@ class _EagerUpdater:
 def _after_exchanges(gradient: Any) -> None:
     """Start operations that become ready together with a gradient before operations that read it later.
 
-    Such an operation is an exchange behind the same part of backward.  The engine's queue gets later readers later.
+    Such an operation is an exchange after the same part of backward.  The engine's queue gets later readers later.
     """
     write_after([], [gradient])

@@ -392,7 +392,7 @@ class Hybrid(KVStore):
         self._meter.show_tables(recorded)
 
     def adopt(self, former: 'Hybrid', keys_set: Set[Any]) -> None:
-        """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised anew.
+        """Take over the keys and tables of a store that its Trainer gave up; all keys will be initialised again.
 
         Values of `keys_set` were set.  Tables of other keys keep their rows, but not their optimizer state.
         """

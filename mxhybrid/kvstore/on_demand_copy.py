@@ -77,7 +77,7 @@ class ValueWatch:
         self.copy = copy
 
     def note_move_to_worker(self) -> None:
-        """Note that servers no longer hold the value, and count forward passes anew."""
+        """Note that servers no longer hold the value, and count forward passes again."""
         self.copy, self.forwards = None, 0
 
     def reset(self) -> None:

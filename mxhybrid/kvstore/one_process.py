@@ -148,7 +148,7 @@ class OneProcess:
         return {key: param[0] for key, param in params.items()}
 
     def adopt(self, former: 'OneProcess', keys_set: Set[Any]) -> None:
-        """Begin anew: a Trainer initialises all keys from its parameters, so nothing is taken over.
+        """Begin again: a Trainer initialises all keys from its parameters, so nothing is taken over.
 
         A store that the script passed as an instance is used again, with a new store of MXNet's.
         """

@@ -42,7 +42,7 @@ _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by
             ('number of calls of networks that are split', 'call them equally often on every worker, also to evaluate '
              'them'),
             ("parameters' lr_mult or wd_mult, by a checksum", 'set the same ones on every worker'),
-            ('dynamic tables that are frozen or were initialised anew, by a checksum', 'set grad_req, and call '
+            ('dynamic tables that are frozen or were initialised again, by a checksum', 'set grad_req, and call '
              'initialize(force_reinit=True), on every worker'))
 
 #: Further numbers: attributes of MXNet's optimizers.

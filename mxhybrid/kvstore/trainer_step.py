@@ -315,7 +315,7 @@ class TrainerHooks:
                         full_idx: bool = False) -> None:
         """Surround ``Trainer._row_sparse_pull``.
 
-        Saving and evaluation must not need the other workers before the store is made, or is made anew.
+        Saving and evaluation must not need the other workers before the store is made, or is made again.
         """
         trainer = self._trainer
         if not full_idx and mx.autograd.is_recording():

@@ -1,7 +1,7 @@
 """The dynamic tables of a Trainer: their keys in its optimizer, their part of a step, and their agreement in a job.
 
 MXNet's Trainer handles parameters that have arrays, so it does not get a :class:`TableParameter`.  The tables have the
-keys behind those of the other parameters, by which the optimizer finds multipliers and counts updates.
+keys after those of the other parameters, by which the optimizer finds multipliers and counts updates.
 
 ==============================  ====================================================================================
 ``Trainer(...)``                :func:`split_off` takes the tables from the list of parameters
@@ -43,7 +43,7 @@ class TableTraffic:
         self.traffic = param.traffic
         #: The name on worker 0, which counts for settings and names on the servers.
         self.name_of_all = param.name
-        #: The table on the servers, until the parameter is initialised anew and a step has made another one.
+        #: The table on the servers, until the parameter is initialised again and a step has made another one.
         self.served: Any = None
 
     @property
@@ -144,12 +144,12 @@ class TrainerTables:
         store.show_tables(self.traffic, self.report)
 
     def reopen(self, store: Any) -> None:
-        """Begin anew with tables that all workers have initialised since the store was made (collective)."""
+        """Begin again with tables that all workers have initialised since the store was made (collective)."""
         if not store.distributed or not self.initialised_anew:
             return
-        anew = [param.initialisations != agreed for param, agreed in zip(self.params, self._agreed)]
+        are_new = [param.initialisations != agreed for param, agreed in zip(self.params, self._agreed)]
         self.agree(store.backend.allgather_json(self.descriptions(), 'dynamic_tables'))
-        for table, is_new in zip(self._tables, anew):
+        for table, is_new in zip(self._tables, are_new):
             if is_new:
                 self._serve(table, store)
 

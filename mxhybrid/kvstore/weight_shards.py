@@ -150,6 +150,6 @@ def refuse_emptied(param: Any) -> None:
 
 
 def refuse_new_values(param: Any) -> None:
-    """Refuse to initialise a shard anew, without its initializer and on this worker alone."""
+    """Refuse to initialise a shard again, without its initializer and on this worker alone."""
     if shard_of(param) is not None and trainers.has_values(param):
         raise InputError('initialize: %s belongs to a split network: initialise it before parallelize' % param.name)

@@ -200,7 +200,8 @@ def params_by_place(net: Any) -> Dict[str, Any]:
 
 
 def put_param(params: Any, param: Any) -> Any:
-    """Return the parameter with the name of `param` in a ParameterDict or in that which it shares; else put it there.
+    """Return the parameter with the name of `param` in a ParameterDict or its shared one; put `param` there if it lacks
+    one.
     """
     existing = params._get_impl(param.name)
     if existing is not None:

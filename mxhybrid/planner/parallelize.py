@@ -74,7 +74,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         one process, one parameter after the other, and sends each worker its shards; no worker has the whole network.
     recompute : str or list of str, optional
         The names of blocks, or patterns of them (shell wildcards), whose activations are not kept for the backward
-        pass, but computed again in it.  It takes the place of what the plan says.
+        pass, but computed again in it.  It replaces the setting in the plan.
 
     Returns
     -------

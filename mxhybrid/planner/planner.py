@@ -52,7 +52,7 @@ from .task_graph.pipeline_tasks import single_step
 from .task_graph.prediction import Prediction
 from .task_graph.weight_tasks import WeightArrays
 
-#: Number of the fastest starts whose steps are simulated like those of the plan that was found, one behind the other.
+#: Number of the fastest starts whose steps are simulated like those of the plan that was found, one after the other.
 _FINALISTS = 3
 
 #: The largest number of pipelines that a search simulates, the share of its time that this may take, and the number of
@@ -478,7 +478,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
-    The state of `mx.random` does not depend on what was timed.
+    The state of `mx.random` does not depend on measurements.
 
     Parameters
     ----------

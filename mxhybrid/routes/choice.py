@@ -34,7 +34,10 @@ class Choice:
 
 
 def weigh(predicted: Estimate, touched: float, union: float, fits: bool) -> Choice:
-    """Choose allreduce if it is clearly cheaper, or about as cheap for a near-dense table, and `fits`; else servers."""
+    """Choose allreduce or servers for a table.
+
+    Allreduce is chosen if it `fits` and is clearly cheaper, or about as cheap for a near-dense table.
+    """
     margin = NEAR_DENSE_MARGIN if union >= NEAR_DENSE else MARGIN
     if predicted.allreduce_s > margin * predicted.servers_s:
         return Choice('servers', 'measured', touched, union, predicted)

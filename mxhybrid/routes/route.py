@@ -167,7 +167,7 @@ class Route(ParameterSpec):
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Set the initial value to worker 0's, and write it to `outs`.
 
-        A dense value stays in the store if it `keeps_dense`.  A further call begins anew, without optimizer state, and
+        A dense value stays in the store if it `keeps_dense`.  A further call begins again, without optimizer state, and
         from `value` if that `was_set`.
         """
         raise NotImplementedError

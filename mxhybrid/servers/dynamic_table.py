@@ -240,7 +240,7 @@ class DynamicTable(OptimizedTable):
         """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them (collective).
 
         All workers push equally often meanwhile, and a key is pushed by one of them only.  Rows of optimizer state
-        that are narrower than the table have anything behind them.
+        that are narrower than the table have anything after them.
         """
         former_mode = self.mode
         self.set_mode(overwrite_mode(slot))
@@ -351,16 +351,29 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
 
     Parameters
     ----------
-    width : elements of a row
-    dtype : float32 or float64
-    first_values : values of the rows before their first update, equal on all workers
-    partitions : number of partitions, which are placed on the servers in turn
-    options : admission, expiry and storage of rows
-    wire : type in which float32 rows travel: float32, float16 or int8
-    batch_rows : most distinct rows of a worker in a push or pull
-    staleness : number of last pushes of other workers that pulled rows may lack
+    servers : ParameterServers
+    name : str
+    width : int
+        The elements of a row.
+    dtype : numpy.dtype or str
+        float32 or float64.
+    first_values : FirstValues
+        The values of rows before their first update, equal on all workers.
+    partitions : int
+        The number of partitions, which are placed on the servers in turn.
+    options : StoreOptions
+        Admission, expiry and storage of rows.
+    wire : numpy.dtype or str
+        The type in which float32 rows travel: float32, float16 or int8.
+    batch_rows : int
+        The most distinct rows of a worker in a push or pull.
+    staleness : int
+        The number of last pushes of other workers that pulled rows may lack.
 
-    InputError on all workers, with nothing sent, for settings that cannot be.
+    Raises
+    ------
+    InputError
+        Settings that are not valid; on all workers, before anything is sent.
     """
     dtype = np.dtype(dtype)
     check_dynamic_table(servers, name, width, dtype, partitions, options, batch_rows)
@@ -373,7 +386,7 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
 
 def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
                         options: StoreOptions, batch_rows: int) -> None:
-    """Refuse settings of a dynamic table that cannot be (InputError)."""
+    """Raise InputError for settings of a dynamic table that are not valid."""
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
                          'out, and see the log of worker 0 for the reason if it is not set'

@@ -18,6 +18,6 @@ def run(command: str, module: str) -> None:
         os.execv(str(python), [str(python), str(SCRIPTS / command)] + sys.argv[1:])
     sys.path.insert(0, str(REPOSITORY))
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        # As Ctrl-C: else the jobs that the command has started would go on without it.
+        # As Ctrl-C: otherwise the jobs that the command has started would go on without it.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(importlib.import_module('lab.' + module).main())

@@ -1,4 +1,4 @@
-"""Words per second of examples/word_lm.py on GPUs, by what carries gradients and rows; scripts/gpu runs it.
+"""Words per second of examples/word_lm.py on GPUs, by the transport of gradients and rows; scripts/gpu runs it.
 
     python -m lab.gpu_benchmark                   # as many workers as there are GPUs, at least two
     python -m lab.gpu_benchmark --cpus --epochs 1 --max-tokens 60000   # the same jobs without GPUs

@@ -55,7 +55,7 @@ def drawing(spans: List[Span]) -> str:
 
 
 def spans_of(recorded: Dict[int, List[Any]]) -> List[Span]:
-    """Return the passes of the last step, of what each worker has recorded."""
+    """Return the passes of the last step, from the records of the workers."""
     spans = []
     for stage, entries in recorded.items():
         for is_forward in (True, False):

@@ -21,7 +21,7 @@ MARKER = 'MXHYBRID_LAB_JOB'
 # One beginning for the markers of all jobs of this process; a process of a job may have jobs of its own.
 SESSION = '/'.join(filter(None, [os.environ.get(MARKER), uuid.uuid4().hex[:12]]))
 
-#: Limits of time of tests and jobs are multiplied by it: they are there for what hangs, and a machine may be slow.
+#: Limits of time of tests and jobs are multiplied by it: they end jobs that hang, and a machine may be slow.
 PATIENCE = float(os.environ.get('MXHYBRID_TEST_PATIENCE') or 1)
 
 GRACE_S = 5.0 * PATIENCE  # processes may end this long after their launcher

@@ -54,7 +54,7 @@ def inputs_of(client, step, last_bits=0.0):
         else:
             values = random.uniform(-1, 1, shape)
         if len(shape) == 4:
-            # Images that differ in color and contrast, or a BatchNorm behind a global pooling would divide by the
+            # Images that differ in color and contrast, or a BatchNorm after a global pooling would divide by the
             # small differences between their means.
             values = values * random.uniform(0.2, 2, shape[:2] + (1, 1)) + random.uniform(-1, 1, shape[:2] + (1, 1))
         if not limit:

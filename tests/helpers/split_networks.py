@@ -68,7 +68,7 @@ class Ranks:
 
         `data` and `weights` are whole arrays by name, `splits` of every operator by its number; `axes` say which
         dimension of each input has the samples, the first where nothing is said; `segments` are computed again in the
-        backward pass.  Ranks that fail, or take too long, are started anew, or what they still do would be taken for
+        backward pass.  Ranks that fail, or take too long, are started again, or what they still do would be taken for
         the next network.
         """
         try:

@@ -171,5 +171,5 @@ class PythonTaskTable(TaskTable):
 
 
 def concatenated_tasks(contents):
-    """Return the tasks of several blocks, one behind the other."""
+    """Return the tasks of several blocks, one after the other."""
     return np.concatenate([content.tasks for content in contents]) if contents else np.empty(0, TASK)

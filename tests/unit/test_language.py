@@ -31,7 +31,7 @@ _NOUN_VERBS = ('answer|call|change|check|copy|count|end|hold|load|look|move|name
 _NO_OBJECT = ('to|not|been|who|that|which|and|or|can|may|might|must|will|would|could|should|shall|do|does|did|of|in|'
               'for|by|with|on|at|from')
 
-#: Patterns by what they are, for every sentence.
+#: Patterns by their description, for every sentence.
 SENTENCES = {
     'begins with "Of"': r'^Of\b',
     'begins with a preposition and "what", "who", "which" or "those"':
@@ -45,6 +45,10 @@ SENTENCES = {
     '"have something do": use "make", or say what happens':
         r"\b(has|have|had|having) (?:((it|them|him|her|everybody|everyone|MXNet|Horovod|all others|the others|another) "
         r"(%s|%s))|((?!(%s)\b)[\w'-]+ ){1,3}(%s))\b(?![-'])" % (_VERBS, _NOUN_VERBS, _NO_OBJECT, _VERBS),
+    'clause that begins with "else": write "otherwise"': r'[;:] else\b|^Else,? (?!if)',
+    '"anew": write "again", or "new"': r'\banew\b',
+    '"split as what it reads" and other objects that begin with "as what"': r'\bas what\b(?! (is|was)\b)',
+    '"one behind the other": write "one after the other"': r'\bone (\w+ )?behind the other\b',
     'predicate before the subject': r'^(Not|Also|Only) \w+(ed|en|wn|ne) (is|are|was|were)\b',
 }
 
@@ -217,6 +221,8 @@ def test_sentences_are_plain(name):
     'In what the other hosts send it looks for errors.', 'What does not vary in a job is part of what is fixed.',
     'It tells who is silent.', 'a worker for which the others wait, who sleeps', 'It sleeps for so many seconds.',
     'It takes a limit that be exceeded.', 'A host that answers first has all others wait.', 'Not drawn are GPUs.',
+    'The ranges are cut anew.', 'It follows its inputs; else it is whole.', 'It is split as what it reads.',
+    'They run one behind the other.',
     'The command has the servers send their rows.', 'busy for so long, were it the machine of the profiles'])
 def test_patterns_are_found(sentence):
     assert findings([Passage(1, sentence)])
@@ -227,7 +233,8 @@ def test_patterns_are_found(sentence):
     'What does this mean?',
     'Workers have to wait.', 'It has a name, and the servers send rows.', 'All hosts have the same parts.',
     'For tables, a measurement decides.', 'It has three methods that update rows.', 'They have not been tried.',
-    'The memory has no name.', 'It has so many readers that MXNet adds them up.', 'each worker has a partial sum'])
+    'The memory has no name.', 'Return the name, else None.',
+    'It has so many readers that MXNet adds them up.', 'each worker has a partial sum'])
 def test_plain_sentences_are_not(sentence):
     assert not findings([Passage(1, sentence)])
 

@@ -3,6 +3,7 @@ attributes, and variables that are used over many lines say their role.
 """
 import ast
 import collections
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,30 @@ def bare_parameters_and_attributes(source):
     return sorted((line, name) for line, name in lines if name.lstrip('_') in BARE_NAMES)
 
 
+def described_parameters(docstring):
+    """Return the names in the section of parameters of a NumPy docstring."""
+    section = re.search(r'^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)', docstring, re.DOTALL | re.MULTILINE)
+    return [name.strip().lstrip('*') for line in (section.group(1).splitlines() if section else ())
+            if line and not line[0].isspace() for name in line.split(' : ')[0].split(',')]
+
+
+def unknown_parameters(source):
+    """Return the lines of functions and classes whose docstring describes a parameter that they do not have."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        callables, names = [node], set()
+        if isinstance(node, ast.ClassDef):
+            callables = [inner for inner in node.body
+                         if isinstance(inner, ast.FunctionDef) and inner.name in ('__init__', '__new__')]
+            names = {field.target.id for field in node.body if isinstance(field, ast.AnnAssign)}
+        names |= {argument.arg for function in callables for argument in parameters(function)}
+        lines += [(node.lineno, name) for name in described_parameters(ast.get_docstring(node) or '')
+                  if name not in names]
+    return lines
+
+
 def python_files(folder):
     """Yield the Python files of a folder of the repository, also those without a suffix."""
     for path in sorted((PACKAGE.parent / folder).rglob('*')):
@@ -126,3 +151,16 @@ def test_bare_names_are_found(lines, count):
     ('class A(NamedTuple):\n    own: int\n    rows: int', ['own']), ('def f(foundation): pass', [])])
 def test_bare_parameters_and_attributes_are_found(source, names):
     assert sorted(name for _, name in bare_parameters_and_attributes(source)) == names
+
+
+@pytest.mark.parametrize('folder', ['mxhybrid', 'scripts', 'tests', 'examples'])
+def test_docstrings_describe_parameters_that_exist(folder):
+    refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in python_files(folder)
+               for lines in [unknown_parameters(path.read_text())] if lines}
+    assert not refused, 'these docstrings, at line, describe parameters that do not exist'
+
+
+def test_unknown_parameters_are_found():
+    source = ('def f(rows, *keys):\n    """Do it.\n\n    Parameters\n    ----------\n    rows, ids : array\n'
+              '        Their rows.\n    *keys : list\n\n    Raises\n    ------\n    InputError\n    """\n')
+    assert unknown_parameters(source) == [(1, 'ids')]

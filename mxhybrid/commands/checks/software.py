@@ -164,7 +164,7 @@ def _mxhybrid(known: Dict[str, Any]) -> Finding:
 
 
 def check_gpus(known: Dict[str, Any], horovod: Dict[str, Any]) -> List[Finding]:
-    """Return findings about the GPUs, from what is known of them and of Horovod."""
+    """Return findings about the GPUs, given the facts about them and about Horovod."""
     text = 'GPUs of MXNet: ' + describe_gpus(known)
     if 'problem' in known:
         return [Finding(GROUP, 'gpus', FAILED, text, 'see nvidia-smi, and docs/gpu.md', known)]

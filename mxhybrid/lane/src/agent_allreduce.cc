@@ -373,7 +373,7 @@ void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, co
   message->header.count = static_cast<uint32_t>(operation.size(chunk));
   message->header.number = operation.number;
   message->segments[0] = {const_cast<char*>(data), operation.wire_bytes(chunk)};
-  // A reduce-scatter ends, and workers write their inputs anew, when all contributions are sent.
+  // A reduce-scatter ends, and workers write new inputs, when all contributions are sent.
   Operation* const scatter = operation.kind == AllreduceKind::kScatter ? &operation : nullptr;
   const bool reads_output = kind == Message::kResult && !operation.quantized;
   if (reads_output) ++*operation.unsent;

@@ -47,7 +47,7 @@ enum Priority : uint32_t {
   /// Allreduces of dense arrays.
   kAllreduce = 2,
   kPullRequests = 3,
-  /// Pushes, and the answers behind them.  A host that answered first and pushed later would delay all other hosts,
+  /// Pushes, and the answers after them.  A host that answered first and pushed later would delay all other hosts,
   /// since their answers depend on its pushes.
   kRowsInOrder = 4,
   kPriorities = 5

@@ -8,7 +8,7 @@
 namespace lane {
 namespace {
 
-/// The most cache lines of a row and its state that are fetched ahead; the processor fetches the lines behind them.
+/// The most cache lines of a row and its state that are fetched ahead; the processor fetches the lines after them.
 constexpr size_t kLines = 6;
 constexpr size_t kLine = 64;
 constexpr uint64_t kMaxSlots = uint64_t{1} << 31;

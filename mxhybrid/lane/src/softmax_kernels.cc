@@ -180,7 +180,7 @@ LANE_FAST float fast_row_softmax_gradient(size_t count, bool is_log, const float
 /// The maximum and the sum of exponentials of a whole row, from those of its parts.
 class Totals {
  public:
-  /// `maxima` and `sums` are those of the first part; those of the next one are `stride` elements behind them.
+  /// `maxima` and `sums` are those of the first part; those of the next one are `stride` elements after them.
   Totals(const float* maxima, const float* sums, size_t count, size_t stride)
       : maxima_(maxima), sums_(sums), count_(count), stride_(stride) {
     for (size_t part = 0; part < count; ++part) largest_ = std::max(largest_, maxima[part * stride]);

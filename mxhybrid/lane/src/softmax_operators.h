@@ -1,5 +1,5 @@
 // A softmax, or its logarithm, along an axis whose parts are on several workers, as two operators of MXNet's graphs: one
-// before the exchange of maxima and sums, and one behind it.
+// before the exchange of maxima and sums, and one after it.
 #pragma once
 
 #include "norm_operators.h"
@@ -8,7 +8,7 @@
 namespace lane {
 
 /// Computes the maxima and sums of a part; the outputs are a copy of the part, and maxima and sums, of the shape of the
-/// part with an axis of length 1, behind a dimension of 2.  All other operators read the copy, so that the gradients of
+/// part with an axis of length 1, after a dimension of 2.  All other operators read the copy, so that the gradients of
 /// both arrive together.
 class SoftmaxPartsOperator : public ArrayOperator {
  public:

@@ -1,4 +1,4 @@
-"""Splits that follow: the split with which each rank computes an operator from what it has of one input."""
+"""Splits that follow: the split with which each rank computes an operator from its shard of one input."""
 import itertools
 from typing import Dict, Iterator, List, Optional, Tuple
 

@@ -41,7 +41,7 @@ class Rule:
     not_replicable = False
     #: ``'convolution'`` or ``'dense'`` for the layers that grids and cost formulas know; ``''`` for all others.
     layer_kind = ''
-    #: Whether the planner's search chooses the split; other operators are split as what they read.
+    #: Whether the planner's search chooses the split; other operators are split like their inputs.
     is_searched = False
     #: Whether its weight is a matrix or a set of filters, which a split of the layer cuts.
     splits_weight = False
@@ -65,7 +65,7 @@ class Rule:
     has_statistics = False
     #: The input that has indices, lengths or labels, through which no gradient flows.
     index_input: Optional[int] = None
-    #: Whether it takes factors of dimensions for dimensions; else :class:`.factored_rule.FactoredRule` applies it.
+    #: Whether it takes factors of dimensions for dimensions; otherwise :class:`.factored_rule.FactoredRule` applies it.
     takes_factors = False
     #: Builds the operator where no rank can compute its shard alone.
     collective: Optional['Collective'] = None
@@ -217,7 +217,7 @@ class Collective(Protocol):
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
-        """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
+        """Return the layout of the values that ranks have computed, the box that each rank needs, and their type."""
 
     @staticmethod
     def build(program: Any, operator: Operator, inputs: List[Any]) -> Any:

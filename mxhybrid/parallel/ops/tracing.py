@@ -52,7 +52,7 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', ini
         raise InputError('parallelize: %s has no values: call initialize() first, or give parallelize init='
                          % missing[0])
     try:
-        with mx.name.NameManager():  # else numbers in names would depend on what was traced before
+        with mx.name.NameManager():  # else numbers in names would depend on the networks that were traced before
             traced_outputs = net(*[mx.sym.var(name) for name in names])
     except Exception as error:  # of any type: the network's own code fails
         raise InputError('parallelize: the network cannot be traced: called with %d symbols, it raises %s: %s; give it '

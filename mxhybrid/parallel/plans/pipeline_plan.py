@@ -137,7 +137,7 @@ def pipeline(stages: Union[int, Sequence[Any], Mapping[str, Sequence[int]]], mic
         The number of stages, which are cut so that they take equally long by the floating-point operations and sizes of
         their operators; or for each stage the pattern of the names of its operators, or a list of patterns (shell
         wildcards; the first match counts); or patterns with the ranks of their stage, where neighbouring patterns with
-        the same ranks are one stage.  Operators that match no pattern are in the last stage of what they read.  Without
+        the same ranks are one stage.  Operators that match no pattern are in the last stage of their inputs.  Without
         ranks, stages have equally many neighbouring workers.
     micro_batches : int
         The number of parts of the joint batch, which it has to divide.  Their gradients are added up.

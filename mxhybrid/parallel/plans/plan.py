@@ -22,7 +22,7 @@ class SplitRequest(NamedTuple):
     degrees: Mapping[str, int]
     partials: int = 1
     ranks: Optional[Sequence[int]] = None
-    #: Whether an impossible request is an error; else the split is as near to it as possible.
+    #: Whether an impossible request is an error; otherwise the split is as near to it as possible.
     strict: bool = False
 
 
@@ -75,7 +75,7 @@ class Plan:
         return plan
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """Return the requested split of an operator; None if it is split as what it reads, or over samples."""
+        """Return the requested split of an operator; None if it is split like its inputs, or over samples."""
         return None
 
     def check(self, ranks: int) -> None:
@@ -88,7 +88,7 @@ class Plan:
         return self
 
     def follows_producer(self, operator: Operator) -> bool:
-        """Tell whether an operator without a request is split as what it reads; else it is split over samples."""
+        """Tell whether an operator without a request is split like its inputs; otherwise it is split over samples."""
         return False
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
@@ -117,7 +117,7 @@ class Plan:
     def default_split(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int,
                       splits: Dict[int, Split]
                       ) -> Tuple[Split, str]:
-        """Return the split of an operator without a request, given the splits of what it reads; and a note on it, or
+        """Return the split of an operator without a request, given the splits of its inputs; and a note on it, or
         ''.
         """
         samples = dimensions.samples((operator.number, 0))

@@ -120,8 +120,9 @@ def _check(graph: Graph, operator: Operator, joint_statistics: bool) -> None:
 
 
 class _Segments:
-    """Groups operators of a block so that no path leaves a segment and comes back to it, through other segments
-    either: else neither could be computed as a whole.
+    """Groups operators of a block into segments that can be computed as a whole.
+
+    No path leaves a segment and comes back to it, not even through other segments.
     """
 
     def __init__(self, graph: Graph):
@@ -139,7 +140,7 @@ class _Segments:
         sources = [number for number, _ in operator.inputs]
         segment = self._current.get(block) if block is not None else None
         if segment is not None and (operator.name in self._names[segment] or self._returns(sources, segment)):
-            segment = None  # another call of the block, or what only a later part of it can read
+            segment = None  # another call of the block, or a path that left the segment comes back
         if block is not None and segment is None:
             segment = self._current[block] = len(self.members)
             self.members.append((block, []))

@@ -111,7 +111,7 @@ def check_forward(graph: Graph, stage_of: Mapping[int, int]) -> None:
 def follow(graph: Graph, chosen: Mapping[int, int]) -> Dict[int, int]:
     """Return the stage of every operator, given those of some operators.
 
-    Other operators are in the last stage of what they read; those that read inputs of the network alone are in the
+    Other operators are in the last stage of their inputs; those that read inputs of the network alone are in the
     first stage that reads them.
     """
     stage_of: Dict[int, int] = {}
@@ -167,7 +167,7 @@ def balanced(graph: Graph, weights: Sequence[int], seconds: Optional[Sequence[Ma
 
 
 def _crossing(graph: Graph) -> Any:
-    """Return the bytes that operators behind each position of a cut read of operators before it."""
+    """Return the bytes that operators after each position of a cut read of operators before it."""
     operators = graph.computing
     position = {operator.number: at for at, operator in enumerate(operators)}
     last: Dict[Any, int] = {}

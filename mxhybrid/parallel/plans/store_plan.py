@@ -24,7 +24,7 @@ class StorePlan(NamedTuple):
     dense: Optional[str] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return what :func:`store_plan_from_json` reads: keys of a plan's JSON, none for what is left out."""
+        """Return what :func:`store_plan_from_json` reads: keys of a plan's JSON, without choices that are None."""
         keys: Dict[str, Any] = {}
         if self.tables:
             keys['tables'] = {label: {key: value for key, value in table._asdict().items() if value is not None}

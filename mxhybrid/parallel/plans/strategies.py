@@ -339,7 +339,7 @@ def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
         (``samples``, ``channels``, ``height``, ``width``, ``length``), ``partials`` (the number of partial sums, one
         for each range of the dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a
         list.  ``heads`` are those of attention: a dimension of scores, the outputs of the projections that make
-        queries, keys and values, and the inputs of the projection behind attention.  Operators that match no pattern,
+        queries, keys and values, and the inputs of the projection after attention.  Operators that match no pattern,
         or have no heads where heads are split, are split like their inputs.
 
     Raises

@@ -123,7 +123,7 @@ class TransformerLayers:
                    for entry in self._elementwise_from(operator))
 
     def _elementwise_from(self, operator: Operator) -> Iterator[Entry]:
-        """Yield the output of an operator, and those of elementwise operators behind it."""
+        """Yield the output of an operator, and those of elementwise operators after it."""
         waiting, seen = [operator], {operator.number}
         while waiting:
             current = waiting.pop()

@@ -1,4 +1,4 @@
-"""Redistribution of a tensor: every rank sends boxes of what it holds, and receives the box that it needs.
+"""Redistribution of a tensor: every rank sends boxes of its shard, and receives the box that it needs.
 
 In the forward pass, a target is the union, or with partial sums the sum, of its intersections with the sources.  In the
 backward pass, the gradient of a source is the sum of its intersections with the gradients of the targets.  Halo
@@ -25,7 +25,7 @@ class Transfer(NamedTuple):
     receives: List[Tuple[int, Slices]]
     #: The pieces that stay on the rank: their positions in source and target.
     local: List[Tuple[Slices, Slices]]
-    #: Whether pieces are added up, in the order of their ranks; else each element comes once, and all others are
+    #: Whether pieces are added up, in the order of their ranks; otherwise each element comes once, and all others are
     #: `fill`.
     adds: bool
     fill: float
@@ -44,7 +44,8 @@ class Redistribution:
         The same on all ranks, and unlike that of any other redistribution of the job.
     rank : int
     have : Layout
-    wanted : dict of int to Box
+    needed : dict of int to Box
+        The box that each rank needs.
     dtype : numpy.dtype
     fill : float
         The value beyond the tensor.
@@ -83,7 +84,7 @@ class Redistribution:
 
     @property
     def shapes(self) -> Tuple[Optional[Tuple[int, ...]], Optional[Tuple[int, ...]]]:
-        """The shapes of what this rank sends and of what it receives."""
+        """The shapes of the arrays that this rank sends and receives."""
         return (None if self.source is None else shape_of(self.source),
                 None if self.target is None else shape_of(self.target))
 

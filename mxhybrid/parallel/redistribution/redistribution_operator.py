@@ -1,7 +1,8 @@
 """A redistribution as an operator of MXNet's graph, which holds no thread while it waits.
 
 A token goes from each redistribution to the next one, so that all ranks begin them in one order, and in the reverse
-order in the backward pass: else redistributions could wait for each other in a circle, since MXNet uses memory again.
+order in the backward pass: otherwise redistributions could wait for each other in a circle, since MXNet uses memory
+again.
 """
 import itertools
 from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple
@@ -104,7 +105,7 @@ class RedistributionOperator:
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """Return the token after the operator, and what the rank receives, None if that is nothing.
+        """Return the token after the operator, and the symbol that the rank receives, or None.
 
         `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
         """

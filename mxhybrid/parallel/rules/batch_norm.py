@@ -34,7 +34,7 @@ class JointBatchNorm:
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
-        """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
+        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         axis = axis_of(operator, len(shape), 1)
         groups = groups_of(boxes, tuple(at for at in range(len(shape)) if at != axis))

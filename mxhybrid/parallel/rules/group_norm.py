@@ -36,7 +36,7 @@ class JointGroupNorm:
 
     @classmethod
     def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
-        """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
+        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         parts_by_rank = groups_of(boxes, tuple(range(2, len(shape))))
         count, group_count = max(map(len, parts_by_rank.values())), _groups(operator, shape[1])

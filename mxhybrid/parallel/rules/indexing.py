@@ -208,7 +208,7 @@ class ScatterElements(Rule):
         return min(graph.shape(operator)[:graph.inputs(operator)[1][0]])
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions behind those that indices name."""
+        """Return True for the dimensions after those that indices name."""
         named = graph.inputs(operator)[1][0]
         return [at >= named for at in range(len(graph.shape(operator)))]
 

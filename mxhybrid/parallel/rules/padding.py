@@ -39,7 +39,7 @@ class Pad(Rule):
 
 
 def _mirrored(side: Range, count: int, repeats_edge: bool) -> Range:
-    """Return the range of the elements that stand at some coordinates, which may lie before or behind the tensor."""
+    """Return the range of the elements that stand at some coordinates, which may lie before or after the tensor."""
     sources = [_source(at, count, repeats_edge) for at in range(*side)]
     return min(sources), max(sources) + 1
 

@@ -73,7 +73,7 @@ class Pooling(Rule):
         if operator.get('pooling_convention', 'valid') == 'valid':
             windows = [window(*dimension) for dimension in zip(out[2:], data[2:], shape[2:], kernel, strides, pads)]
             attrs: Dict[str, Any] = {'pad': tuple(pad for _, pad in windows)}
-        else:  # where the count is rounded up, windows reach beyond the image: the padding is part of what is read
+        else:  # where the count is rounded up, windows reach beyond the image: the padding is part of the input
             windows = [window(out_range, count_in, -1, *rest) for out_range, count_in, *rest in
                        zip(out[2:], data[2:], kernel, strides, pads)]
             attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}

@@ -36,7 +36,7 @@ class SplitSoftmax:
 
     @classmethod
     def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
-        """Return the layout of what ranks have computed, the box of it that each rank needs, and its type."""
+        """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""
         shape = graph.shape(operator)
         axis = cls._axis(operator, len(shape))
         groups = groups_of(boxes, (axis,))

@@ -26,7 +26,7 @@ def transposed_window(out: Range, count: int, kernel: int, stride: int, pad: int
     output among those that the inputs make without padding.
 
     Input i adds to the outputs from ``i * stride`` to ``i * stride + dilate * (kernel - 1)``, before `pad` outputs are
-    cut off.  Where an output lies behind all of them, one more input, which may lie beyond the tensor, makes room.
+    cut off.  Where an output lies after all of them, one more input, which may lie beyond the tensor, makes room.
     """
     low, high, reach = out[0] + pad, out[1] - 1 + pad, dilate * (kernel - 1)
     first = max(0, min(-((reach - low) // stride), low // stride))

@@ -96,7 +96,7 @@ class Route:
         self._views = [None if array is None else host_view(array) for array in (self._source, self._target)]
 
     def send(self, array: Any) -> Any:
-        """Let the engine make the transfer; return a new array of what this rank receives, None for nothing."""
+        """Let the engine make the transfer; return a new array that this rank receives, or None."""
         if self._stays:
             return array
         arrays = [buffer for buffer in (self._source, self._target) if buffer is not None]
@@ -134,7 +134,7 @@ class SampleRoutes:
         self._axis, self.differentiable, self._factors = axis, differentiable, factors
         self._sides = [redistribution.shapes if is_input else redistribution.shapes[::-1]
                        for redistribution in redistributions]
-        #: This rank's samples of each micro-batch, as ranges of what it gives or returns.
+        #: This rank's samples of each micro-batch, as ranges of the arrays that it takes or returns.
         self._ranges: List[Optional[Tuple[int, int]]] = []
         self._forward: List[Route] = []
         self._backward: List[Route] = []
@@ -183,8 +183,8 @@ class SampleRoutes:
         return mx.nd.stack(self._merged(joined), axis=0)
 
     def send_gradient(self, gradient: Any) -> List[Any]:
-        """Send the gradient of this rank's samples of an output; return that of what it has computed of each
-        micro-batch.
+        """Send the gradient of this rank's samples of an output; return the gradients of the parts of each micro-batch
+        that it has computed.
         """
         return [self._merged(route.send(piece)) for route, piece in zip(self._backward, self._pieces(gradient))]
 

@@ -285,7 +285,7 @@ class Parallel(gluon.Block):
                 for path, name in self._files.paths.items()}
 
     def cast(self, dtype: Any) -> None:
-        """Do nothing if the parameters have the type already; else refuse.
+        """Do nothing if the parameters have the type already; otherwise refuse.
 
         Raises
         ------

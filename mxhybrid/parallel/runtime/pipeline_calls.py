@@ -284,7 +284,7 @@ class PipelineCalls:
         return [head.detach() for head in heads]
 
     def _backward(self, call: _Call, micro_batch: int, gradients: List[Any]) -> None:
-        """Make the backward pass of a micro-batch, with gradients of what this rank computes of outputs."""
+        """Make the backward pass of a micro-batch, with the gradients of this rank's parts of outputs."""
         heads, after, before = call.waiting.pop(micro_batch)
         arrays = [head for head, routes in zip(heads, self._outputs) if routes.differentiable]
         assert len(arrays) == len(gradients), (len(arrays), len(gradients))

@@ -26,13 +26,13 @@ class RedistributionNode(Protocol):
     """A redistribution in a graph."""
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """Return the token after it, and what the rank receives, None if that is nothing.
+        """Return the token after it, and the symbol that the rank receives, or None.
 
         `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
         """
 
     def ending(self, symbol: Any) -> Any:
-        """Return what a graph may have as an output, of the token or of what the rank receives."""
+        """Return the symbol that a graph may have as an output, for the token or a received array."""
 
     def forget(self) -> None:
         """Release its memory: no program calls it again."""
@@ -381,7 +381,7 @@ class Program:
         return None if fetched is None else self._sources.give(fetched)
 
     def _sliced(self, entry: Entry, have: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
-        """Return a slice of what this rank has, if every rank has all that it needs, so that nothing moves; else
+        """Return a slice of this rank's array if every rank has all that it needs, so that nothing moves; otherwise
         None.
         """
         if have.partial or not all(rank in have.boxes and all(
@@ -426,7 +426,7 @@ class Program:
     def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
                      differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
-        """Return the symbol of what this rank receives by a redistribution that all ranks make; None if that is
+        """Return the symbol that this rank receives by a redistribution that all ranks make; None if it receives
         nothing.
 
         For `plain`, see :class:`RedistributionNode`.

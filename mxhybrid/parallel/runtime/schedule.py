@@ -17,7 +17,7 @@ class Pass(NamedTuple):
 def passes(schedule: str, stage: int, stages: int, micro_batches: int) -> List[Pass]:
     """Return the passes of a stage in their order.
 
-    With ``'1f1b'`` a stage makes as many forward passes as there are stages behind it, and then a forward and a
+    With ``'1f1b'`` a stage makes as many forward passes as there are stages after it, and then a forward and a
     backward pass in turn; with ``'eager-1f1b'`` it makes twice as many forward passes first, so that it computes while
     activations and gradients are under way; with ``'gpipe'`` it makes all forward passes before the first backward
     pass.

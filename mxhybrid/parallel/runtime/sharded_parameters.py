@@ -150,7 +150,7 @@ def _slabs(shape: Tuple[int, ...], factors: Factors, dtype: Any) -> Iterator[Tup
     row_bytes = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
     rest: Box = tuple((0, count) for part in factors[1:] for count in part)
     outer, inner = factors[0], 1
-    # Several coordinates of a factor are a slab if all factors behind it are whole.
+    # Several coordinates of a factor are a slab if all factors after it are whole.
     while len(outer) > 1 and inner * outer[-1] * row_bytes <= SLAB_BYTES:
         inner, outer = inner * outer[-1], outer[:-1]
     whole: Box = tuple((0, count) for count in factors[0][len(outer):])
@@ -228,7 +228,7 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
             raise InputError('parallelize: %s is on %s: layers are split over workers with one CPU each'
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
-            raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
+            raise InputError('parallelize: %s is row_sparse: keep its layer outside of the split network' % name)
         shard = sharded[name] = ShardedWeight(workers, array_shapes[name], param.grad_req, weights.boxes(name),
                                               first + 2 * number, factors[name])
         params[name] = _shard_parameter(name, param, shard, workers.rank == 0)

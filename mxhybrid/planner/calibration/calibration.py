@@ -385,7 +385,7 @@ class Calibration:
     # -- comparison ------------------------------------------------------------------------------------------------
 
     def _compare_concurrent_transfers(self, cluster: Cluster) -> None:
-        """Log how long transfers of all ranks at the same time take, beside what the link alone predicts."""
+        """Log the time of transfers of all ranks at the same time, and the prediction for the link alone."""
         if len(self._local) < 2:
             return
         count = len(self._everyone)

@@ -1,4 +1,4 @@
-"""Times of exchanges between a job's workers: after a pause, one behind the other, and within a network."""
+"""Times of exchanges between a job's workers: after a pause, one after the other, and within a network."""
 import time
 from typing import Callable, List
 

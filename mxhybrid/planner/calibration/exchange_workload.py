@@ -50,9 +50,9 @@ def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
 
 
 class ExchangeChain:
-    """A graph of exchanges, one behind the other (collective).
+    """A graph of exchanges, one after the other (collective).
 
-    With `layers`, the graph also has this number of dense layers, each behind an exchange as long as there are any, as
+    With `layers`, the graph also has this number of dense layers, each after an exchange as long as there are any, as
     in a network: then the data of exchanges are in no cache, and threads sleep.
     """
 

@@ -88,7 +88,7 @@ def _words(folder: str, name: str) -> List[str]:
 
 def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Dict[str, Any]],
              speeds: Sequence[float], shares: Sequence[float]) -> List[Host]:
-    """Return the hosts of a job from what its ranks have found.
+    """Return the hosts of a job from the findings of its ranks.
 
     Hosts that are one machine, as emulated ones are, get equal shares of each processor that several of them may use,
     of a common quota, and of the memory.

@@ -10,7 +10,7 @@ from typing import Callable, Iterable, Optional
 #: Horovod's do, have less.
 BUSY_SHARE = 0.1
 
-#: Columns of /proc/stat, behind the name, in which a processor works for a program: user, nice, system, and steal,
+#: Columns of /proc/stat, after the name, in which a processor works for a program: user, nice, system, and steal,
 #: which is the time of other virtual machines.  Interrupts, as for the network, belong to no program.
 _WORKING = (0, 1, 2, 7)
 
@@ -49,8 +49,8 @@ class OtherPrograms:
 
     Parameters
     ----------
-    own : callable, optional
-        Returns the CPU seconds of what is timed; by default those of this process.
+    own_seconds : callable, optional
+        Returns the CPU seconds of the timed programs; by default of this process.
     root : str, optional
         The folder that has /proc.
     """

@@ -26,7 +26,7 @@ from .single_operator import (
 
 @functools.lru_cache(maxsize=None)
 def _name_of(dtype: np.dtype) -> str:
-    """Return the name of a type, which NumPy composes anew at each access."""
+    """Return the name of a type, which NumPy composes at each access."""
     return dtype.name
 
 

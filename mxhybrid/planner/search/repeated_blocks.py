@@ -11,7 +11,7 @@ class _Repeat(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position behind the last block."""
+        """The position after the last block."""
         return self.first + self.period * self.blocks
 
 

@@ -170,8 +170,8 @@ class SearchSpace:
         return self._default_splits[default_key]
 
     def _default_split(self, operator: Operator, ranks: Sequence[int]) -> Split:
-        """Return the split of an operator that cannot be split as what it reads: over samples, on the ranks that have
-        what it reads first if these are not all.
+        """Return the split of an operator that cannot be split like its inputs: over samples, on the ranks
+        that have its first input if these are not all.
         """
         split = Plan().default_split(self._graph, self._dataflow.dimensions, operator, min(len(ranks), self._ranks),
                                      {})[0]

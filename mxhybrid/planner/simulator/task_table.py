@@ -140,6 +140,6 @@ def _capacity(sizes: Iterable[int]) -> int:
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of all ranges, one range behind the other."""
+    """Return the numbers of all ranges, one range after the other."""
     ends = counts.cumsum(dtype=np.int64)
     return np.arange(ends[-1] if len(ends) else 0) + (starts - (ends - counts)).repeat(counts)

@@ -103,7 +103,7 @@ class PipelineTasks(GradientBuckets):
                 self._last[True][stage_of[number]] = number
 
     def _after_pass_before(self, first: Endpoints, number: int, micro_batch: int, back: bool) -> List[_Wait]:
-        """Return the wait of an operator at which a pass begins for the pass before it; else nothing."""
+        """Return the wait of an operator at which a pass begins for the pass before it; otherwise nothing."""
         if not micro_batch or not self._begins[back][number]:
             return []
         last = self._last[back][self._stage_of[number]]

@@ -14,7 +14,7 @@ from .pipeline_tasks import PipelineTasks
 from .simulated_tasks import TABLES_LABEL, SimulatedTask, Where
 from .step_tasks import StepTasks
 
-#: The number of steps that are simulated one behind the other, and the index of the step that is reported: it begins
+#: The number of steps that are simulated one after the other, and the index of the step that is reported: it begins
 #: while the step before it is under way, and the next one begins while it is.
 _STEPS, _REPORTED_STEP = 4, 2
 

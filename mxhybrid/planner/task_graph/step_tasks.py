@@ -1,4 +1,4 @@
-"""The blocks of a simulated training step, for the current splits of operators; a change of splits makes few anew."""
+"""The blocks of a simulated training step, for the current splits of operators; a change of splits rebuilds few."""
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class BlockSpec(NamedTuple):
     subgraph : TaskSubgraph or None
         None for no block.
     waits : callable
-        Returns a list of :data:`Wait`; called only where the block has to be made anew.
+        Returns a list of :data:`Wait`; called only where the block has to be made again.
     wait_key : object
         Equal for specs that wait for the same, given equal subgraphs.
     """

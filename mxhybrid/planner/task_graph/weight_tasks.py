@@ -65,7 +65,7 @@ class WeightTasks:
     machine : Machine
     transfer_tasks : TransferTasks
     memo : Memo
-        The cache of what was made.
+        The cache of tasks that were made.
     sharded : callable
         Returns the :class:`ShardedOperator` of an operator's number and a split.
     arrays : WeightArrays

@@ -71,7 +71,7 @@ class Contender:
         self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
 
     def _write_dense(self) -> List[Any]:
-        """The dense gradients, written anew as a backward pass would: some contenders overwrite them."""
+        """The dense gradients, written in each step as by a backward pass: some contenders overwrite them."""
         for values, gradient in self._dense:
             values.copyto(gradient)
         return [gradient for _, gradient in self._dense]
@@ -305,7 +305,7 @@ class HorovodGather(_Horovod):
 
     def start(self) -> None:
         super().start()
-        # Ids travel as 32 bits each: they fit, and that is half of what row_sparse arrays keep.
+        # Ids travel as 32 bits each: they fit, and row_sparse arrays keep 64.
         self._parts = [{table.name: (mx.nd.array(self.unique[batch][table.name], dtype=np.int32),
                                      mx.nd.array(self._gradient(table, batch)))
                         for table in self.workload.tables} for batch in range(BATCHES)]

@@ -15,7 +15,7 @@ WORDS, TIMES, UNITS = 1000, 128, 512
 
 
 class _Stage(gluon.HybridBlock):
-    """A layer of a GPT, with what is before the first one or behind the last one."""
+    """A layer of a GPT, with what is before the first one or after the last one."""
 
     def __init__(self, whole: Gpt, stage: int, stages: int):
         super().__init__(prefix='')
@@ -55,7 +55,7 @@ class PipelineTrained:
         if contender == ALONE:
             self._start_alone(net, arrays)
             return
-        # All other operators are in the first stage that reads them, or in the last stage of what they read.
+        # All other operators are in the first stage that reads them, or in the last stage of their inputs.
         stages = ['*gptlayer%d_*' % stage for stage in range(self._size)]
         plan = parallel.pipeline(stages, self._spec['micro_batches'], contender)
         self._net = mxhybrid.parallelize(net, plan, [array.shape for array in arrays])

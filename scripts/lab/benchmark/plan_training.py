@@ -30,7 +30,7 @@ class PlanTrained:
         net = self._case.make()
         net.initialize(mx.init.Xavier())
         net = mxhybrid.parallelize(net, from_json(self._spec['plan']), shapes, dtype=list(self._case.types))
-        self._store = mxhybrid.create()  # behind the plan, which says what sums dense weights
+        self._store = mxhybrid.create()  # after the plan, which says what sums dense weights
         draw = np.random.RandomState(0)
         # Indices where a network looks something up, which small whole numbers are for all of them.
         self._inputs = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)

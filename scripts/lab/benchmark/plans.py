@@ -73,13 +73,13 @@ class Plans:
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
             for name, case in cases.items():
-                # Each time anew: how fast a machine is that others use, too, changes within minutes.
+                # In each round: the speed of a machine that others use, too, changes within minutes.
                 self._job(testbed, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
                 if not case.plans:
                     search_result = self._planner(dict(spec, seconds=_SEARCH_S))
                     case.origin = search_result['name']
-                    # By itself, since the cluster is calibrated anew in each round.
+                    # Without its cluster, which is calibrated in each round.
                     case.plans = {**self._planner_plans(name, hosts * args.workers),
                                   _FOUND: dict(search_result['plan'], cluster=None)}
                 predicted, measured = self._planner(dict(spec, plans=case.plans)), {}

@@ -11,7 +11,7 @@ A program is a dict that JSON can hold::
      'events': [{'do': 'step', 'seed': 5, 'samples': 9, 'use': ['all'], 'ids': 'any'}]}
 
 A branch may have ``'shared': 0``, the number of the branch whose table it uses.  ``asked`` is the Trainer's
-``update_on_kvstore``.  ``looks`` says whether all values are compared after every event; else they are where the
+``update_on_kvstore``.  ``looks`` says whether all values are compared after every event; otherwise they are where the
 program evaluates, and at its end, so that a look does not refresh the rows of a worker.
 """
 from typing import Any, Dict, List, NamedTuple, Tuple

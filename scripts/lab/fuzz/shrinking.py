@@ -89,7 +89,7 @@ def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -
             verdicts = fails(candidates[first:first + _MOST])
             failing = [number for number, verdict in enumerate(verdicts, first) if verdict]
             if failing:
-                # Often all of these can go; else the first can.
+                # Often all of these can go; otherwise the first can.
                 gone = {event for number in failing for event in range(*cuts[number])}
                 both = _with(program, events=[event for each, event in enumerate(events) if each not in gone])
                 shorter = both if len(failing) > 1 and fails([both])[0] else candidates[failing[0]]

@@ -156,7 +156,7 @@ def check_several_hosts(env, words, folder):
 
 
 def check_example(env, words, folder):
-    """Examples: test_examples runs that command line, with arguments that make it small behind it."""
+    """Examples: test_examples runs that command line, with arguments that make it small after it."""
     tested = [as_typed(job_command(REPOSITORY / 'examples' / name, launcher, workers, servers, args))
               for name, launcher, workers, servers, args, *_ in (
                   test_examples.ALONE + test_examples.TOGETHER + test_examples.SPLIT + test_examples.TRANSFORMERS

@@ -23,7 +23,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     cluster = load(str(path))
     host, = cluster.hosts
     assert (host.ranks, cluster.ranks) == (2, 2) and host.cores > 0 and 0.1 < host.speed < 10
-    # The reference is timed anew, not taken from a cache, nor kept in one; no core is faster when both are busy.
+    # The reference is timed again, not taken from a cache, nor kept in one; no core is faster when both are busy.
     assert not cache.exists() and cluster.reference is not None and all(1e-5 < one < 1 for one in cluster.reference)
     assert host.speeds == () or host.speeds[0] >= host.speeds[-1] == host.speed
     assert 'times as fast as the reference core' in output

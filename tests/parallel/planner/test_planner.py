@@ -154,7 +154,7 @@ def test_finds_exports_and_evaluates(folder):
     assert set(written['operators']) >= {'conv0_fwd', 'dense0_fwd', 'dense1_fwd'}
     assert {event['ph'] for event in json.loads((folder / 'step.json').read_text())} >= {'X', 'M'}
     assert '<svg' in (folder / 'plan.svg').read_text()
-    # The same step without a search, in another process that times nothing anew.
+    # The same step without a search, in another process that times nothing again.
     again = plan(folder, *on, '--import', 'plan.json', '--evaluate-only', in_process=False)
     assert step_of(again) == step_of(output)
     slower = plan(folder, *on, '--evaluate-only')

@@ -1,4 +1,4 @@
-"""Tables are cut anew while training goes on, by hand and by ``partitions='auto'``; the results do not change."""
+"""Tables are repartitioned while training goes on, by hand and by ``partitions='auto'``; the results do not change."""
 import json
 
 import numpy as np

@@ -69,4 +69,4 @@ def assert_reports(result, partitions):
 
 def test_a_table_that_one_worker_freezes_ends_the_job():
     run_job(BODY, 'horovodrun', workers=2, args=['--freeze'], timeout=120).failed(
-        'workers differ in their dynamic tables that are frozen or were initialised anew')
+        'workers differ in their dynamic tables that are frozen or were initialised again')

@@ -30,7 +30,7 @@ def refused(opener, message):
 
 
 def sealed(body, secret=SECRET):
-    """Any text behind a good MAC."""
+    """Any text after a good MAC."""
     return b'%s %s' % (sealed_module._mac(Sealer(secret)._key, body), body)
 
 

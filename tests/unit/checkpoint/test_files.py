@@ -193,7 +193,7 @@ def test_nothing_whole_is_an_error_not_a_new_beginning(tmp_path):
     os.remove(os.path.join(second, 'manifest.json'))
     with pytest.raises(CheckpointError, match='no checkpoint in .* is whole: .*manifest.json.*00001.safetensors') as e:
         newest(str(tmp_path))
-    assert 'Remove the directory to start anew' in str(e.value)
+    assert 'Remove the directory to start again' in str(e.value)
 
 
 def test_shards_that_changed_places_are_noticed(tmp_path):

@@ -175,7 +175,7 @@ def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
 
 def test_a_failing_network_is_made_small():
     def fails(program):
-        # A dense layer behind anything, with a splits plan that names x2.
+        # A dense layer after anything, with a splits plan that names x2.
         return any(statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
     going = shrinking.shrink(small(), lambda program: _examined(program))

@@ -61,7 +61,7 @@ def test_slurm(monkeypatch):
     directives = dict(line[len('#SBATCH --'):].split('=', 1) for line in text.splitlines()
                       if line.startswith('#SBATCH --'))
     assert set(directives) >= {'nodes', 'ntasks-per-node', 'cpus-per-task', 'time', 'output'}
-    # sbatch reads no directive behind the first command.
+    # sbatch reads no directive after the first command.
     first_command = next(at for at, line in enumerate(text.splitlines()) if line and not line.startswith('#'))
     assert not any(line.startswith('#SBATCH') for line in text.splitlines()[first_command:])
     (line,) = horovodruns(text)

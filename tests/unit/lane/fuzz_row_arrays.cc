@@ -1,5 +1,5 @@
 // A fuzzer of arrays of MXNet: ids and rows of all types are read as they are.  Truncated or changed bytes are refused,
-// or read as what they encode, without an access behind their end.
+// or read as what they encode, without an access after their end.
 //
 // A few functions stand in for MXNet, since sanitizers do not check a library that was compiled without them.  The
 // tests with MXNet itself are in test_row_arrays.py.
@@ -140,7 +140,7 @@ void look_for_rows() {
 
   const std::vector<char>& whole = static_cast<Array*>(made.handle())->data;
   for (int change = 0; change < kChanges; ++change) {
-    // On the heap and exactly as large, so that an access behind it is detected.
+    // On the heap and exactly as large, so that an access after it is detected.
     Array other;
     const bool cut = below(2) == 0;
     other.data.assign(whole.begin(), whole.begin() + (cut ? below(whole.size()) : whole.size()));

@@ -10,6 +10,7 @@ import pytest
 
 from mxhybrid.base.errors import JobError
 
+from ...helpers.counting_tables import check_rows, counts_by_step
 from .hosts import FENCE, SGD, UNCACHED, hosts
 
 pytestmark = pytest.mark.both_pythons
@@ -41,37 +42,13 @@ def pushed_ids(worker, step):
     return np.flatnonzero(np.random.RandomState(100 * worker + step).rand(ROWS) < 0.3)
 
 
-def versions(num_workers, steps):
-    """Return the counts of all rows after each number of pushes, of shape (steps + 1, ROWS, workers)."""
-    counts = np.zeros((steps + 1, ROWS, num_workers))
-    for step in range(steps):
-        counts[step + 1] = counts[step]
-        for worker in range(num_workers):
-            counts[step + 1, pushed_ids(worker, step), worker] += 1
-    return counts
-
-
-def check_rows(rows, ids, worker, pushes, staleness, counts):
-    """Require that each row is as after a number of pushes of all workers that the staleness allows.
-
-    Return the largest number of missing pushes that is certain.
-    """
-    largest = 0
-    for row_id, row in zip(ids, rows):
-        lags = [lag for lag in range(min(staleness, pushes) + 1) if (counts[pushes - lag, row_id] == row).all()]
-        assert lags, (row_id, row, counts[:pushes + 1, row_id])
-        assert row[worker] == counts[pushes, row_id, worker]
-        largest = max(largest, min(lags))
-    return largest
-
-
 @pytest.mark.parametrize('dynamic, halves', [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize('staleness, parts', [(1, 1), (1, 4), (3, 4)])
 @pytest.mark.parametrize('workers, agents', JOBS)
 def test_rows_lack_no_own_push_and_few_others(workers, agents, staleness, parts, dynamic, halves):
     steps = 12
     with hosts(workers, agents) as job:
-        counts = versions(len(job.workers), steps)
+        counts = counts_by_step(len(job.workers), steps, ROWS, pushed_ids)
         add_table(job, staleness, parts, dynamic, row_format=int(halves))  # float16
 
         def train(worker):

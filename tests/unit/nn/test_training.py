@@ -243,7 +243,7 @@ def test_a_step_without_lookups_counts_and_changes_nothing():
     loss.backward()
     trainer.step(12)
     np.testing.assert_array_equal(whole(net), before)
-    assert trainer.optimizer._index_update_count[1] == 2  # behind the dense layer's weight
+    assert trainer.optimizer._index_update_count[1] == 2  # after the dense layer's weight
 
 
 def test_reinitialised():

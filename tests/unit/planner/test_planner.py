@@ -52,7 +52,7 @@ def test_the_next_search_measures_nothing():
         again = Planner(net, (BATCH, 3, 8, 8), on, profiles)
         found = again.search(seconds=None, proposals=100, seed=seed)
         assert found.prediction.seconds > 0
-        # Nor does who looks at what it has found.
+        # Readers of its result do not change it either.
         table = prediction_table(again.network, again.splits(found.plan), found.prediction)
         assert table.count('\n') > len(again.graph.computing) and found.prediction.critical_path()
         assert profiles.measured == timed
@@ -246,7 +246,7 @@ def test_a_plan_is_compared_with_the_network_without_one():
 
 
 class Reversed(mx.gluon.HybridBlock):
-    """A dense layer behind a computation that mixes all samples of a batch."""
+    """A dense layer after a computation that mixes all samples of a batch."""
 
     def __init__(self):
         super().__init__(prefix='net_')

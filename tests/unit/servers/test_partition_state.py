@@ -1,7 +1,7 @@
 """Servers update rows as one process updates a row_sparse weight, bit for bit, with all settings.
 
 Every optimizer for tables, with every setting, changed in mid-run, rows untouched in some steps, the table in some
-partitions and cut anew; on-demand rows, of which one process has a dense weight with a row_sparse gradient, as well.
+partitions and cut again; on-demand rows, of which one process has a dense weight with a row_sparse gradient, as well.
 """
 import itertools
 import json

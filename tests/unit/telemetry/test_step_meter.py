@@ -87,7 +87,7 @@ def test_dynamic_tables_are_recorded_with_the_hits_of_the_cache():
         table.cache_counts = lambda name=table.name: dict(counts[name])
     meter, log = make(routes=[words])
     meter.show_tables(lambda: [users, items])
-    for requested, cached in ((8, 3), (10, 4), (2, 1)):  # the last ones are of a table that was made anew
+    for requested, cached in ((8, 3), (10, 4), (2, 1)):  # the last ones are of a table that was made again
         counts['users'] = {'requested': requested, 'cached': cached}
         with meter.allreduce_grads(), meter.call('push', users):
             users.traffic.add(rows=5, pushed=50, pulled=7)

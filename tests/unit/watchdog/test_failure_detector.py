@@ -112,7 +112,7 @@ def test_a_worker_that_is_busy_for_all_is_reported_but_does_not_end_the_job(capl
         assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
     texts = [record.getMessage() for record in caplog.records]
     assert texts and all('worker0 has kept the other workers waiting' in text for text in texts)
-    assert watch.wait(50, watch.peers, worker0={'busy': False}, worker1={'calls': 1}) is None  # it counts anew
+    assert watch.wait(50, watch.peers, worker0={'busy': False}, worker1={'calls': 1}) is None  # it counts again
     failure = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
     assert failure.reason.startswith('worker0 has kept the other workers waiting')
 

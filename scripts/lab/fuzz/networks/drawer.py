@@ -48,7 +48,7 @@ class Drawer:
         raise RuntimeError('nothing was drawn for seed %d' % seed)
 
     def examined(self, program: Program) -> Optional[Program]:
-        """The program with what one process says of it; None where that does not train it."""
+        """The program and the outcome in one process; None if one process does not train it."""
         return self._ask(['examine', program])
 
     def _ask(self, request: List[Any]) -> Optional[Dict[str, Any]]:

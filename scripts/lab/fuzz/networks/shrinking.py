@@ -1,4 +1,4 @@
-"""Makes a failing network small: fewer outputs and statements, inputs in place of what leads to them, a simpler plan.
+"""Makes a failing network small: fewer outputs and statements, inputs in place of values, a simpler plan.
 
 Shrinking is a generator, so that candidates of several networks share a job: it gives candidates, and is sent which of
 them still fail.

@@ -1,4 +1,4 @@
-"""Workers that differ in what they should have in common; the arguments name the differences, one case each.
+"""Workers with different values of settings that must be equal; the arguments name the differences, one case each.
 
 An error of mxhybrid is caught and reported, by the name of the case, with the seconds that the case took, but in the
 last case.

@@ -58,7 +58,7 @@ def given(worker, trainer, net, step):
 
 
 def drawn(worker, trainer, net, step):
-    """Change the values by drawing them anew."""
+    """Change the values by drawing them again."""
     net[1].weight.initialize(mx.init.Normal(), force_reinit=True)
     return 8
 

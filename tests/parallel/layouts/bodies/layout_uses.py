@@ -136,7 +136,7 @@ def apart_from(nets, train):
 
 
 def counted():
-    """A network whose names are by what the process has made before."""
+    """A network whose names depend on the blocks that the process made before."""
     mx.random.seed(1)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), nn.Flatten(), nn.Dense(16, activation='tanh', in_units=512),
@@ -226,7 +226,7 @@ def errors():
         'the whole network': error_of(lambda: former(data)),
         'split twice': error_of(lambda: split(former)),
         'cast': error_of(lambda: net.cast('float32')),
-        'initialised anew': error_of(lambda: net.initialize(force_reinit=True)),
+        'initialised again': error_of(lambda: net.initialize(force_reinit=True)),
         'another type': error_of(lambda: net(data.astype('float32'))),
         'no NDArray': error_of(lambda: net(data.asnumpy())),
         'another shape': error_of(lambda: net(data[:0])),

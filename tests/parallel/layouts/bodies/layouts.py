@@ -96,7 +96,7 @@ def build(seed, data):
 
 
 def compare(net, expected):
-    """The worst error of what this worker holds, relative to the largest weight of all."""
+    """The largest error of this worker's weights, relative to the largest weight of all."""
     largest = max(np.abs(value).max() for value in expected.values())
     worst = 0.0
     for name, param in net.collect_params().items():

@@ -48,7 +48,7 @@ def averaged():
 
 
 def unruly():
-    """Operators without a rule, behind which samples are known by what they are added to; others between samples."""
+    """Operators without a rule, after which samples are known from the arrays that are added; others mix samples."""
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.Dense(12, activation='tanh'),

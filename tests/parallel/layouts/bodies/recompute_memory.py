@@ -18,7 +18,7 @@ PARTS, STEPS, WIDTH = 8, 6, 1 << 21
 
 
 class Deep(gluon.HybridBlock):
-    """Parts of elementwise operators on arrays of 8 MB, behind a weight."""
+    """Parts of elementwise operators on arrays of 8 MB, after a weight."""
 
     def __init__(self):
         super().__init__(prefix='deep_')

@@ -50,7 +50,7 @@ def initialise(block):
 
 
 def build(split):
-    """Train tables and the network behind them, which is split or not."""
+    """Train tables and the network after them, which is split or not."""
     deep = nn.HybridSequential(prefix='deep_')
     with deep.name_scope():
         deep.add(nn.Dense(16, in_units=2 * WIDTH, activation='tanh'), nn.Dense(1, in_units=16))

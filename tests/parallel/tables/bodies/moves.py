@@ -1,7 +1,7 @@
-"""Train while tables are cut anew, again and again; report all final weights.
+"""Train while tables are repartitioned, again and again; report all final weights.
 
 With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  The cases after
-``--still`` are trained a second time, with nothing cut anew.
+``--still`` are trained a second time, without repartitioning.
 """
 import argparse
 import os
@@ -20,7 +20,7 @@ COUNTS = {2: 4, 4: 2, 7: 7, 9: 1, 11: 4, 14: 100, 17: 7}
 
 
 def cut(trainer, step, counts=COUNTS):
-    """Cut all tables of the first layers anew if it is time to."""
+    """Repartition all tables of the first layers if it is time."""
     store = trainer._kvstore
     if step in counts and getattr(store, 'num_servers', 0):
         for index, param in enumerate(trainer._params):
@@ -84,7 +84,7 @@ def saved(worker, net, trainer, step):
 
 
 def restarted(worker, net, trainer, step):
-    """Go back to former parameters: the store is made anew around the same tables."""
+    """Go back to former parameters: the store is made again around the same tables."""
     name = os.path.join(worker.directory, 'moves.params')
     if step == 5:
         if worker.rank == 0:

@@ -41,7 +41,7 @@ class Model(gluon.Block):
         return {'near': self.near.weight, 'bins': self.bins.weight, 'rare': self.rare.weight}
 
     def forward(self, ids):
-        """Sum of what the tables give."""
+        """The sum of the rows that the tables return."""
         return self.out(self.near(ids) + self.bins(ids) + self.rare(ids % 7))
 
 
@@ -79,7 +79,7 @@ def weights(net):
 
 
 def run(worker, optimizer, directory):
-    """Train through the decision, save, go back to what was saved, with a new learning rate, and on."""
+    """Train through the decision, save, load with a new learning rate, and continue."""
     net, trainer = make(worker, optimizer)
     fit(worker, net, trainer, range(SWITCH + 3))
     values_by_name = {'first/' + name: value for name, value in weights(net).items()}

@@ -8,22 +8,13 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
+from tests.helpers.counting_tables import check_rows, counts_by_step
 
 ROWS, STEPS = 40, 16
 
 
 def batch(worker, step):
     return np.sort(np.random.RandomState(1000 * worker + step).choice(ROWS, 12, replace=False))
-
-
-def rows_after(workers):
-    """Return all rows after each number of steps, of shape (STEPS + 1, ROWS, workers)."""
-    rows = np.zeros((STEPS + 1, ROWS, workers))
-    for step in range(STEPS):
-        rows[step + 1] = rows[step]
-        for worker in range(workers):
-            rows[step + 1, batch(worker, step), worker] += 1
-    return rows
 
 
 class Tables(gluon.Block):
@@ -46,7 +37,7 @@ class Tables(gluon.Block):
 
 def main():
     store = mxhybrid.create(staleness=1, routes='servers')
-    rank, expected = store.rank, rows_after(store.num_workers)
+    rank, expected = store.rank, counts_by_step(store.num_workers, STEPS, ROWS, batch)
     net = Tables(store.num_workers)
     net.initialize(mx.init.Zero())
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': -1.0}, kvstore=store)
@@ -70,12 +61,8 @@ def main():
         with autograd.record():
             outputs = net(ids)
             loss = sum((rows * column).sum() for rows in outputs.values())
-        for name, rows in outputs.items():
-            before = expected[max(0, step - 1):step + 1, batch(rank, step)]
-            for old, new, row in zip(before[0], before[-1], rows.asnumpy()):
-                assert row[rank] == new[rank], (name, step, row, new)
-                assert (row == old).all() or (row == new).all(), (name, step, old, row, new)
-                lagging += int((row != new).any())
+        for rows in outputs.values():
+            lagging += check_rows(rows.asnumpy(), batch(rank, step), rank, step, 1, expected)
         loss.backward()
         trainer.step(1)
         if step % 5 == 4:

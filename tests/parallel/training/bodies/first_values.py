@@ -180,7 +180,7 @@ class Cases:
                 self.results['split, step 0'] = {'sum': self.total(out)}
 
     def total(self, out):
-        """The sum of what all workers have."""
+        """The sum over all workers."""
         array = out.sum()
         if not self.alone:
             store = mxhybrid.create()

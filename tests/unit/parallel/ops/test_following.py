@@ -10,7 +10,7 @@ from mxhybrid.parallel.sharding.split import Split, whole_on
 
 
 class Lambda(mx.gluon.HybridBlock):
-    """An operator behind another one."""
+    """An operator after another one."""
 
     def __init__(self, function):
         super().__init__()

@@ -14,7 +14,7 @@ from mxhybrid.parallel.sharding.split import Split, whole_on
 
 
 class Twice(mx.gluon.HybridBlock):
-    """Calls layers twice, one of them on what it has made."""
+    """Calls layers twice, one of them on its own output."""
 
     def __init__(self):
         super().__init__(prefix='net_')
@@ -168,7 +168,7 @@ def test_a_pattern_that_fits_nothing_is_named(twice):
 
 
 class Nameless(mx.gluon.HybridBlock):
-    """Has no prefix, so that MXNet names operators by what was named before."""
+    """A network without a prefix: MXNet names its operators by those that it named before."""
 
     def __init__(self):
         super().__init__(prefix='')

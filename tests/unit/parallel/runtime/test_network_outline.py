@@ -13,7 +13,7 @@ from mxhybrid.planner.parallelize import with_own_labels
 
 
 def network(units=8, shape=(4, 6), **settings):
-    """A network whose names are by what was made before, and its parameters."""
+    """A network whose names depend on the blocks made before, and its parameters."""
     net = nn.HybridSequential()
     net.add(nn.Dense(units, in_units=shape[1], **settings), nn.Dense(2, in_units=units))
     net.initialize()

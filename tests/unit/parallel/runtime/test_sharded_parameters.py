@@ -1,4 +1,4 @@
-"""A part of a weight knows of what whole it, and what an optimizer keeps beside it, is a part."""
+"""A shard of a weight knows the whole weight, and so does the optimizer state that belongs to it."""
 import mxnet as mx
 import numpy as np
 import pytest
