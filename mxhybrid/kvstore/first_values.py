@@ -4,8 +4,8 @@
 parameter                                   gets worker 0's values
 ==========================================  ==========================================================================
 with values on all workers                  when the Trainer is made, :func:`share_first_values`
-that waits for its shape on some worker     at the worker's first read in ``autograd.record()``, which all workers make;
-                                            else in the first step
+that waits for its shape on some worker     at the worker's first read in ``autograd.record()``, which all workers make,
+                                            or in the first step
 with a row_sparse weight                    from the servers, whenever rows are read in ``autograd.record()``
 of a split network                          from ``parallelize``
 ==========================================  ==========================================================================

@@ -160,7 +160,7 @@ def spread(count: int, ranks: int) -> List[int]:
 
 def _of_heads(layer_kind: str, names: Tuple[str, ...], request: SplitRequest) -> SplitRequest:
     """Return a request for channels of a dense layer as one for heads, where the layer has these among its channels:
-    else each range would have a part of each head.
+    otherwise each range would have a part of each head.
     """
     if layer_kind != 'dense' or 'heads' not in names or 'heads' in request.degrees:
         return request

@@ -137,7 +137,7 @@ def check_training(env, words, folder):
     if workers == 1:
         assert weights[1] == gradients[1] == plan['net_score_weight'][1] == 'local'
         return
-    assert weights[1:3] == ['server', 'weights'] and gradients[1:3] == ['own', 'rows']
+    assert weights[1:3] == ['server', 'weights'] and gradients[1:3] == ['on-demand', 'rows']
     assert plan['net_score_weight'][1] == 'allreduce'
     servers = '0,1' if '2' in words or env.get('MXHYBRID_SERVERS_PER_HOST') == '2' else '0'
     partitions = ['8', '2'] if 'MXHYBRID_PARTITIONS' in env else [str(len(servers.split(',')))] * 2

@@ -1,5 +1,5 @@
 // A fuzzer of arrays of MXNet: ids and rows of all types are read as they are.  Truncated or changed bytes are refused,
-// or read as what they encode, without an access after their end.
+// or read as the values that they encode, without an access after their end.
 //
 // A few functions stand in for MXNet, since sanitizers do not check a library that was compiled without them.  The
 // tests with MXNet itself are in test_row_arrays.py.

@@ -66,7 +66,7 @@ def compute(net, data, head, flows):
     if flows:
         data.attach_grad()
     with autograd.record():
-        # In a layout of oneDNN's, as what another network makes.
+        # In a layout of oneDNN's, like the output of another network.
         weight = mx.nd.array(np.eye(3).reshape(3, 3, 1, 1))
         given = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=3, no_bias=True)
         found = net(given if flows else mx.nd.BlockGrad(given))
