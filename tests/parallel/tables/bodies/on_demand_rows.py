@@ -262,7 +262,7 @@ def apart(worker, name, prefetch):
         own_counts.append(len(np.unique(ids.asnumpy())))
         union.append(len(np.unique(joint[step])))
     case.note_kind('end')
-    report(worker.rank, **{name: {'pulled': pulled, 'own': own_counts, 'union': union, 'asked': requests.made}})
+    report(worker.rank, **{name: {'pulled': pulled, 'own': own_counts, 'union': union, 'asked': requests.in_forward}})
 
 
 def local(worker, optimizer, settings):
