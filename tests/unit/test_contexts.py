@@ -6,8 +6,6 @@ import pytest
 
 import mxhybrid
 
-pytestmark = pytest.mark.both_pythons
-
 PACKAGE = pathlib.Path(mxhybrid.__file__).parent
 
 #: Programs of their own, in which nobody has chosen another device.

@@ -13,8 +13,6 @@ import pytest
 
 import mxhybrid
 
-pytestmark = pytest.mark.both_pythons
-
 PACKAGE = Path(mxhybrid.__file__).resolve().parent
 ROOT = PACKAGE.name
 #: Between top-level folders; a newcomer has to know each.
@@ -165,6 +163,7 @@ def test_commands_know_the_planner_by_its_face_only():
     assert imported == {'mxhybrid.planner'}
 
 
+@pytest.mark.both_pythons
 def test_importing_the_package_imports_no_wing():
     program = ('import sys, mxhybrid\n'
                'print(*sorted(name for name in sys.modules if name.startswith("mxhybrid.")))\n'

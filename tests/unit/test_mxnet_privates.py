@@ -12,8 +12,6 @@ from mxnet.gluon.parameter import Constant
 
 import mxhybrid
 
-pytestmark = pytest.mark.both_pythons
-
 PACKAGE = pathlib.Path(mxhybrid.__file__).parent
 
 #: Where they may stand: as patterns of paths in the package.

@@ -18,8 +18,6 @@ from mxhybrid.checkpoint.read_only import open_checkpoint
 from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
 from mxhybrid.lane.row_store import FirstValues
 
-pytestmark = pytest.mark.both_pythons
-
 WIDTH = 3
 FIRST = {'kind': 'uniform', 'value': 0.5, 'seed': 7}
 DESCRIPTION = TableDescription(WIDTH, 'float32', None, FIRST, {'admit': 1}, 5, [WIDTH, 1])
@@ -116,6 +114,7 @@ def small(monkeypatch):
     monkeypatch.setattr(compaction, 'PART_BYTES', 200)
 
 
+@pytest.mark.both_pythons
 def test_bases_and_deltas_are_read_together(tmp_path):
     table = chain(tmp_path)
     with open_checkpoint(tmp_path, verify=True) as tables:
@@ -192,6 +191,7 @@ def test_a_compaction_that_fails_changes_nothing(tmp_path):
         table.assert_is(tables['users'])
 
 
+@pytest.mark.both_pythons
 def test_the_command(tmp_path):
     def run(directory):
         return subprocess.run([sys.executable, '-m', 'mxhybrid', 'checkpoint', 'compact', str(directory)], timeout=60,
@@ -216,6 +216,7 @@ def test_what_others_build_on_stays(tmp_path):
         table.assert_is(tables['users'])
 
 
+@pytest.mark.both_pythons
 def test_a_reader_keeps_what_it_reads(tmp_path):
     table = chain(tmp_path)
     with open_checkpoint(tmp_path) as tables:
@@ -352,6 +353,7 @@ def test_chains_against_a_dict(tmp_path_factory, steps, merged_rows):
             table.assert_is(tables['users.weight'])
 
 
+@pytest.mark.both_pythons
 def test_arrays_in_npy_files(tmp_path):
     path = str(tmp_path / 'a.npy')
     with npy_files.ArrayWriter(path, 'f4', 3) as writer:
@@ -374,6 +376,7 @@ def test_arrays_in_npy_files(tmp_path):
             npy_files.mapped(path)
 
 
+@pytest.mark.both_pythons
 def test_arrays_in_safetensors_files(tmp_path):
     from safetensors.numpy import save_file
 
@@ -392,6 +395,7 @@ def test_arrays_in_safetensors_files(tmp_path):
             tensor_files.tensors_of(path)
 
 
+@pytest.mark.both_pythons
 def test_no_mxnet_is_needed(tmp_path):
     table = chain(tmp_path)
     program = ('import importlib.abc, sys\n'

@@ -7,8 +7,6 @@ from mxhybrid.base.errors import JobError
 
 from .hosts import SUM_DTYPES, WorkerBuffer, hosts, lib
 
-pytestmark = pytest.mark.both_pythons
-
 #: Workers and agents of each host.
 SHAPES = {'one': ([1], [1]), 'host': ([3], [2]), 'two': ([1, 1], [1, 1]), 'uneven': ([3, 1, 2], [1, 2, 1]),
           'idle': ([2, 0, 1], [1, 1, 1])}
@@ -55,6 +53,7 @@ def test_all_workers_get_the_same_bits_in_the_order_of_hosts_and_ranks(shape):
             np.testing.assert_array_equal(total, expected)
 
 
+@pytest.mark.both_pythons
 def test_float16_is_added_in_float32_and_becomes_infinite_beyond_its_range():
     with hosts([3], [1]) as job:
         sums = job.allreduce(1, 'float16', 3)
@@ -84,6 +83,7 @@ def test_many_allreduces_in_any_order_and_priority(orders, priorities):
                     np.testing.assert_array_equal(buffer.output, expected)
 
 
+@pytest.mark.both_pythons
 def test_early_contributions_wait_until_the_allreduce_is_open():
     with hosts([1, 1], [1, 1]) as job:
         descriptors = []
@@ -103,6 +103,7 @@ def test_early_contributions_wait_until_the_allreduce_is_open():
         assert early.done.wait(20)
 
 
+@pytest.mark.both_pythons
 def test_dropped_allreduce_can_be_opened_again():
     with hosts([2, 1], [1, 1]) as job:
         for dtype, count in (('float32', 10), ('int64', 90000)):
@@ -112,6 +113,7 @@ def test_dropped_allreduce_can_be_opened_again():
             job.drop_allreduce(8)
 
 
+@pytest.mark.both_pythons
 def test_workers_of_a_host_with_different_sizes_are_refused():
     with hosts([2], [1]) as job:
         input_memory = lib.checked(lib.worker_open_allreduce(job.workers[0][2], 1, 1, 10))
@@ -121,6 +123,7 @@ def test_workers_of_a_host_with_different_sizes_are_refused():
             lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 1, 1, 11, other))
 
 
+@pytest.mark.both_pythons
 def test_hosts_with_different_sizes_end_the_job():
     job = None
     with pytest.raises(AssertionError):
@@ -177,6 +180,7 @@ def test_rounds_of_sum_scatter_and_gather(shape, dtype):
         assert job.everywhere(run) == [True] * workers
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('ends', [[5, 4, 10], [3, 10], [3, 4, 9]], ids=str)
 def test_ranges_that_do_not_cover_the_array_are_refused(ends):
     with hosts([3], [1]) as job, pytest.raises(JobError, match='the ranges of an allreduce do not cover its array'):

@@ -13,8 +13,6 @@ from mxhybrid.lane.row_format import RowFormat
 from .hosts import ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 from .test_rows import JOBS
 
-pytestmark = pytest.mark.both_pythons
-
 #: Keys on both sides of limits of integer and float types.
 KEYS = np.unique(np.array([-2 ** 63, -2 ** 63 + 1, -2 ** 53 - 1, -2 ** 31 - 1, -2 ** 31, -3, -1, 0, 1, 2, 2 ** 24 + 1,
                            2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 2 ** 32, 2 ** 53, 2 ** 53 + 1, 2 ** 62, 2 ** 63 - 2,

@@ -8,8 +8,6 @@ from mxhybrid.lane.row_store import FirstValues
 
 from ...oracles.philox import first_values, philox4x32
 
-pytestmark = pytest.mark.both_pythons
-
 KEYS = st.integers(-1 << 63, (1 << 63) - 1)
 SEEDS = st.integers(0, (1 << 64) - 1)
 

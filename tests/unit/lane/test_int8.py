@@ -10,8 +10,6 @@ from mxhybrid.lane.row_format import RowFormat, row_format
 from ...oracles.int8 import ANSWERS, BLOCK, Feedback, random_fractions, rounded
 from .hosts import ASSIGN, UNCACHED, hosts, lib
 
-pytestmark = pytest.mark.both_pythons
-
 #: Floats of all sizes, mostly of a few.
 FLOATS = st.floats(width=32) | st.floats(-100, 100, width=32) | st.sampled_from(
     [float(np.float32(value)) for value in (0.0, -0.0, -1e-38, 2.0 ** -119, 1e-30, 3e38, np.inf, np.nan)])

@@ -8,8 +8,6 @@ from mxhybrid.lane.row_format import RowFormat
 
 from .hosts import ASSIGN, UNCACHED, hosts
 
-pytestmark = pytest.mark.both_pythons
-
 #: Widths of rows: one element, and several vectors of the processor with a remainder.
 WIDTHS = pytest.mark.parametrize('width', [1, 27])
 

@@ -13,8 +13,6 @@ from .hosts import LIMIT_MS, SGD, Completion, hosts, lib, pointer
 from .test_dynamic_tables import KEYS
 from .test_rows import JOBS
 
-pytestmark = pytest.mark.both_pythons
-
 LIMITS = [-2 ** 63, -2 ** 63 + 1, -2 ** 32, -257, -1, 0, 1, 255, 256, 2 ** 31, 2 ** 53 + 1, 2 ** 63 - 1]
 
 

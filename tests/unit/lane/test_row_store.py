@@ -24,8 +24,6 @@ from mxhybrid.servers.kernel_rules import kernel_rule
 from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.protocol import OPTIMIZE
 
-pytestmark = pytest.mark.both_pythons
-
 #: Keys of all kinds: negative, and on both sides of 2^31, 2^53 and 2^63.
 SPECIAL = np.array(sorted({sign * ((1 << bits) + offset) for bits in (0, 7, 31, 32, 53, 62) for offset in (-1, 0, 1)
                            for sign in (-1, 1)} | {(1 << 63) - 1, -1 << 63, 1 - (1 << 63)}), np.int64)
@@ -436,6 +434,7 @@ def saved(path):
     return {file.stem: np.load(str(file)) for file in path.iterdir()}
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('portion', [1, 7, 1 << 20])
 def test_save_and_load(tmp_path, monkeypatch, portion):
     monkeypatch.setattr(row_files, '_PORTION_ROWS', portion)
@@ -523,6 +522,7 @@ print(threading.active_count())
 """
 
 
+@pytest.mark.both_pythons
 def test_save_to_a_full_disk_is_an_error(tmp_path):
     output = subprocess.run([sys.executable, '-c', SAVE, str(tmp_path / 'rows')], stdout=subprocess.PIPE, text=True,
                             timeout=60, check=True).stdout.splitlines()
@@ -657,6 +657,7 @@ print('all rows are right')
 """
 
 
+@pytest.mark.both_pythons
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='numbers of system calls')
 def test_rows_are_read_one_by_one_where_asynchronous_reads_are_refused(tmp_path):
     output = subprocess.run([sys.executable, '-c', REFUSED, str(tmp_path / 'rows')], stdout=subprocess.PIPE, text=True,
@@ -664,6 +665,7 @@ def test_rows_are_read_one_by_one_where_asynchronous_reads_are_refused(tmp_path)
     assert output == 'all rows are right\n'
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('flags, message', [(os.O_WRONLY, 'read'), (os.O_RDONLY, 'written')])
 def test_failed_reads_and_writes_are_errors(tmp_path, flags, message):
     store = RowStore(64, directory=str(tmp_path / 'rows'), resident_bytes=1)
@@ -684,6 +686,7 @@ def test_failed_reads_and_writes_are_errors(tmp_path, flags, message):
     store.close()
 
 
+@pytest.mark.both_pythons
 def test_directory_is_locked(tmp_path):
     (tmp_path / 'rows').mkdir()
     store = RowStore(2, directory=str(tmp_path / 'rows'))
@@ -723,6 +726,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('resident_bytes', [0, 1])
 def test_full_disk_is_an_error(tmp_path, resident_bytes):
     """The limit of the size of files stands in for the disk: the system refuses blocks in the same way."""
@@ -735,6 +739,7 @@ def test_full_disk_is_an_error(tmp_path, resident_bytes):
     assert not (tmp_path / 'rows').exists()
 
 
+@pytest.mark.both_pythons
 def test_killed_process_leaves_an_empty_directory_that_is_taken_over(tmp_path):
     process = subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path / 'rows'), '', '1'], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
@@ -749,6 +754,7 @@ def test_killed_process_leaves_an_empty_directory_that_is_taken_over(tmp_path):
     store.close()
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('keys, message', [
     ([1.0], 'float'), ([float('nan')], 'float'), (['a'], 'keys of type'),
     (np.array([1 << 63], np.uint64), '9223372036854775808 is not below')])
@@ -757,6 +763,7 @@ def test_bad_keys_are_refused(keys, message):
         as_keys(keys)
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('arguments, error, message', [
     ({'width': 0}, InputError, 'width: 0 columns'), ({'dtype': 'float16'}, InputError, 'float16'),
     ({'evict': 'first'}, SettingError, "evict: 'first'"), ({'admit': 0}, SettingError, 'admit: 0'),
@@ -766,6 +773,7 @@ def test_bad_settings_are_refused(arguments, error, message):
         RowStore(**dict({'width': 4}, **arguments))
 
 
+@pytest.mark.both_pythons
 def test_bad_calls_are_refused():
     store = RowStore(2)
     with pytest.raises(InputError, match=r'rows of shape \(1, 2\) for 2 keys'):

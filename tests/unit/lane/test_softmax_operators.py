@@ -6,8 +6,6 @@ from mxnet import autograd
 
 from mxhybrid.lane import softmax_operators
 
-pytestmark = pytest.mark.both_pythons
-
 #: The shape, the axis, and the lengths of its parts.
 CASES = [((5, 30), 1, (30,)), ((4, 7), 1, (3, 4)), ((3, 2, 1000), -1, (1, 8, 16, 475, 500)), ((6, 5, 3), 1, (2, 3)),
          ((9, 40), 0, (4, 5)), ((2, 3000), 1, (1500, 1500)), ((1, 12, 33), 1, (7, 5))]

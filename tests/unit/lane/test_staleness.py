@@ -13,8 +13,6 @@ from mxhybrid.base.errors import JobError
 from ...helpers.counting_tables import check_rows, counts_by_step
 from .hosts import FENCE, SGD, UNCACHED, hosts
 
-pytestmark = pytest.mark.both_pythons
-
 ROWS = 30
 #: The numbers of workers and agents of each host.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]

@@ -36,8 +36,6 @@ from ...helpers.tables import (
     start_values,
 )
 
-pytestmark = pytest.mark.both_pythons
-
 OPTIMIZERS = [
     ('sgd', {'wd': 0.01}), ('sgd', {'wd': 0.01, 'momentum': 0.9}),
     ('sgd', {'wd': 0.01, 'lazy_update': False}), ('sgd', {'wd': 0.01, 'momentum': 0.9, 'lazy_update': False}),
@@ -393,6 +391,7 @@ def test_stored_weights_that_lack_rows_are_an_error():
                                                                  (4, WIDTH)), None)
 
 
+@pytest.mark.both_pythons
 @pytest.mark.parametrize('call, text', [
     ("Handler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)",
      'update of key 9 failed'),
@@ -414,6 +413,7 @@ def test_an_error_ends_the_server_and_is_shown(call, text):
 # ------------------------------------------------------------------------------------------ commands
 
 
+@pytest.mark.both_pythons
 def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(monkeypatch):
     monkeypatch.setattr(pickled_module, '_handler', None)
 
@@ -432,6 +432,7 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(mon
     assert optimizer._index_update_count == {5: 3, 6: 3}
 
 
+@pytest.mark.both_pythons
 def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
     assert isinstance(Handler(), mx.optimizer.Optimizer)
     assert Handler().multi_precision is False
@@ -447,6 +448,7 @@ def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
 # ------------------------------------------------------------------------------------------ events
 
 
+@pytest.mark.both_pythons
 def test_every_update_and_its_mode_is_recorded():
     table = Table(np.ones((ROWS, WIDTH), 'f4'), 2)
     recorder = table.handler.trace = Recorder('a server')

@@ -21,8 +21,6 @@ from mxhybrid.servers.partition_state import Partition, updated_optimizer
 from mxhybrid.servers.protocol import ASSIGN, OPTIMIZE, overwrite_mode
 from mxhybrid.servers.shard import Shard
 
-pytestmark = pytest.mark.both_pythons
-
 ROWS, WIDTH = 40, 5
 
 #: With their own settings; those for which the compiled part has kernels first.
@@ -175,6 +173,7 @@ def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(start_sh
     np.testing.assert_array_equal(here.pull(), before)
 
 
+@pytest.mark.both_pythons
 def test_who_is_of_another_user_does_not_end_the_agent(start_shard, monkeypatch):
     here = start_shard()
     turned_away = threading.Event()
@@ -204,6 +203,7 @@ print('calling', flush=True)
 '''
 
 
+@pytest.mark.both_pythons
 def test_workers_are_answered_while_another_user_connects_without_end(start_shard, monkeypatch):
     here = start_shard()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
@@ -223,6 +223,7 @@ def test_workers_are_answered_while_another_user_connects_without_end(start_shar
     assert here.failures == []
 
 
+@pytest.mark.both_pythons
 def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(start_shard):
     here = start_shard()
     before = len(os.listdir('/proc/self/fd'))
