@@ -48,7 +48,8 @@ NEW_FILE_S = 60
 FILE_SECONDS = {}
 
 # The machine may be busy.
-hypothesis.settings.register_profile('untimed', deadline=None)
+hypothesis.settings.register_profile('untimed', deadline=None,
+                                     suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('untimed')
 
 

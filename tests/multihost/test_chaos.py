@@ -15,7 +15,6 @@ def reference():
     return train_alone()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize('name', SAMPLE)
 def test_case(cluster, reference, name):
     (case,) = select([name])

@@ -14,6 +14,7 @@ import numpy as np
 
 from lab import jobs
 from lab.launchers import over_hosts
+from lab.processes import PATIENCE
 from mxhybrid.base.errors import CheckpointError
 from mxhybrid.checkpoint import files as checkpoint_files, folder
 
@@ -309,8 +310,9 @@ class _Run:
             problems += self._check_weights(reference) if status == 0 else ['status %r, not 0' % status]
         elif status == 0:
             problems.append('status 0 in spite of the fault')
-        if seconds > case.limit:
-            problems.append('%.1f s, not %g' % (seconds, case.limit))
+        limit = case.limit * PATIENCE
+        if seconds > limit:
+            problems.append('%.1f s, not %g' % (seconds, limit))
         if not right:
             problems.append('wrong or no cause named')
         if case.moment == 'saving' and case.target not in ('parameters', 'states'):

@@ -293,7 +293,7 @@ def test_no_name_leads_out_of_the_checkpoint(tmp_path):
 
 # ------------------------------------------------------------------------------------------------- fuzzing
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def assert_sound_or_error(path, step):

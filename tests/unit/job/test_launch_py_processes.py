@@ -51,7 +51,7 @@ def test_only_the_named_roles_of_the_same_job_are_ended(sleeper):
               sleeper(DMLC_ROLE='server', DMLC_PS_ROOT_URI=uri + '0', DMLC_PS_ROOT_PORT=port),
               sleeper(**same), sleeper(DMLC_ROLE='server')]
     end_processes_of_job((uri, int(port)), ('scheduler', 'server'))
-    assert [process.wait(5) for process in ended] == [-signal.SIGTERM] * 2
+    assert [process.wait(30) for process in ended] == [-signal.SIGTERM] * 2
     time.sleep(0.1)
     assert [process.poll() for process in spared] == [None] * 5
 
@@ -102,7 +102,7 @@ def test_a_server_behind_a_program_that_started_it_is_ended():
     inner = int(outer.stdout.readline())
     try:
         end_processes_of_job((same['DMLC_PS_ROOT_URI'], 9091), ('scheduler', 'server'))
-        assert outer.wait(5) == -signal.SIGTERM
+        assert outer.wait(30) == -signal.SIGTERM
 
         def state():
             try:

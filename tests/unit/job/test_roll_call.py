@@ -1,5 +1,6 @@
 """The roll call before Horovod starts, with marks on a real rendezvous server."""
 import http.client
+import socket
 import subprocess
 import sys
 import time
@@ -8,7 +9,6 @@ import types
 import pytest
 
 from mxhybrid.base import launcher
-from mxhybrid.base.addresses import free_port
 from mxhybrid.job.roll_call import MOST_EXTENSION, RollCall
 
 pytestmark = pytest.mark.both_pythons
@@ -63,18 +63,26 @@ def test_of_many_some_are_named(address):
     assert RollCall(address, 0, 11).missing().endswith('worker 7 and 3 more did not join')
 
 
-def test_a_launcher_that_is_gone_is_named():
-    call = RollCall(('127.0.0.1', free_port('127.0.0.1')), 0, 2)
+@pytest.fixture
+def gone():
+    """An address that refuses connections; no other process gets its port meanwhile."""
+    with socket.socket() as sock:
+        sock.bind(('127.0.0.1', 0))
+        yield sock.getsockname()
+
+
+def test_a_launcher_that_is_gone_is_named(gone):
+    call = RollCall(gone, 0, 2)
     assert 'the launcher at 127.0.0.1:' in call.missing()
     call.answer()
     assert 'does not answer' in call.missing()
 
 
-def test_a_worker_that_starts_ends_with_the_launcher_and_one_that_has_joined_does_not(address, monkeypatch):
+def test_a_worker_that_starts_ends_with_the_launcher_and_one_that_has_joined_does_not(address, gone):
     program = ('import sys, time\nfrom mxhybrid.job.roll_call import RollCall\n'
                'call = RollCall(("127.0.0.1", int(sys.argv[1])), 1, 2)\ncall.answer()\ncall.watch()\n'
                'if sys.argv[2] == "joined":\n    call.joined()\ntime.sleep(float(sys.argv[3]))')
-    gone = str(free_port('127.0.0.1'))
+    gone = str(gone[1])
     done = subprocess.run([sys.executable, '-c', program, gone, 'starting', '60'], stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1
     assert done.stderr.decode() == '[mxhybrid] worker 1 ends, because the launcher at 127.0.0.1:%s has ended\n' % gone

@@ -38,16 +38,20 @@ def test_the_step_of_median_length():
 def test_the_sampler_writes_when_its_input_ends(tmp_path):
     program = ('import sys\nfrom lab.benchmark import links\nimport builtins\n'
                'lines = ["head"] + ["port%d: " % h + " ".join(str(100 * h + f) for f in range(16)) for h in (0, 1)]\n'
-               'builtins.open = lambda name, *args, open=open, **how: '
-               '__import__("io").StringIO("\\n".join(lines)) if "net/dev" in name else open(name, *args, **how)\n'
+               'def opened(name, *args, open=open, **how):\n'
+               '    if "net/dev" not in name: return open(name, *args, **how)\n'
+               '    print("a sample", flush=True)\n'
+               '    return __import__("io").StringIO("\\n".join(lines))\n'
+               'builtins.open = opened\n'
                'links.sample(2, sys.argv[1])')
     env = dict(os.environ, PYTHONPATH='%s:%s' % (SCRIPTS, REPOSITORY))
-    process = subprocess.Popen([sys.executable, '-c', program, str(tmp_path / 'links')], stdin=subprocess.PIPE, env=env)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.5)
+    process = subprocess.Popen([sys.executable, '-c', program, str(tmp_path / 'links')], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, env=env)
+    assert [process.stdout.readline() for _ in range(3)] == [b'a sample\n'] * 3
+    assert process.poll() is None and not (tmp_path / 'links').exists()
     process.communicate(timeout=30)
     samples = links.read(str(tmp_path / 'links'), 2)
-    assert len(samples.times) > 1 and (np.diff(samples.times) > 0).all()
+    assert len(samples.times) > 2 and (np.diff(samples.times) > 0).all()
     assert samples.sent.tolist() == [[0.0, 100.0]] * len(samples.times)
     assert samples.received.tolist() == [[8.0, 108.0]] * len(samples.times)
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_pythons
 
 SECRET = 'secret'
 #: The time limit of a close, and the most that a close may take.
-TIMEOUT_S, MOST_S = 0.3, 5
+TIMEOUT_S, MOST_S = 0.3, 20
 
 
 class Table:
@@ -108,7 +108,7 @@ def test_worker_that_receives_no_answer_is_named(caplog):
     with agent_and_worker() as pair:
         worker, memory = connect(pair.membership.agents[0].listener), os.memfd_create('values')
         os.ftruncate(memory, 1 << 16)
-        worker._sock.settimeout(1)
+        worker._sock.settimeout(3)  # longer than a busy machine keeps the agent from reading
         with pytest.raises(OSError):  # the worker reads no answers, so the buffers of both sides become full
             for number in range(100000):
                 worker.send(['allreduce', number, 0, 1, 10, []], memory)

@@ -114,8 +114,9 @@ def test_pushes_without_pulls_are_bounded(staleness):
                     ahead.release()
         late = threading.Thread(target=train, args=(1,))
         late.start()
+        assert all(ahead.acquire(timeout=30) for _ in range(2))
         time.sleep(0.5)
-        count = 0
+        count = 2
         while ahead.acquire(blocking=False):
             count += 1
         assert 2 <= count <= 6 + staleness, count

@@ -56,7 +56,7 @@ def refused(job, data):
     """Send bytes to agent 0; return why it has ended."""
     job.socket.sendall(data)
     job.socket.shutdown(socket.SHUT_WR)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not job.failures and time.monotonic() < deadline:
         time.sleep(0.001)
     return ' '.join(job.failures)

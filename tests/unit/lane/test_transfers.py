@@ -118,7 +118,7 @@ def layouts(draw):
     return Layout(shape, boxes), {rank: box(2) for rank in draw(ranks)}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 99))
 def test_results_are_those_of_the_socket_transport(job, carriers, two, dtype, one_gradient, seed):
     have, wanted = two

@@ -35,4 +35,4 @@ def test_extensions_are_added_and_named():
 
 
 def test_a_process_that_needs_its_extension_goes_on():
-    assert run([3.0], 1).stdout == 'done\n'
+    assert run([30.0], 1).stdout == 'done\n'

@@ -21,7 +21,8 @@ from mxhybrid.watchdog.monitor import Monitor
 if sys.argv[1] == 'monitor':
     monitor = Monitor('127.0.0.1', 1, 0, 'open sesame')
     print(monitor.address[1], flush=True)
-    time.sleep(1.0)  # until the test has connected
+    while not monitor.peers():  # until the test has connected
+        time.sleep(0.01)
 else:
     Lifeline(('127.0.0.1', int(sys.argv[1])), 'worker 1', 1, 10, 'open sesame')
 pid = os.fork()
@@ -61,7 +62,7 @@ def test_worker_that_forked(forking):
     process = start(str(monitor.address[1]))
     pids.append(int(process.stdout.readline()))
     process.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not failures and time.monotonic() < deadline:
         time.sleep(0.05)
     assert failures == ['worker 1 died unexpectedly (killed, or crashed in native code)']
@@ -74,5 +75,5 @@ def test_monitor_that_forked(forking):
         send(connection, answer_challenge(connection, 'open sesame', 'worker 1', 1))
         pids.append(int(process.stdout.readline()))
         process.kill()
-        connection.settimeout(5)
+        connection.settimeout(30)
         assert connection.recv(1) == b''

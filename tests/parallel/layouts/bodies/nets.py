@@ -161,7 +161,8 @@ def alexnet():
 
 
 def resnet():
-    return _of_the_zoo('resnet18_v1')
+    """The 18 layers of resnet18_v1 with an eighth of its channels, which have the same splits in less time."""
+    return vision.ResNetV1(vision.BasicBlockV1, [2, 2, 2, 2], [8, 8, 16, 32, 64], classes=10, prefix='zoo_')
 
 
 def inception():

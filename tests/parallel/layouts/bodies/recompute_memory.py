@@ -14,11 +14,11 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid import parallel
 
-PARTS, STEPS, WIDTH = 8, 6, 1 << 21
+PARTS, STEPS, WIDTH = 8, 6, 1 << 19
 
 
 class Deep(gluon.HybridBlock):
-    """Parts of elementwise operators on arrays of 8 MB, after a weight."""
+    """Parts of elementwise operators on arrays of 2 MB, after a weight."""
 
     def __init__(self):
         super().__init__(prefix='deep_')
