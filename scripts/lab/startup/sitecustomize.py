@@ -1,8 +1,8 @@
 """Makes the import of MXNet faster: Python imports this module at its start, if its folder is on PYTHONPATH.
 
-MXNet writes the source of a Python function for each operator when it is imported, and compiles it: 2,500 functions,
-which take half of the time of the import.  Jobs start many processes, so the compiled functions are kept beside this
-module, as those of any module are in ``__pycache__``.
+MXNet writes the source and the documentation of a Python function for each operator when it is imported, and compiles
+it: 2,500 functions, which take most of the time of the import.  Jobs start many processes, so the compiled functions
+and their documentation are kept beside this module, as those of any module are in ``__pycache__``.
 
 An operator's handle, which is an address, is the only part of the source that differs between processes
 (``mxnet/ndarray/register.py``, ``mxnet/symbol/register.py``).
@@ -18,41 +18,52 @@ import os
 import sys
 import types
 
-#: Modules that compile such functions, and the text before the handle.
-MODULES = {'mxnet.ndarray.register': '_imperative_invoke(', 'mxnet.symbol.register': '_symbol_creator('}
+#: Modules that compile such functions: the function that writes a source, and the text before the handle.
+MODULES = {'mxnet.ndarray.register': ('_generate_ndarray_function_code', '_imperative_invoke('),
+           'mxnet.symbol.register': ('_generate_symbol_function_code', '_symbol_creator(')}
 #: Stands for a handle in the compiled functions.
 PLACEHOLDER = 8888888888888888
-CACHE = os.path.join(os.path.dirname(__file__), '__pycache__', 'mxnet_operators.%s-%s.marshal' % (
-    sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER.hex()))
+
+
+def cache_of(folder):
+    """Return the path of the file of compiled functions, for this Python and the library in a folder of MXNet."""
+    library = os.stat(os.path.join(folder, 'libmxnet.so'))
+    build = hashlib.md5(repr((folder, library.st_size, library.st_mtime_ns)).encode()).hexdigest()[:12]
+    return os.path.join(os.path.dirname(__file__), '__pycache__', 'mxnet_operators.%s-%s-%s.marshal' % (
+        sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER.hex(), build))
 
 
 class CompiledFunctions:
-    """Compiled functions of this process, by a digest of their source; read from the file when one is needed."""
+    """Compiled functions and their documentation, by module, operator and name; the file is read at the first use."""
 
     def __init__(self):
-        self._codes, self._has_new = None, False
+        self._path, self._functions, self._has_new = None, {}, False
 
-    def get(self, source):
-        """Return the code object of a source."""
-        if self._codes is None:
-            self._codes = {}
-            with contextlib.suppress(OSError, ValueError, EOFError, TypeError), open(CACHE, 'rb') as file:
-                self._codes = marshal.loads(file.read())
+    def open(self, folder):
+        """Read the file for the library in a folder of MXNet, once."""
+        if self._path is None:
+            self._path = cache_of(folder)
+            with contextlib.suppress(OSError, ValueError, EOFError, TypeError), open(self._path, 'rb') as file:
+                self._functions = marshal.loads(file.read())
             atexit.register(self.save)
-        key = hashlib.md5(source.encode()).digest()
-        if key not in self._codes:
-            self._codes[key], self._has_new = compile(source, '<string>', 'exec'), True
-        return self._codes[key]
+
+    def get(self, key):
+        """Return the code object and the documentation of a function, or None."""
+        return self._functions.get(key)
+
+    def add(self, key, code, documentation):
+        """Keep a function."""
+        self._functions[key], self._has_new = (code, documentation), True
 
     def save(self):
         """Write the file, if there are functions that it lacks."""
         if self._has_new:
-            scratch = '%s.%d' % (CACHE, os.getpid())
+            scratch = '%s.%d' % (self._path, os.getpid())
             with contextlib.suppress(OSError):
-                os.makedirs(os.path.dirname(CACHE), exist_ok=True)
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
                 with open(scratch, 'wb') as file:
-                    file.write(marshal.dumps(self._codes))
-                os.replace(scratch, CACHE)
+                    file.write(marshal.dumps(self._functions))
+                os.replace(scratch, self._path)
 
 
 FUNCTIONS = CompiledFunctions()
@@ -71,26 +82,55 @@ class Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):
         """Return the spec of one of these modules, else None."""
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in MODULES else None
+        usual = name in MODULES and 'MXNET_LIBRARY_PATH' not in os.environ
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if usual else None
         if spec is not None:
             run_module = spec.loader.exec_module
 
             def exec_module(module):
-                module.exec = exec_with_cache(module.__dict__, MODULES[name])
+                with contextlib.suppress(OSError):  # without the library, the import fails as usual
+                    FUNCTIONS.open(os.path.dirname(os.path.dirname(spec.origin)))
+                    module.exec = Operators(module.__dict__, name).execute
                 run_module(module)
             spec.loader.exec_module = exec_module
         return spec
 
 
-def exec_with_cache(module_globals, text_before_handle):
-    """Return a function that does what `exec` does in a module, for sources with a handle."""
-    def execute(source, _, local_names):
-        start = end = source.rindex(text_before_handle) + len(text_before_handle)
-        while source[end].isdigit():
-            end += 1
-        code = FUNCTIONS.get('%s%d%s' % (source[:start], PLACEHOLDER, source[end:]))
-        builtins.exec(with_handle(code, int(source[start:end])), module_globals, local_names)
-    return execute
+class Operators:
+    """The functions of operators that a module of MXNet makes while MXNet is imported.
+
+    The module has no function that writes sources before it is run, so the first operator comes without the cache.
+    """
+
+    def __init__(self, module_globals, name):
+        self._globals, self._name = module_globals, name
+        self._writer, self._text_before_handle = MODULES[name]
+        self._write = None
+
+    def execute(self, source, _, local_names):
+        """Do what `exec` does in the module."""
+        if self._write is None:
+            self._write = self._globals[self._writer]
+            self._globals[self._writer] = self.written
+        builtins.exec(source, self._globals, local_names)
+
+    def written(self, handle, operator, function, signature_only=False):
+        """Return the code and the documentation of an operator's function, as MXNet's function does."""
+        # Operators of libraries that scripts load come later, and other libraries may have the same names.
+        if signature_only or not sys.modules['mxnet'].__spec__._initializing:
+            return self._write(handle, operator, function, signature_only)
+        key = '%s %s %s' % (self._name, operator, function)
+        known = FUNCTIONS.get(key)
+        if known is None:
+            source, documentation = self._write(handle, operator, function)
+            start = end = source.rindex(self._text_before_handle) + len(self._text_before_handle)
+            while source[end].isdigit():
+                end += 1
+            code = compile('%s%d%s' % (source[:start], PLACEHOLDER, source[end:]), '<string>', 'exec')
+            FUNCTIONS.add(key, code, documentation)
+        else:
+            code, documentation = known
+        return with_handle(code, handle.value), documentation
 
 
 sys.meta_path.insert(0, Finder)

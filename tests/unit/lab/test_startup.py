@@ -9,7 +9,7 @@ from lab.launchers import SCRIPTS
 
 pytestmark = pytest.mark.both_pythons
 
-#: Prints a digest of the code of all operators, without addresses; runs some; prints the names of files in the cache.
+#: Prints a digest of the code and the documentation of all operators, without addresses, after it has run some.
 PROGRAM = """
 import hashlib, os, sys, types
 import mxnet as mx
@@ -23,7 +23,8 @@ def text_of(code):
 functions = {}
 for name, module in sorted(sys.modules.items()):
     if name.startswith('mxnet.') and ('ndarray' in name or 'symbol' in name or 'numpy' in name):
-        functions.update({name + '.' + key: text_of(value.__code__) for key, value in vars(module).items()
+        functions.update({name + '.' + key: (text_of(value.__code__), value.__doc__)
+                          for key, value in vars(module).items()
                           if isinstance(value, types.FunctionType) and value.__code__.co_filename == '<string>'})
 assert len(functions) > 1500
 data = mx.nd.array([[1, -2, 3]])
