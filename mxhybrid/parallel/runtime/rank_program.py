@@ -15,9 +15,10 @@ from ..plans.recompute import Segment
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
+from .engine_threads import SegmentThreads
 from .gradient_readers import Readers, sum_in_place_cap
 from .network_shards import NetworkShards
-from .recomputed_operator import RecomputedOperator, SegmentThreads
+from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Updated, updates_of
 

@@ -9,8 +9,9 @@ from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import is_loss
 from ..plans.recompute import Segment
 from ..sharding.box import shape_of
+from .engine_threads import SegmentThreads
 from .network_shards import NetworkShards
-from .recomputed_operator import RecomputedOperator, SegmentThreads
+from .recomputed_operator import RecomputedOperator
 
 _INPUT, _MASK, _SCALE = 'mxhybrid_into_segment_%d_%d', 'mxhybrid_mask_of_%d', 'mxhybrid_scale_of_%d'
 

@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from mxhybrid.parallel.runtime.recomputed_operator import SegmentThreads
+from mxhybrid.parallel.runtime.engine_threads import SegmentThreads
 
 
 @pytest.fixture
