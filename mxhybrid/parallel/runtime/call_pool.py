@@ -11,6 +11,7 @@ import mxnet as mx
 from mxnet import autograd
 
 from ...base.errors import InputError
+from ...native.compiled_graph import CompiledGraph, release_discarded
 from ...native.trainers import is_fresh, set_fresh
 from .rank_program import COMPILED, TOKEN, Program
 
@@ -35,14 +36,14 @@ class ProgramRunner:
         self._averages: Dict[str, Any] = {}
         fixed = [at for at, name in enumerate(self._inputs) if name in self.constants or name in params]
         others = [at for at in range(len(self._inputs)) if at not in fixed]
-        self._call = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
+        self._graph = CompiledGraph(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
     def run(self, inputs: Dict[str, Any], params: Any) -> List[Any]:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
         arrays = {**self.constants, **self._next, **inputs, TOKEN: self.token}
-        outputs = self._call(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs])
-        return (list(outputs) if isinstance(outputs, (list, tuple)) else [outputs])[self.program.leading:]
+        outputs = self._graph(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs])
+        return outputs[self.program.leading:]
 
     def _find_averages(self, params: Any) -> None:
         """Let gradients of inputs be written to the present arrays of running averages."""
@@ -130,6 +131,7 @@ class CallPool:
         for program in self._programs.values():
             program.forget()
         self._runners.clear()
+        release_discarded()
 
 
 def _new_token() -> Any:
