@@ -1,9 +1,9 @@
 """Shards of operators that read parameters and constants alone, as the concatenation of a layer's weights."""
-from typing import Iterator, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from ..sharding.box import Box, full
 from ..sharding.split import OutputShard
-from .graph import Entry, Graph, Operator
+from .graph import Entry, Graph, Operator, geometry_of
 from .registry import is_elementwise, rule_of
 from .rule import OperatorShard
 
@@ -40,3 +40,21 @@ def weight_boxes(graph: Graph, entry: Entry, box: Box) -> Iterator[Tuple[str, Bo
             read = full(graph.shapes[source]) if shard is None else shard.inputs[position]
         if read is not None:
             yield from weight_boxes(graph, source, read)
+
+
+def structure_of(graph: Graph, entry: Entry) -> Tuple[Any, List[str]]:
+    """Return a key of the operators that compute an output of weights alone, and the names of these weights.
+
+    Outputs with equal keys are computed alike: :func:`weight_boxes` yields the same boxes of the weight at the same
+    place of the names.
+    """
+    names: List[str] = []
+
+    def key_of(source: Entry) -> Any:
+        operator = graph.operators[source[0]]
+        if operator.op != 'null':
+            return source[1], geometry_of(graph, operator), tuple(map(key_of, operator.inputs))
+        if operator.name not in names:
+            names.append(operator.name)
+        return names.index(operator.name)
+    return key_of(entry), names

@@ -1,10 +1,11 @@
 """The tasks of weights: sums of their gradients, transfers of rows of tables, and updates."""
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ...base.settings import TablePlan
-from ...parallel.ops.fixed_shards import weight_boxes
+from ...parallel.ops.fixed_shards import structure_of, weight_boxes
+from ...parallel.ops.graph import Entry
 from ...parallel.sharding.box import Box, bounding_box
 from ...parallel.sharding.split import Split
 from ...parallel.sharding.weight_layout import WeightLayouts
@@ -83,6 +84,8 @@ class WeightTasks:
                          for name, shape in dataflow.parameters.items()}
         self._trained = set(dataflow.trained)
         self._all_ranks = range(machine.ranks)
+        #: By output of an operator on weights alone, see :func:`structure_of`.
+        self._structures: Dict[Entry, Tuple[Any, List[str]]] = {}
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
@@ -121,19 +124,25 @@ class WeightTasks:
         """Return the boxes of a weight that ranks read, given those of the reader's input."""
         if reader.is_direct:
             return boxes
-        return self._memo.once(('boxes read', name, reader.number, reader.input_index, boxes.id),
-                               self._boxes_below, name, reader, boxes)
+        entry = self._dataflow.graph.operators[reader.number].inputs[reader.input_index]
+        if entry not in self._structures:
+            self._structures[entry] = structure_of(self._dataflow.graph, entry)
+        key, names = self._structures[entry]
+        return self._memo.once(('boxes below', key, boxes.id), self._boxes_below, entry, names, boxes
+                               )[names.index(name)]
 
-    def _boxes_below(self, name: str, reader: WeightReader, boxes: RankBoxes) -> RankBoxes:
-        graph = self._dataflow.graph
-        entry = graph.operators[reader.number].inputs[reader.input_index]
-        read: Dict[int, List[Box]] = {}
-        for rank, box in boxes.by_rank.items():
-            for parameter, parameter_box in weight_boxes(graph, entry, box):
-                if parameter == name:
-                    read.setdefault(rank, []).append(parameter_box)
-        found = RankBoxes.from_boxes({rank: bounding_box(of_rank) for rank, of_rank in read.items()})
-        return interned_boxes(self._memo, found.ranks, found.boxes)
+    def _boxes_below(self, entry: Entry, names: Sequence[str], boxes: RankBoxes) -> List[RankBoxes]:
+        """Return the boxes of each parameter that ranks read for boxes of an operator on weights alone."""
+        # Few boxes are different.
+        read_for: Dict[Box, Dict[str, Box]] = {}
+        for box in set(boxes.by_rank.values()):
+            read: Dict[str, List[Box]] = {}
+            for name, parameter_box in weight_boxes(self._dataflow.graph, entry, box):
+                read.setdefault(name, []).append(parameter_box)
+            read_for[box] = {name: bounding_box(of_name) for name, of_name in read.items()}
+        found = [RankBoxes.from_boxes({rank: read_for[box][name] for rank, box in boxes.by_rank.items()
+                                       if name in read_for[box]}) for name in names]
+        return [interned_boxes(self._memo, rank_boxes.ranks, rank_boxes.boxes) for rank_boxes in found]
 
     def _weight_boxes(self, shape: Tuple[int, ...], needed: List[RankBoxes]) -> RankBoxes:
         """Return the boxes that ranks hold, given the boxes that readers need."""
