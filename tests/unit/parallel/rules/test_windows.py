@@ -1,0 +1,40 @@
+"""The windows of images: which rows a shard of a convolution reads."""
+import itertools
+
+import numpy as np
+import pytest
+
+from mxhybrid.parallel.rules.windows import window
+
+SIZES = [(kernel, stride, pad, dilate) for kernel, stride, pad, dilate
+         in itertools.product((1, 2, 3), (1, 2, 3), (0, 1, 2), (1, 2)) if pad <= dilate * (kernel - 1)]
+COUNT = 13
+
+
+def outputs_of(rows, kernel, stride, dilate):
+    """Return the rows that each output of some padded rows reads; -1 for a row of padding."""
+    reach = dilate * (kernel - 1) + 1
+    return [rows[first:first + reach:dilate] for first in range(0, len(rows) - reach + 1, stride)]
+
+
+@pytest.mark.parametrize('kernel, stride, pad, dilate', SIZES)
+def test_a_range_gives_the_outputs_of_the_whole(kernel, stride, pad, dilate):
+    def row_or_padding(row):
+        return row if 0 <= row < COUNT else -1
+
+    whole = outputs_of([row_or_padding(row) for row in range(-pad, COUNT + pad)], kernel, stride, dilate)
+    for low, high in itertools.combinations(range(len(whole) + 1), 2):
+        (first, end), left_pad = window((low, high), COUNT, len(whole), kernel, stride, pad, dilate)
+        rows = [row_or_padding(row) for row in range(first - left_pad, end + left_pad)]
+        np.testing.assert_array_equal(outputs_of(rows, kernel, stride, dilate), whole[low:high])
+
+
+@pytest.mark.parametrize('stride', [2, 3])
+def test_ranges_of_neighbours_have_all_rows_where_windows_leave_gaps(stride):
+    count = 4 * stride
+    ranges = [window((at, at + 1), count, 4, 1, stride, 0)[0] for at in range(4)]
+    assert ranges == [(stride * at, stride * (at + 1)) for at in range(4)]
+
+
+def test_a_gap_beyond_the_image_is_not_read():
+    assert window((3, 4), 7, 4, 1, 2, 0) == ((6, 7), 0)
