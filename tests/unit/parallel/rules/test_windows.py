@@ -6,8 +6,7 @@ import pytest
 
 from mxhybrid.parallel.rules.windows import window
 
-SIZES = [(kernel, stride, pad, dilate) for kernel, stride, pad, dilate
-         in itertools.product((1, 2, 3), (1, 2, 3), (0, 1, 2), (1, 2)) if pad <= dilate * (kernel - 1)]
+SIZES = list(itertools.product((1, 2, 3), (1, 2, 3), (0, 1, 2), (1, 2)))
 COUNT = 13
 
 
