@@ -3,6 +3,7 @@ import argparse
 import collections
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -12,6 +13,7 @@ from lab.jobs import start_job
 from . import growth
 
 BODY = Path(__file__).resolve().parent / 'body.py'
+EXPIRY_BODY = BODY.with_name('expiry_body.py')
 
 #: Samples of each process, however long it takes; the first ones, in which it grows up, do not count.
 SAMPLES = 60
@@ -31,12 +33,15 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--steps', type=int, default=10000, help='least number of steps')
     add('--workers', type=int, default=2)
     add('--servers', type=int, default=2)
+    add('--expiry', action='store_true', help='dynamic tables whose keys appear and expire, in place of tables of '
+                                              'fixed size')
     add('--launcher', choices=('horovodrun', 'launch.py'), default='horovodrun')
     add('--json', metavar='FILE', help='write all samples')
     return parser.parse_args(argv)
 
 
-def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, interval: float) -> Dict[str, Any]:
+def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, interval: float,
+         expiry: bool = False) -> Dict[str, Any]:
     """Run a job to its end.
 
     Parameters
@@ -47,14 +52,19 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
         The least duration of the job.
     interval : float
         Seconds between two samples.
+    expiry : bool
+        Dynamic tables whose keys appear and expire, in place of tables of fixed size.
 
     Returns
     -------
     dict
-        The number of ``steps``, the ``samples`` by process, and the ``judgement`` of :func:`lab.soak.growth.judge`.
+        The number of ``steps``, the ``samples`` by process, the ``judgement`` of :func:`lab.soak.growth.judge`, and
+        the ``results`` of the workers.
     """
     samples: Dict[str, List[growth.Sample]] = collections.defaultdict(list)
-    with start_job(BODY, launcher, workers=workers, servers=servers, args=[seconds, steps]) as job:
+    with tempfile.TemporaryDirectory(prefix='mxhybrid-soak-') as directory, start_job(
+            EXPIRY_BODY if expiry else BODY, launcher, workers=workers, servers=servers,
+            args=[seconds, steps, directory]) as job:
         job.wait_for_output('soak: 100 steps', timeout=300)
         deadline = time.monotonic() + seconds + _BEYOND_S
         while job.poll() is None and time.monotonic() < deadline:
@@ -75,7 +85,8 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
         raise RuntimeError('workers made different numbers of steps: %s' % result.results)
     by_pid = {each['pid']: each['requests'] for each in result.results.values()}
     requests = {name: by_pid[pid] for name in samples for pid in by_pid if name.endswith('(%d)' % pid)}
-    return {'steps': step_counts.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests)}
+    return {'steps': step_counts.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests, interval),
+            'results': result.results}
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -83,8 +94,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     args = parse(argv)
     seconds = 60 * args.minutes
     began = time.monotonic()
-    outcome = soak(args.launcher, args.workers, args.servers, seconds, args.steps, max(1.0, seconds / SAMPLES))
-    print('%d steps in %.0f min, each equal to NumPy' % (outcome['steps'], (time.monotonic() - began) / 60))
+    outcome = soak(args.launcher, args.workers, args.servers, seconds, args.steps, max(1.0, seconds / SAMPLES),
+                   args.expiry)
+    print('%d steps in %.0f min, each equal to %s' % (outcome['steps'], (time.monotonic() - began) / 60,
+                                                      'tables in the process' if args.expiry else 'NumPy'))
+    for name, rows in outcome['results'][0].get('rows', {}).items():
+        print('table %s: %d rows at the end, %d removed' % (name, rows, outcome['results'][0]['expired'][name]))
     print(growth.table(outcome['judgement']))
     if args.json:
         with open(args.json, 'w') as file:

@@ -37,7 +37,18 @@ def _median(samples: List[Sample], name: str) -> float:
     return statistics.median(getattr(each, name) for each in samples)
 
 
-def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] = None) -> List[Dict[str, Any]]:
+def slope(samples: List[Sample], interval: float) -> float:
+    """Return the slope of the memory after the first quarter of the samples, in MB an hour: of the line with the least
+    squares.
+    """
+    memory = [each.memory for each in samples[len(samples) // 4:]]
+    times = [number - (len(memory) - 1) / 2 for number in range(len(memory))]
+    squares = sum(time ** 2 for time in times)
+    return sum(time * value for time, value in zip(times, memory)) / squares / interval * 3600 if squares else 0.0
+
+
+def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] = None, interval: float = 1.0
+          ) -> List[Dict[str, Any]]:
     """Compare the last quarter of the samples of each process with the second quarter.
 
     Parameters
@@ -46,12 +57,14 @@ def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] =
         At least eight samples of each process, at equal intervals.
     requests : dict of str to int, optional
         Requests to servers that each process made, evenly spread: growth that they explain is allowed.
+    interval : float
+        Seconds between two samples.
 
     Returns
     -------
     list of dict
-        For each process: its resources `before` and `after`, the MB of the difference that its requests explain, and
-        the fields that `grew`.
+        For each process: its resources `before` and `after`, the MB of the difference that its requests explain, the
+        `slope` of its memory in MB an hour, and the fields that `grew`.
     """
     judgements = []
     for name, process_samples in sorted(samples.items()):
@@ -64,18 +77,19 @@ def judge(samples: Dict[str, List[Sample]], requests: Optional[Dict[str, int]] =
         allowed = dict(_SLACK, memory=max(_SLACK['memory'], 0.01 * before['memory']) + requests_mb)
         grew = [field for field in Sample._fields if after[field] > before[field] + allowed[field]]
         judgements.append({'process': name, 'before': before, 'after': after, 'requests': requests_mb, 'grew': grew,
+                           'slope': slope(process_samples, interval),
                            'samples': len(process_samples)})
     return judgements
 
 
 def table(judgements: List[Dict[str, Any]]) -> str:
     """Return the judgements as a table."""
-    lines = ['%-17s  %-20s  %-11s  %-20s  %-12s  %-12s  %s' % (
-        'process', 'own memory, MB', 'by requests', 'shared memory, MB', 'descriptors', 'threads', 'grew')]
+    lines = ['%-17s  %-20s  %-8s  %-11s  %-20s  %-12s  %-12s  %s' % (
+        'process', 'own memory, MB', 'MB/hour', 'by requests', 'shared memory, MB', 'descriptors', 'threads', 'grew')]
     for judgement in judgements:
         before, after = judgement['before'], judgement['after']
-        lines.append('%-17s  %8.1f -> %8.1f  %11.1f  %8.1f -> %8.1f  %4d -> %4d  %4d -> %4d  %s' % (
-            judgement['process'], before['memory'], after['memory'], judgement['requests'],
+        lines.append('%-17s  %8.1f -> %8.1f  %+8.1f  %11.1f  %8.1f -> %8.1f  %4d -> %4d  %4d -> %4d  %s' % (
+            judgement['process'], before['memory'], after['memory'], judgement['slope'], judgement['requests'],
             before['shared'], after['shared'], before['descriptors'], after['descriptors'],
             before['threads'], after['threads'], ', '.join(judgement['grew']) or '-'))
     return '\n'.join(lines)

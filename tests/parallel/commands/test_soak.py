@@ -10,3 +10,11 @@ def test_a_job_of_random_steps_stays_equal_to_numpy():
     # Memory, shared or not, and its descriptors have not found their size after so few steps; threads have.
     assert not any('threads' in grew for grew in judged.values()), outcome['judgement']
     assert all(row['after']['threads'] > 0 and row['samples'] >= 8 for row in outcome['judgement'])
+
+
+def test_keys_that_appear_and_expire_stay_equal_to_tables_of_a_process():
+    outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=400, interval=0.1, expiry=True)
+    assert outcome['steps'] == 400
+    for values in outcome['results'].values():
+        assert all(rows > 500 for rows in values['rows'].values()), values
+        assert all(expired > 1000 for expired in values['expired'].values()), values

@@ -5,7 +5,7 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
-from lab.soak.growth import Sample, judge, sample, table
+from lab.soak.growth import Sample, judge, sample, slope, table
 from lab.soak.model import Adam, Sgd
 
 SHAPE = (50, 4)
@@ -38,6 +38,13 @@ def test_growth_is_seen():
     found = judge(dict(leaks, steady=steady), {'memory': 100000, 'steady': 100000})
     assert {row['process']: row['grew'] for row in found} == dict({name: [name] for name in leaks}, steady=[])
     assert table(found).count(' -\n') + table(found).endswith(' -') == 1
+
+
+def test_slope_of_memory():
+    rising = [Sample(300 if number < 10 else 100 + 0.2 * number, 5, 20, 9) for number in range(40)]
+    assert slope(rising, 2.0) == pytest.approx(360)  # MB an hour; the first quarter does not count
+    assert slope([Sample(100, 5, 20, 9)] * 8, 2.0) == 0
+    assert judge({'rising': rising}, interval=2.0)[0]['slope'] == slope(rising, 2.0)
 
 
 def test_growth_that_requests_explain_is_none():

@@ -1,0 +1,133 @@
+"""Random steps on dynamic tables whose keys appear and expire, each compared with a table in the process; arguments:
+SECONDS STEPS DIRECTORY, whichever of the first two comes later.
+
+Every worker draws the gradients of all workers from one seed, so that each can update the tables in its process as the
+servers do.  Gradients are small whole numbers, whose sums are exact, so rows must have the same bits.  The keys of a
+step are in a window that moves; some are drawn from all former keys.  Deltas are saved to the directory, and some rows
+are prefetched.
+"""
+import os
+import sys
+import time
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+import mxhybrid
+from lab.reports import report
+from mxhybrid.job.join import current
+from mxhybrid.kvstore.local_table import LocalTable
+
+WIDTH, MOST_KEYS = 16, 300
+#: The keys of a step are drawn from a window of this size, which moves by `SHIFT` keys in each step.
+WINDOW, SHIFT = 1000, 40
+
+#: Options of the tables.  A capacity is divided among partitions, so that table has one, as in a process.
+TABLES = {'recent': {'expire_after': 30},
+          'files': {'expire_after': 30},
+          'bounded': {'capacity': 3000, 'evict': 'rarest', 'admit': 2}}
+
+#: Steps between saved deltas; between changes of the learning rate; between progress.
+SAVE, RATE, TELL = 300, 70, 100
+
+
+class Net(gluon.Block):
+    """The tables."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.blocks = {name: mxhybrid.nn.HashEmbedding(WIDTH, prefix=name + '_', **options)
+                           for name, options in TABLES.items()}
+            for name, block in self.blocks.items():
+                self.register_child(block, name)
+
+
+def drawn(random, step):
+    """Return the sorted keys of a worker, and for each a row of its gradient."""
+    first = SHIFT * step
+    count = 0 if random.rand() < 0.05 else random.randint(1, MOST_KEYS)
+    keys = first + (WINDOW * random.rand(count) ** 2).astype(np.int64)
+    old = random.rand(count) < 0.05
+    keys[old] = random.randint(first + 1, size=np.count_nonzero(old))
+    keys = np.unique(keys * 1000003)
+    return keys, random.randint(-4, 5, (len(keys), WIDTH)).astype(np.float32)
+
+
+def summed(parts):
+    """Return the keys of all workers, and the sum of the rows for each."""
+    keys, positions = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+    sums = np.zeros((len(keys), WIDTH), np.float32)
+    np.add.at(sums, positions, np.concatenate([rows for _, rows in parts]))
+    return keys, sums
+
+
+def check(name, table, keys, rows):
+    """Raise AssertionError if rows differ from those of the table in the process."""
+    expected = np.empty((len(keys), WIDTH), np.float32)
+    table.pull(keys, expected)
+    np.testing.assert_array_equal(rows, expected, name)
+
+
+def main():
+    """Run the steps."""
+    until, steps, directory = time.monotonic() + float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    files = os.path.join(directory, 'files')
+    os.makedirs(files, exist_ok=True)
+    store = mxhybrid.create(partitions={'*bounded*': 1, '*': 3}, storage={'*files*': files, '*': 'memory'},
+                            storage_memory={'*files*': '1M'})
+    rank, workers = store.rank, store.num_workers
+    mx.random.seed(5)
+    net = Net()
+    net.initialize(mx.init.Uniform(0.5))
+    optimizer = mx.optimizer.AdaGrad(learning_rate=2.0 ** -5)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=store)
+    optimizers = {name: mx.optimizer.AdaGrad(learning_rate=2.0 ** -5) for name in TABLES}
+    tables = {name: LocalTable(name, WIDTH, 'float32', block.weight.first_values, TABLES[name])
+              for name, block in net.blocks.items()}
+    dense_store = mxhybrid.create()
+    dense_store.init('late', mx.nd.zeros(1))
+    done, rate, going = 0, 2.0 ** -5, True
+    while going:
+        random = np.random.RandomState(done % (1 << 32))
+        loss, sums = 0, {}
+        for name, block in net.blocks.items():
+            parts = [drawn(random, done) for _ in range(workers)]
+            keys, rows = parts[rank]
+            sums[name] = summed(parts)
+            if not len(keys):
+                continue
+            if done % 3 == 0:
+                mxhybrid.prefetch(block.weight, keys[::2])
+            with autograd.record():
+                pulled = block(keys)
+                loss = loss + (pulled * mx.nd.array(rows)).sum()
+            check(name, tables[name], keys, pulled.asnumpy())
+        if not isinstance(loss, int):
+            loss.backward()
+        trainer.step(1)
+        for name, table in tables.items():
+            table.set_optimizer(optimizers[name], rate, 0.0, done)
+            table.push(*sums[name])
+        done += 1
+        if done % RATE == 0:
+            rate = 2.0 ** -random.randint(4, 8)
+            trainer.set_learning_rate(rate)
+        if done % SAVE == 0:
+            mxhybrid.checkpoint.save(os.path.join(directory, 'saved'), net, trainer, done, delta=True)
+        if done % TELL == 0:
+            if rank == 0:
+                print('soak: %d steps' % done, flush=True)
+            # All workers agree whether to go on.
+            late = mx.nd.array([time.monotonic() > until and done >= steps])
+            dense_store.pushpull('late', late, out=late)
+            going = late.asscalar() < workers
+    client = current().servers.client
+    statistics = {name: table.statistics() for name, table in tables.items()}
+    report(rank, steps=done, pid=os.getpid(), requests=client.requests if client else 0,
+           rows={name: each['rows'] for name, each in statistics.items()},
+           expired={name: each['expired'] for name, each in statistics.items()})
+
+
+main()
