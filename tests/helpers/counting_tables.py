@@ -18,16 +18,17 @@ def counts_by_step(num_workers, steps, num_rows, pushed_ids):
     return counts
 
 
-def check_rows(rows, ids, worker, pushes, staleness, counts):
+def check_rows(rows, ids, worker, pushes, staleness, counts, tolerance=0.0):
     """Require that each row is as after a number of pushes of all workers that the staleness allows, and has all pushes
     of the worker.
 
-    Return the largest number of missing pushes that is certain.
+    Counts may differ by `tolerance`.  Return the largest number of missing pushes that is certain.
     """
     largest = 0
     for row_id, row in zip(ids, rows):
-        lags = [lag for lag in range(min(staleness, pushes) + 1) if (counts[pushes - lag, row_id] == row).all()]
+        lags = [lag for lag in range(min(staleness, pushes) + 1)
+                if np.abs(counts[pushes - lag, row_id] - row).max() <= tolerance]
         assert lags, (row_id, row, counts[:pushes + 1, row_id])
-        assert row[worker] == counts[pushes, row_id, worker]
+        assert abs(row[worker] - counts[pushes, row_id, worker]) <= tolerance
         largest = max(largest, min(lags))
     return largest

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
+from mxhybrid.lane.row_format import RowFormat
 
 from ...helpers.counting_tables import check_rows, counts_by_step
 from .hosts import FENCE, SGD, UNCACHED, hosts
@@ -40,14 +41,18 @@ def pushed_ids(worker, step):
     return np.flatnonzero(np.random.RandomState(100 * worker + step).rand(ROWS) < 0.3)
 
 
-@pytest.mark.parametrize('dynamic, halves', [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize('dynamic', [False, True])
+@pytest.mark.parametrize('form', [RowFormat.EXACT, RowFormat.FLOAT16, RowFormat.INT8])
 @pytest.mark.parametrize('staleness, parts', [(1, 1), (1, 4), (3, 4)])
 @pytest.mark.parametrize('workers, agents', JOBS)
-def test_rows_lack_no_own_push_and_few_others(workers, agents, staleness, parts, dynamic, halves):
-    steps = 12
+def test_rows_lack_no_own_push_and_few_others(workers, agents, staleness, parts, form, dynamic):
+    if form is RowFormat.INT8 and sum(workers) == 1:
+        pytest.skip('rows of one element never travel as int8')
+    # Counts are exact in float16.  In int8, they are multiples of at most 12 / 127.
+    steps, tolerance = 12, 0.1 if form is RowFormat.INT8 else 0.0
     with hosts(workers, agents) as job:
         counts = counts_by_step(len(job.workers), steps, ROWS, pushed_ids)
-        add_table(job, staleness, parts, dynamic, row_format=int(halves))  # float16
+        add_table(job, staleness, parts, dynamic, row_format=int(form))
 
         def train(worker):
             random, largest = np.random.RandomState(worker), 0
@@ -64,11 +69,11 @@ def test_rows_lack_no_own_push_and_few_others(workers, agents, staleness, parts,
                     requests.append((ids, job.post(worker, 0, ids, 0, allowed)))
                 for ids, request in requests:
                     rows = job.wait(worker, 0, request, len(ids))
-                    largest = max(largest, check_rows(rows, ids, worker, step + 1, staleness, counts))
+                    largest = max(largest, check_rows(rows, ids, worker, step + 1, staleness, counts, tolerance))
                 flags = [UNCACHED, FENCE, 0][step % 3]
                 ids = np.arange(0 if flags == FENCE else ROWS)
                 rows = job.pull(worker, 0, ids, flags)
-                np.testing.assert_array_equal(rows, counts[step + 1, :len(ids)])
+                np.testing.assert_allclose(rows, counts[step + 1, :len(ids)], rtol=0, atol=tolerance)
             return largest
         job.everywhere(train)
 
