@@ -65,3 +65,10 @@ def describe_status(status: int) -> str:
         names = {int(known): ' (%s)' % known.name for known in signal.Signals}
         return 'signal %d%s' % (-status, names.get(-status, ''))
     return 'exit status %d' % status
+
+
+def hint_at_status(status: int) -> str:
+    """Return a hint to append to ``describe_status(status)``: at memory that ran out, for SIGKILL; empty for others."""
+    if status != -signal.SIGKILL:
+        return ''
+    return '; if nobody killed it, memory ran out: see dmesg, or the limit of the container'

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, Callable, Dict, List, Tuple
 
 from ..base import launcher
-from ..base.machine import describe_status
+from ..base.machine import describe_status, hint_at_status
 
 #: Seconds for servers to end by themselves after the last worker has left.
 EXIT_GRACE_S = 10.0
@@ -113,8 +113,9 @@ class ServerProcesses:
                 self._is_watching = False
                 # The monitor may receive the cause meanwhile: an error that the server itself reports.
                 time.sleep(0.5)
-                self._on_death('the %s with pid %d on host %s ended with %s'
-                               % (role, process.pid, socket.gethostname(), describe_status(status)))
+                self._on_death('the %s with pid %d on host %s ended with %s%s'
+                               % (role, process.pid, socket.gethostname(), describe_status(status),
+                                  hint_at_status(status)))
                 return
 
     def expect_end(self) -> None:

@@ -28,6 +28,7 @@ from .report import (
     route_table,
     steps_so_far,
 )
+from .trainer_tables import tables_split_off
 
 logger = get_logger(__name__)
 
@@ -337,7 +338,7 @@ class Hybrid(KVStore):
             raise InputError('this store already serves another Trainer, whose parameters are %s, and the keys of both '
                              "are numbers from 0: give each Trainer a store of its own, kvstore='hybrid' or another "
                              'mxhybrid.create()' % self._trainer[1])
-        names = [param.name for param in trainers.params_of(trainer)]
+        names = [param.name for param in [*trainers.params_of(trainer), *tables_split_off(trainer)]]
         more = ' and %d more' % (len(names) - 3) if len(names) > 3 else ''
         self._trainer = weakref.ref(trainer), ', '.join(names[:3]) + more
 

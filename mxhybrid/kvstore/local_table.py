@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
+from ..base.errors import JobError
 from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native.optimizer_state import state_widths
@@ -73,7 +74,10 @@ class LocalTable(OptimizedTable):
             return
         assert self._optimizer is not None
         rule, settings = kernel_rule(self._optimizer.live, self._has_state)
-        self._store.update(rule, settings, keys, rows)
+        try:
+            self._store.update(rule, settings, keys, rows)
+        except JobError as error:  # there is no memory, or no room on the disk
+            raise JobError('%s: %s' % (self.name, error)) from None
 
     def statistics(self) -> Dict[str, int]:
         """Return the numbers of rows and bytes."""

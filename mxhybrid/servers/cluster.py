@@ -26,6 +26,7 @@ from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
 from ..telemetry.traffic import Network
 from .client import Client
+from .dynamic_shard import named_table
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
 from .ps_lite_link import PsLiteLink
@@ -148,7 +149,8 @@ class ParameterServers:
         self.command('dynamic_table', table=table.name, keys=table.server_keys, number=number, shape=shape,
                      first_values=table.first_values, options=table.options)
         self.barrier()
-        self.link.open_dynamic(table, number, shape)
+        with named_table(table.name, table.batch_rows):
+            self.link.open_dynamic(table, number, shape)
 
     def storage_problems(self, directory: str) -> List[Tuple[str, str]]:
         """Return the hosts whose servers cannot keep rows in files of a directory, with reasons (worker 0 only)."""

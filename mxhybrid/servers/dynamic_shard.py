@@ -2,8 +2,11 @@
 
 The agent of the lane has the rows, in a row store (:mod:`mxhybrid.lane.row_store`).
 """
-from typing import Any, Callable, NamedTuple, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
+from ..base.errors import JobError
+from ..base.settings import variable
 from ..lane.agent import Agent, RowStoreOptions
 from ..lane.row_store import FirstValues, RowStore
 from ..native.optimizer_state import state_widths
@@ -40,6 +43,17 @@ def row_store_options(first_values: FirstValues, options: StoreOptions, partitio
     return RowStoreOptions(first_values, options.admit, options.capacity // partitions, options.expire_after,
                            options.evict == 'rarest', options.directory,
                            options.resident_bytes // max(1, own_partitions))
+
+
+@contextmanager
+def named_table(name: str, batch_rows: int) -> Iterator[None]:
+    """Name a table, and a remedy, in errors about the shared memory that it needs."""
+    try:
+        yield
+    except JobError as error:
+        raise JobError('%s: %s. A dynamic table reserves address space for the rows of batches: another remedy is to '
+                       'lower batch_rows=%d (%s) to the most distinct rows of a batch of a worker'
+                       % (name, error, batch_rows, variable('batch_rows'))) from None
 
 
 class DynamicShard(LanePartition):

@@ -37,7 +37,7 @@ from ..telemetry.recorder import OFF, AnyRecorder, Recorder
 from ..telemetry.trace_sender import TraceSender
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
-from .dynamic_shard import DynamicShard, StoreOptions, row_store_options
+from .dynamic_shard import DynamicShard, StoreOptions, named_table, row_store_options
 from .file_pieces import ScratchFiles
 from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
@@ -196,8 +196,9 @@ class Handler(Optimizer):
             if self._lifeline is not None and not self._folders:
                 self._lifeline.before_leaving(self._abandon_folders)
             self._folders[number] = store_options.directory
-        self._agent.add_dynamic_table(number, table, table_shape, row_store_options(
-            FirstValues(*first_values), store_options, len(keys), len(own_parts)))
+        row_options = row_store_options(FirstValues(*first_values), store_options, len(keys), len(own_parts))
+        with named_table(table, table_shape.batch_rows):
+            self._agent.add_dynamic_table(number, table, table_shape, row_options)
         for part, key in enumerate(keys):
             if part in own_parts:
                 shard = DynamicShard(key, table, self._agent, number, part, table_shape.width, table_shape.dtype,

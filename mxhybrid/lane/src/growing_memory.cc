@@ -44,7 +44,10 @@ void GrowingMemory::grow(size_t size) {
   const int flags = is_file() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* base = size_ == 0 ? mmap(nullptr, grown, PROT_READ | PROT_WRITE, flags, descriptor_, 0)
                           : mremap(base_, size_, grown, MREMAP_MAYMOVE);
-  if (base == MAP_FAILED) throw MemoryRefused(refusal_text("cannot get memory for rows", grown, errno));
+  if (base == MAP_FAILED) {
+    const std::string text = refusal_text("cannot get memory for rows", grown, errno);
+    throw MemoryRefused(text + (is_file() ? "" : "; or use more servers, or keep rows in files (MXHYBRID_STORAGE)"));
+  }
   base_ = static_cast<char*>(base);
   size_ = grown;
   // Rows are far apart: the pages around one that is read would take memory for nothing.

@@ -1,4 +1,6 @@
 """Bad input gets a clear error on every rank that gives it, before anything is sent."""
+import re
+
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -8,6 +10,7 @@ from . import BODIES
 
 BODY = BODIES / 'bad_input.py'
 DISAGREE = BODIES / 'disagree.py'
+TABLE_INPUT = BODIES / 'table_input.py'
 
 #: Seconds: before the time limit of a job, and long before workers give up waiting (MXHYBRID_TIMEOUT).
 PROMPT_S = min(45 * PATIENCE, 110)
@@ -33,6 +36,27 @@ def test_wrong_calls(request, launcher, workers):
         np.testing.assert_array_equal(values['dense'], np.full((3, 2), workers))
         np.testing.assert_array_equal(values['rows'][0], [workers, workers])
         np.testing.assert_array_equal(values['rows'][1:], np.zeros((len(values['rows']) - 1, 2)))
+
+
+@pytest.mark.parametrize('launcher, workers', [('none', 1), ('launch.py', 2)])
+def test_wrong_input_of_dynamic_tables(tmp_path, launcher, workers):
+    result = run_job(TABLE_INPUT, launcher, workers=workers, servers=2, timeout=90,
+                     env={'MXHYBRID_BATCH_ROWS': '100', 'MXHYBRID_TEST_CHECKPOINT': str(tmp_path / 'saved')}).ok()
+    assert sorted(result.results) == list(range(workers))
+    for values in result.results.values():
+        assert not {name: problem for name, problem in values['problems'].items() if problem}
+        assert len(values['problems']) >= 13
+
+
+@pytest.mark.parametrize('what, cause', [
+    ('one', 'worker 1 .* failed: InputError: net_items_weight: id 1099511627776 is out of range'),
+    ('joint', 'a parameter server .* failed: .*net_users_weight: capacity: 8 rows of a partition are fewer than the '
+              'distinct keys of one step: give a capacity')])
+def test_one_worker_or_all_together_have_wrong_input(what, cause):
+    result = run_job(TABLE_INPUT, 'horovodrun', workers=2, servers=1, args=[what], timeout=60).failed()
+    assert re.search('worker 0 .* ends, because ' + cause, result.output), result.tail()
+    if what == 'joint':
+        assert re.search('worker 1 .* ends, because ' + cause, result.output), result.tail()
 
 
 def test_more_partitions_than_rows_are_reduced_and_reported(wrong_calls):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.machine import available_bytes, cgroup_limit, describe_status, remedy, total_bytes
+from mxhybrid.base.machine import available_bytes, cgroup_limit, describe_status, hint_at_status, remedy, total_bytes
 
 pytestmark = pytest.mark.both_pythons
 
@@ -78,3 +78,8 @@ def test_the_status_of_a_killed_process():
     process = subprocess.Popen(['sleep', '60'])
     process.terminate()
     assert describe_status(process.wait()) == 'signal 15 (SIGTERM)'
+
+
+@pytest.mark.parametrize('status, hint', [(1, ''), (-11, ''), (-9, 'memory ran out: see dmesg')])
+def test_a_killed_process_may_have_lacked_memory(status, hint):
+    assert hint in hint_at_status(status) and bool(hint) == bool(hint_at_status(status))

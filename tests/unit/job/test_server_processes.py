@@ -155,7 +155,8 @@ def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_s
     pid = servers._processes[1][1].pid
     os.kill(pid, signal.SIGKILL)
     until(lambda: deaths)
-    assert deaths == ['the server with pid %d on host %s ended with signal 9 (SIGKILL)' % (pid, socket.gethostname())]
+    assert deaths == ['the server with pid %d on host %s ended with signal 9 (SIGKILL); if nobody killed it, memory '
+                      'ran out: see dmesg, or the limit of the container' % (pid, socket.gethostname())]
 
 
 def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch):

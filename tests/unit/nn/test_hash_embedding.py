@@ -5,6 +5,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import mxhybrid
+from mxhybrid.lane.row_store import RowStore
 
 
 def new_table(**options):
@@ -98,6 +99,15 @@ def test_a_missing_directory_is_refused_before_a_step(tmp_path, monkeypatch):
     with pytest.raises(mxhybrid.SettingError, match="users_weight: storage='.*none' is missing on host "):
         step(table, trainer, [1])
     assert rows_of(table) == 0
+
+
+def test_errors_of_the_rows_name_the_table(monkeypatch):
+    def full(*_):
+        raise mxhybrid.JobError('storage: no space')
+    table, trainer = new_table()
+    monkeypatch.setattr(RowStore, 'update', full)
+    with pytest.raises(mxhybrid.JobError, match='users_weight: storage: no space'):
+        step(table, trainer, [1])
 
 
 def test_expiry():

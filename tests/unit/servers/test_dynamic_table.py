@@ -9,7 +9,7 @@ from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.servers import file_pieces
-from mxhybrid.servers.dynamic_shard import StoreOptions
+from mxhybrid.servers.dynamic_shard import StoreOptions, named_table
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_named, retire_tables
 from mxhybrid.telemetry.recorder import Recorder
@@ -373,3 +373,9 @@ def test_updates_are_recorded_in_a_trace():
         job.run(train)
         events = [event for event in recorder.take(100) if event['name'] == 'optimize items']
     assert len(events) == 3 and sum(event['args']['rows'] for event in events) == len(KEYS)
+
+
+def test_errors_about_shared_memory_name_the_table_and_its_setting():
+    with pytest.raises(JobError, match=r'users: cannot map .*lower batch_rows=7 \(MXHYBRID_BATCH_ROWS\)'):
+        with named_table('users', 7):
+            raise JobError('cannot map shared memory')

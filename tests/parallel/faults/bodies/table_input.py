@@ -1,0 +1,119 @@
+"""Wrong input of dynamic tables: each is refused by name on the rank that gives it, and training goes on.
+
+With the argument ``one``, worker 1 alone gives an id that no row has, which ends the job; with ``joint``, all workers
+together have more keys than the capacity.
+"""
+import os
+import sys
+import tempfile
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+ROWS = 1 << 40
+GOOD = np.arange(3)
+
+
+class Net(gluon.Block):
+    """A numbered table, and one by keys."""
+
+    def __init__(self, rows=ROWS, width=4, **options):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.items = mxhybrid.nn.Embedding(rows, width, prefix='items_')
+            self.users = mxhybrid.nn.HashEmbedding(width, prefix='users_', **options)
+
+    def forward(self, items, users):
+        return (self.items(items) * self.users(users)).sum(axis=1)
+
+
+class Training:
+    """A net and its Trainer."""
+
+    def __init__(self, **options):
+        self.net = Net(**options)
+        self.net.initialize()
+        self.trainer = gluon.Trainer(self.net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore='hybrid')
+
+    def step(self, items=GOOD, users=GOOD):
+        with autograd.record():
+            loss = self.net(items, users).sum()
+        loss.backward()
+        self.trainer.step(1)
+
+    def load(self, directory):
+        mxhybrid.checkpoint.load(directory, self.net, self.trainer)
+
+
+def wrong_inputs(training, directory):
+    """Name, call, and words that the message must have."""
+    items, users, last = 'net_items_weight', 'net_users_weight', str(ROWS - 1)
+    as_int64 = "give ids as int64: mx.nd.array(ids, dtype='int64')"
+    return [
+        ('out of range', lambda: training.step(np.array([1, ROWS, 3])), [items, str(ROWS), last, 'HashEmbedding']),
+        ('negative', lambda: training.step(np.array([1, -5, 3])), [items, '-5', last, 'HashEmbedding']),
+        ('NaN', lambda: training.step(mx.nd.array([1, np.nan, 3])), [items, 'nan', as_int64]),
+        ('NaN key', lambda: training.step(GOOD, mx.nd.array([1, np.nan, 3])), [users, 'nan', as_int64]),
+        ('float32', lambda: training.step(mx.nd.array([1, 2.0 ** 24 + 2, 3])), [items, '16777218', '2^24', as_int64]),
+        ('float32 key', lambda: training.step(GOOD, mx.nd.array([1, -2.0 ** 24, 3])), [users, '-16777216', as_int64]),
+        ('fraction', lambda: training.step(np.array([1, 2.5, 3])), [items, '2.5', as_int64]),
+        ('string', lambda: training.step(GOOD, np.array(['a', 'b', 'c'])), [users, 'mxhybrid.nn.key']),
+        ('width', lambda: Net(width=0), [items, 'width=0', '1 to']),
+        ('rows', lambda: Net(rows=0), [items, 'rows=0', '1 to']),
+        ('capacity', lambda: Training(capacity=10).step(np.arange(30), np.arange(30)),
+         [users, '30 distinct keys', 'capacity=10', 'smaller batches']),
+        ('batch_rows', lambda: training.step(np.arange(101), np.arange(101)),
+         ['items_weight', '101', 'MXHYBRID_BATCH_ROWS']),
+        ('checkpoint of another width', lambda: Training(width=5).load(directory),
+         ['items.weight', 'width 4', '5 in the net']),
+        ('checkpoint of other rows', lambda: Training(rows=2).load(directory), ['items.weight', str(ROWS), '2 in'])]
+
+
+def answers(store, directory):
+    """Return the problems of the refusals by name, '' for none."""
+    training, problems = Training(), {}
+    training.step()
+    mxhybrid.checkpoint.save(directory, training.net, training.trainer, 1)
+    saved = training.net(np.arange(9), np.arange(9)).asnumpy()
+    for name, call, words in wrong_inputs(training, directory):
+        if name == 'batch_rows' and store.num_workers == 1:
+            continue
+        try:
+            call()
+            problems[name] = 'nothing was refused'
+        except mxhybrid.HybridError as error:
+            missing = [word for word in words if word not in str(error)]
+            problems[name] = '%r not in %r' % (missing, str(error)) if missing else ''
+    # Nothing was sent by halves.  A net with another seed takes the seed of the checkpoint, also for rows without one.
+    np.testing.assert_array_equal(training.net(np.arange(9), np.arange(9)).asnumpy(), saved)
+    other = Training()
+    assert np.abs(other.net(np.arange(9), np.arange(9)).asnumpy() - saved).min() > 0
+    other.load(directory)
+    np.testing.assert_array_equal(other.net(np.arange(9), np.arange(9)).asnumpy(), saved)
+    other.step()
+    training.step()
+    np.testing.assert_array_equal(other.net(GOOD, GOOD).asnumpy(), training.net(GOOD, GOOD).asnumpy())
+    return problems
+
+
+def main():
+    store = mxhybrid.create()
+    if 'one' in sys.argv:
+        training = Training()
+        training.step()
+        training.step(np.array([1, ROWS if store.rank == 1 else 2, 3]))
+    elif 'joint' in sys.argv:
+        # Each worker has at most the capacity of a partition, but together they have more.
+        training = Training(capacity=8)
+        training.step(np.arange(6), np.arange(6) + 6 * store.rank)
+    else:
+        directory = os.environ.get('MXHYBRID_TEST_CHECKPOINT') or tempfile.mkdtemp()
+        report(store.rank, problems=answers(store, directory))
+
+
+if __name__ == '__main__':
+    main()
