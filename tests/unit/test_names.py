@@ -164,3 +164,10 @@ def test_unknown_parameters_are_found():
     source = ('def f(rows, *keys):\n    """Do it.\n\n    Parameters\n    ----------\n    rows, ids : array\n'
               '        Their rows.\n    *keys : list\n\n    Raises\n    ------\n    InputError\n    """\n')
     assert unknown_parameters(source) == [(1, 'ids')]
+
+
+def test_names_of_tests_begin_with_a_noun_or_a_verb():
+    names = [node.name for path in python_files('tests') for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.FunctionDef) and node.name.startswith('test_')]
+    assert len(names) > 1000
+    assert not [name for name in names if re.match('test_(what|whatever|who|whoever|of|those)_', name)]

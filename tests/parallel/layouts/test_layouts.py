@@ -230,7 +230,7 @@ DIFFERENCES = {
 }
 
 
-def test_what_cannot_be_is_refused_on_every_worker(two):
+def test_impossible_input_is_refused_on_every_worker(two):
     result = two['bad']
     for rank in range(2):
         errors = result.results[rank]['errors']
@@ -286,7 +286,7 @@ def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
     ('another shape', 'take net.for_data(shape)'), ('too few samples', 'give a joint batch with more samples'),
     ('other weights', "does not take data of shapes {'data': (8, 3, 16, 16)}"), ('no shape', 'data=5'),
     ('another order', 'run backward passes in the order of the forward passes')])
-def test_what_a_script_may_get_wrong_is_named(uses, name, message):
+def test_mistakes_of_a_script_are_named(uses, name, message):
     for one in uses:
         assert message in one['errors'][name], one['errors'][name]
 

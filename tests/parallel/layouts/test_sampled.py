@@ -19,7 +19,7 @@ def test_outputs_and_gradients_are_those_of_one_process(sampled):
         assert one['problems'] == {}
 
 
-def test_what_is_computed_for_the_joint_batch_is_said(sampled):
+def test_operators_of_the_joint_batch_are_reported(sampled):
     (first, *others), output = sampled
     count, reports = 1 + len(others), first['reports']
     table = reports['no rule (0,)'].split('\n')

@@ -140,7 +140,7 @@ def test_state_of_all_optimizers_goes_along(request, alone, split, directory, la
         near(directory, case, 'end', '%s-%s' % (source, label))
 
 
-def test_what_fails_on_worker_0_is_raised_on_all(resumed):
+def test_errors_of_worker_0_are_raised_on_all(resumed):
     result = resumed[2]['faults']
     first, second = (result.results[rank]['found'] for rank in (0, 1))
     assert first == second

@@ -61,7 +61,7 @@ sys.exit(main.main(['calibrate', sys.argv[1]]))
 
 
 @pytest.mark.slow
-def test_what_is_late_is_measured_less_or_not_at_all(tmp_path):
+def test_late_measurements_are_shorter_or_left_out(tmp_path):
     path, body = tmp_path / 'cluster.json', tmp_path / 'late.py'
     body.write_text(LATE)
     with jobs.start_command(job_command(body, 'horovodrun', 2, 1, [path])) as job:

@@ -296,7 +296,7 @@ def test_formulas_need_no_cluster(folder):
     assert 'dense0_fwd' in found
 
 
-def test_what_cannot_be_written_is_said(folder):
+def test_output_that_cannot_be_written_is_reported(folder):
     on = ['--cluster', 'cluster.json', '--evaluate-only']
     assert 'plan: cannot write /dev/full: [Errno 28]' in plan(folder, *on, '--export', '/dev/full', status=1)
     command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',

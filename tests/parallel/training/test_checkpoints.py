@@ -42,7 +42,7 @@ def test_another_job_goes_on(alone, together, launcher, workers, servers, partit
     comparing.assert_cases(alone, result, workers)
 
 
-def test_what_fails_on_worker_0_is_raised_on_all(together):
+def test_errors_of_worker_0_are_raised_on_all(together):
     result, directory = together
     first, second = (result.results[rank]['faults'] for rank in (0, 1))
     assert [first[name] for name in ('errors', 'gathered')] == [second[name] for name in ('errors', 'gathered')]

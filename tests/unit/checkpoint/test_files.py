@@ -64,7 +64,7 @@ def assert_whole(reader, step):
                 np.testing.assert_array_equal(reader.read(name, start, stop), flat[start:stop])
 
 
-def test_what_is_written_comes_back(tmp_path):
+def test_written_values_are_read_back(tmp_path):
     directory = tmp_path / 'new' / 'deep'
     path = write(directory, 4, extra={'a': [1, 2.5, None, 'ü', {'b': True}], 'nan': float('inf')})
     assert path == str(directory / '00000001-step-4')
@@ -115,7 +115,7 @@ def test_other_files_are_left_alone(tmp_path):
     assert sorted(os.listdir(str(tmp_path))) == ['00000001-step-x', '00000002-step-2', '1-step-2', 'notes.txt']
 
 
-def test_what_was_cut_short_is_cleared_away(tmp_path):
+def test_incomplete_files_are_removed(tmp_path):
     (tmp_path / '.writing').mkdir()
     (tmp_path / '.writing' / '00000.safetensors').write_bytes(b'half')
     (tmp_path / '.removing').mkdir()
@@ -408,7 +408,7 @@ def test_json_made_to_hurt(tmp_path, text):
 
 @pytest.mark.parametrize('value', [object(), {1, 2}, np.zeros(2), b'bytes', {'a': [np.float32(1)]}, 10 ** 5000],
                          ids=['object', 'set', 'array', 'bytes', 'deep', 'huge'])
-def test_what_json_cannot_hold_is_refused(value):
+def test_values_that_json_cannot_hold_are_refused(value):
     with pytest.raises(InputError, match='extra is not a JSON value'):
         plain(value, 'extra')
 
@@ -476,7 +476,7 @@ def test_files_and_directories_are_flushed_before_the_name_is_there(tmp_path, mo
     assert calls[-4:] == [os.path.join(aside, 'manifest.json'), aside, 'rename', str(tmp_path)]
 
 
-def test_what_is_read_stays_and_what_was_read_goes_later(tmp_path, monkeypatch):
+def test_checkpoints_stay_while_they_are_read_and_go_later(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, 'LOCK_TIMEOUT_S', 0.2)
     write(tmp_path, 1)
     with kept(str(tmp_path)) as found, kept(str(tmp_path)):  # of which there may be several
@@ -526,7 +526,7 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
         pass
 
 
-def test_what_is_no_checkpoint_keeps_nobody_from_reading_those_that_are(tmp_path, messages):
+def test_other_folders_keep_nobody_from_reading_checkpoints(tmp_path, messages):
     write(tmp_path, 1)
     os.mkfifo(str(tmp_path / '00000002-step-2'))
     (tmp_path / '00000003-step-3').symlink_to(tmp_path / 'nowhere')

@@ -144,7 +144,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_told_of_once_each(tmp_path, 
     assert len(warnings(caplog)) == 4  # a new one at the old place
 
 
-def test_what_cannot_be_renamed_stays_whole(tmp_path, caplog, monkeypatch):
+def test_a_checkpoint_that_cannot_be_renamed_stays_whole(tmp_path, caplog, monkeypatch):
     """Somebody else's in a sticky directory, a mount point."""
     rename = os.rename
 
@@ -171,7 +171,7 @@ def test_a_socket_with_the_name_of_a_checkpoint_is_left(tmp_path, monkeypatch, c
     assert len(warnings(caplog)) == 1
 
 
-def test_what_is_mounted_in_an_old_checkpoint_is_not_emptied(tmp_path, monkeypatch, caplog):
+def test_a_file_system_mounted_in_an_old_checkpoint_is_not_emptied(tmp_path, monkeypatch, caplog):
     path = write(tmp_path / 'with space', 1)
     os.mkdir(os.path.join(path, 'data'))
     point = os.path.join(os.path.realpath(path), 'data')

@@ -191,7 +191,7 @@ def test_momentum_that_went_is_stored_and_may_return(tmp_path, kind):
     assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
 
 
-def test_what_was_set_on_the_way_is_kept_and_told(tmp_path, messages):
+def test_attributes_set_on_the_way_are_kept_and_reported(tmp_path, messages):
     first = Training()
     first.trainer.set_learning_rate(0.25)
     first.net[3].weight.lr_mult = 0.5

@@ -205,7 +205,7 @@ def test_the_command(tmp_path):
     assert done.returncode == 1 and 'none has no checkpoint' in done.stderr
 
 
-def test_what_others_build_on_stays(tmp_path):
+def test_checkpoints_that_others_build_on_stay(tmp_path):
     table = Table()
     for step in range(1, 6):
         table.touch(step)

@@ -95,7 +95,7 @@ def test_overflow_is_warned_of_once_by_name(warnings):
     assert 'embed: gradients pushed' in warnings()[0] and '65504' in warnings()[0]
 
 
-def test_what_was_infinite_before_is_none_of_its_business(warnings):
+def test_earlier_infinities_are_ignored(warnings):
     already = np.array([np.inf, np.nan, -np.inf], np.float32)
     wire.OverflowAlarm('embed').look(already.astype(np.float16), 'gradients pushed', already)
     assert not warnings()

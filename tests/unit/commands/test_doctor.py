@@ -292,7 +292,7 @@ def test_equal_findings_are_shown_once():
     assert [one.where for one in merge_findings(reports)] == ['', 'worker 0', 'worker 1', 'b']
 
 
-def test_what_only_a_comparison_shows():
+def test_problems_that_only_a_comparison_shows():
     reports = [Report(0, 'a', findings_of(mxnet='1.9.1', numpy='1.22')),
                Report(1, 'b', findings_of(mxnet='1.9.0', numpy='1.23')
                       + [Finding('Host', 'name', FINE, 'host name b is 127.0.1.1', data={'address': '127.0.1.1'})])]

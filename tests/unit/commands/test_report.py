@@ -104,7 +104,7 @@ def test_numbers_in_the_report():
     text.encode('ascii')
 
 
-def test_what_went_over_the_network_is_shown_where_it_was_counted():
+def test_network_bytes_are_shown_where_they_were_counted():
     routes = {'allreduce': {'rows': 2, 'pushed': 8, 'pulled': 8}}
     moved = {'allreduce': {'sent': 2000, 'received': 3000}, 'pull request': {'sent': 400, 'received': 1000}}
     (run,), _ = metrics_file.parse([record(1, routes=routes), record(2, routes=routes, network=moved)], 'file')
@@ -152,7 +152,7 @@ def test_curves_and_bars(plain):
         (line + full).encode('ascii')
 
 
-def test_what_an_encoding_shows():
+def test_encodings_that_show_all_characters():
     for encoding, shown in (('utf-8', True), ('ascii', False), ('latin-1', False), (None, False)):
         stream = io.StringIO() if encoding is None else io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         assert console.shows(stream) is shown

@@ -59,7 +59,7 @@ def test_clocks_that_are_ahead_extend_a_limit_by_a_multiple_of_it_at_most(addres
     assert extensions == [7.0] * MOST_EXTENSION + [0.0, 0.0]
 
 
-def test_of_many_some_are_named(address):
+def test_only_some_of_many_are_named(address):
     assert RollCall(address, 0, 11).missing().endswith('worker 7 and 3 more did not join')
 
 

@@ -28,7 +28,7 @@ def arrays(seed):
     return [mx.nd.array(random.normal(size=size), dtype='float64') for size in SIZES]
 
 
-def test_who_is_updated_with_whom():
+def test_arrays_that_are_updated_together():
     updater = Recorded()
     trainer = SimpleNamespace(_updaters=[updater])
     with updating_eagerly(trainer):

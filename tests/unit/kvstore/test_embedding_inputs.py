@@ -84,7 +84,7 @@ def test_a_fit_by_chance_does_not_outlast_the_lesson():
     assert as_ids(inputs.row_ids_in((mx.nd.array([7]), mx.nd.array([8])))) == {net.users.weight.name: [8]}
 
 
-def test_what_cannot_be_found_out_is_said_once_and_left_alone(monkeypatch):
+def test_inputs_that_cannot_be_found_are_reported_once(monkeypatch):
     net, said = Net(), []
     monkeypatch.setattr(embedding_inputs.logger, 'info', lambda text, *values: said.append(text % values))
     for _ in range(2):

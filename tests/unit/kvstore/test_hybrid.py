@@ -357,7 +357,7 @@ def test_states_without_an_optimizer_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_optimizer_is_refused():
+def test_values_that_are_no_optimizers_are_refused():
     text = problem(mxhybrid.create().set_optimizer, 'sgd')
     assert text.startswith("set_optimizer: 'sgd' is not an mxnet.optimizer.Optimizer")
 

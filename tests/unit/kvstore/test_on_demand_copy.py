@@ -113,7 +113,7 @@ def test_an_embedding_that_computes_otherwise_counts_as_read():
     assert (watch(block).forwards, watch(block).read) == (0, True)
 
 
-def test_what_hands_out_no_array_is_no_read(tmp_path):
+def test_calls_that_return_no_array_are_no_reads(tmp_path):
     block = embedding()
     path = str(tmp_path / 'saved.params')
     block.save_parameters(path)
@@ -207,7 +207,7 @@ def test_optimizers_that_change_all_rows_are_refused(optimizer):
     assert 'rows without a gradient' in unsupported_reason(route(), optimizer)
 
 
-def test_what_servers_cannot_compute_is_refused():
+def test_optimizers_that_servers_cannot_compute_are_refused():
     assert 'wd' in unsupported_reason(route(), mx.optimizer.AdaGrad(wd=0.1))
     assert 'multi_precision' in unsupported_reason(route('float16'), mx.optimizer.SGD(multi_precision=True))
     assert 'float32' in unsupported_reason(route('float64'), mx.optimizer.AdaGrad())

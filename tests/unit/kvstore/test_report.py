@@ -89,7 +89,7 @@ def test_dynamic_tables_have_their_rows_and_the_hits_of_the_cache():
     assert report.dynamic_tables_table([]) == ''
 
 
-def test_what_went_over_the_network_is_shown_below_the_table_per_step():
+def test_network_bytes_per_step_are_shown_below_the_table():
     network = {'allreduce': {'sent': 4000, 'received': 8000}, 'push': {'sent': 0, 'received': 400}}
     dense = route('w', (3, 2), 'allreduce', Traffic(5))
     lines = route_table(job(), [dense], network, 4).split('\n')

@@ -111,7 +111,7 @@ def test_links_that_lead_nowhere_are_an_error_and_stay(tmp_path):
         ('a', True), ('b', True), ('dangling', True)]
 
 
-def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
+def test_pipes_and_devices_are_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / 'pipe'
     os.mkfifo(str(pipe))
     (tmp_path / 'link').symlink_to(pipe)

@@ -149,7 +149,7 @@ def test_an_optimizer_may_change_on_the_way():
     assert [optimizer_of(program, at)['name'] for at in range(3)] == ['adam', 'sgd', 'sgd']
 
 
-def test_what_rounding_changes_a_little_may_differ_more():
+def test_values_that_rounding_changes_may_differ_more():
     values, nudged = {'01/0 w': np.array([1, 2.0]), '02/0 w': np.ones(3)}, {'01/0 w': np.array([1, 2 + 1e-4]),
                                                                              '02/0 w': np.ones(3)}
     slack = pieces.slack_of(values, nudged)

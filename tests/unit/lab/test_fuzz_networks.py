@@ -100,7 +100,7 @@ def test_dimensions_that_may_have_samples():
     assert axes('F.reshape({0} * {1}, shape=(-1,))') == [[0, 1]]
 
 
-def test_what_one_process_does_not_train_is_rejected():
+def test_networks_that_one_process_does_not_train_are_rejected():
     statement = {'name': 'x0', 'op': 'log', 'code': 'F.log({0}) * {1}', 'reads': ['data0', 'weight0']}
     with pytest.raises(Rejected, match='finite'):
         small(statements=[statement], heads=[{'name': 'x0', 'drawn': None}])

@@ -29,7 +29,7 @@ def test_equal_plans_have_no_order():
     assert plans.tau_of(dict(RUN, measured=dict.fromkeys(RUN['measured'], 1.0))) is None
 
 
-def test_what_is_told_of_all():
+def test_the_summary_of_all_plans():
     text = plans.summary([RUN, dict(RUN, case='large')])
     assert '8 plans: median error 6.5 %, 90 % of them at most 50.0 %' in text
     assert 'small 2 x 1 2.75, large 2 x 1 2.75' in text

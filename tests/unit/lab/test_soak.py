@@ -53,7 +53,7 @@ def test_growth_that_requests_explain_is_none():
     assert [row['grew'] for row in judge(samples, {'worker 0': 10 ** 5})] == [['memory']]
 
 
-def test_what_a_process_holds():
+def test_resources_that_a_process_holds():
     before = sample(os.getpid())
     descriptor = os.memfd_create('mxhybrid')
     os.ftruncate(descriptor, 1 << 20)

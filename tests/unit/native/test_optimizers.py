@@ -84,7 +84,7 @@ def test_weight_decay_is_refused_where_mxnet_has_none(name):
 
 @pytest.mark.parametrize('dtype', ['float16', 'float64'])
 @pytest.mark.parametrize('name', ALLOWED)
-def test_what_is_allowed_for_a_dtype_works_in_mxnet(name, dtype):
+def test_optimizers_allowed_for_a_dtype_work_in_mxnet(name, dtype):
     optimizer = mx.optimizer.create(name, learning_rate=0.1)
     try:
         check_for_table(optimizer, 'encoder.weight', dtype, 0.0)

@@ -156,7 +156,7 @@ def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, capl
     assert 'cannot be timed' not in caplog.text
 
 
-def test_what_is_drawn_behind_a_search_does_not_depend_on_what_was_timed(tmp_path):
+def test_draws_after_a_search_do_not_depend_on_measurements(tmp_path):
     drawn = []
     for _ in range(2):  # the first times all, the second nothing
         mx.random.seed(5)
@@ -199,7 +199,7 @@ def test_a_host_of_several_workers_may_be_the_best_plan():
     assert 'one host' not in Planner(gpt(), [(8, 8), (8, 8)], cluster(4, 1), Times()).starts()
 
 
-def test_what_is_no_cluster_and_no_count_is_refused():
+def test_bad_clusters_and_counts_are_refused():
     with pytest.raises(InputError, match='profiles=5: give the name of a file'):
         search(network(), (BATCH, 3, 8, 8), cluster(2), profiles=5)
     with pytest.raises(InputError, match='cluster=5: give the name of a file, or a Cluster'):
@@ -284,7 +284,7 @@ def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it()
     assert made.plain().seconds == made.predict(data_parallel()).seconds
 
 
-def test_what_is_computed_for_the_joint_batch_is_reported_with_its_cost(monkeypatch):
+def test_operators_of_the_joint_batch_are_reported_with_their_cost(monkeypatch):
     net = Reversed()
     net.initialize()
     net_planner = planner(cluster(4), net, (BATCH, 64))

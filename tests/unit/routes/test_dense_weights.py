@@ -112,7 +112,7 @@ def test_summed_rows_are_the_value_where_nothing_updates_until_a_dense_push(rout
         rows.pull([out], None, 0, True)
 
 
-def test_what_has_no_table_on_the_servers_cannot_be_cut(route):
+def test_weights_without_a_table_on_the_servers_cannot_be_repartitioned(route):
     with pytest.raises(InputError, match='w has no table on the servers: no row_sparse value'):
         route.repartition(2)
     with pytest.raises(InputError, match='w has no table on the servers: it went to allreduce'):

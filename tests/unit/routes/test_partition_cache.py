@@ -54,7 +54,7 @@ def path(tmp_path):
     return tmp_path / 'partitions.json'
 
 
-def test_what_is_written_is_read(path):
+def test_written_files_are_read(path):
     content = partition_cache.read(str(path))
     assert content == content_of_a_search()
     words = content['tables']['words']

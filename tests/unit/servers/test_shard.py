@@ -175,7 +175,7 @@ def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(start_sh
 
 
 @pytest.mark.both_pythons
-def test_who_is_of_another_user_does_not_end_the_agent(start_shard, monkeypatch):
+def test_a_process_of_another_user_does_not_end_the_agent(start_shard, monkeypatch):
     here = start_shard()
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())

@@ -142,7 +142,7 @@ def test_all_processes_come_together_by_one_clock(job):
         assert bounds[name][0] - 1 <= spans[name]['ts'] <= bounds[name][1] + 1
 
 
-def test_what_a_killed_process_recorded_before_is_kept(job, caplog):
+def test_records_of_a_killed_process_are_kept(job, caplog):
     traced_job = job(2)
     first, second = traced_job.member('worker 0', 0), traced_job.member('worker 1', 1)
     second.ask('span before')
@@ -214,7 +214,7 @@ def test_a_process_that_does_not_answer_delays_the_end_but_a_moment(job, monkeyp
     assert 'good' in {event['name'] for event in traced_job.events()}
 
 
-def test_who_begins_to_listen_while_a_message_is_handled_disturbs_nobody():
+def test_a_listener_added_while_a_message_is_handled_disturbs_nobody():
     line, heard = Lifeline.__new__(Lifeline), []
     line._listeners = {'first': lambda _: line.listen('second', heard.append)}
     line._handle({'first': 1})

@@ -103,7 +103,7 @@ def test_hellos_that_come_late_are_refused(monkeypatch):
     assert door.admit('peer', hello(nonce)) is None
 
 
-def test_of_too_many_the_oldest_go():
+def test_the_oldest_of_too_many_go():
     door = Admission(SECRET, 4)
     for peer in range(STRANGERS + 4):
         door.challenge(peer)

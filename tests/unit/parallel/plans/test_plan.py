@@ -58,7 +58,7 @@ def without_model():
      "dense0_fwd has the key 'partial': remove it; the keys are copies, degrees, partials, ranks"),
     (explicit(one={'ranks': [0]}), "'ranks': [0]}: give distinct ranks, as many as degrees, partials and copies")],
     ids=lambda value: str(value)[:48])
-def test_what_is_no_plan_is_refused(value, words):
+def test_values_that_are_no_plans_are_refused(value, words):
     with pytest.raises(InputError) as raised:
         from_json(value)
     assert words in str(raised.value)
@@ -73,7 +73,7 @@ def network_of(make, shape=(8, 6)):
     (lambda F, x: F.broadcast_add(x, F.random.uniform(shape=(1, 6))), 'would draw other numbers on each worker'),
     (lambda F, x: F.contrib.foreach(lambda row, total: (row + total, row + total), x, F.zeros_like(x).slice_axis(
         axis=0, begin=0, end=1).reshape((6,)))[0], '(_foreach) contains a network of its own')], ids=range(3))
-def test_what_cannot_be_split_is_refused_by_its_name(make, words):
+def test_networks_that_cannot_be_split_are_refused_by_name(make, words):
     with pytest.raises(InputError) as raised:
         network_of(make)
     assert words in str(raised.value)

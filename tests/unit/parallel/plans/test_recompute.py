@@ -112,7 +112,7 @@ def test_blocks_that_read_each_other_are_several_segments():
      ["'layer1' matches layer1, which no backward pass reaches"]),
     (['shuffled'], {}, ['draws random numbers', 'does not match its block']),
     (['norm'], {'joint_statistics': False}, ['norm_fwd (BatchNorm) updates running averages', "batch_norm='joint'"])])
-def test_what_cannot_be_computed_again_is_refused(network, patterns, options, words):
+def test_operators_that_cannot_be_computed_again_are_refused(network, patterns, options, words):
     with pytest.raises(InputError) as error:
         segments(network, *patterns, **options)
     for word in words:

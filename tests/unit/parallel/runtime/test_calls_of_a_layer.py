@@ -50,7 +50,7 @@ def shared(ranks=2):
     return network, shards, local_program(shards, 0, input_shards.inputs, input_shards.outputs, collectives())
 
 
-def test_what_an_operator_is_given_bears_its_number():
+def test_inputs_of_an_operator_have_its_number():
     network, _, program = shared()
     numbers = [one.number for one in network.graph.computing if one.op == 'BatchNorm']
     constants = {name for name in program.inputs if '_of_' in name and 'next' not in name}

@@ -65,6 +65,6 @@ def test_known_again_behind_an_input_with_samples():
     assert list(operators) == ['syrk'] and outputs == []
 
 
-def test_what_draws_without_a_rule_is_on_one_worker():
+def test_random_operators_without_a_rule_are_on_one_worker():
     operators, _, _ = told(lambda F, x: F.shuffle(x, name='mixed'))
     assert operators['mixed'].startswith('for the joint batch on worker 0 alone, which draws for all, from inputs of')

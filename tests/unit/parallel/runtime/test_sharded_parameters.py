@@ -46,13 +46,13 @@ def part(boxes, shape=(4, 6), rank=0):
     (ROWS, (2, 1), (4, 1)),  # a row's
     (ROWS, (1,), (1,)), (BLOCKS, (5,), (5,)),  # an optimizer's own
     (COLUMNS, (4, 1), (4, 1)), (BLOCKS, (2, 1), (2, 1))])  # of parts of rows: the same on all, or refused
-def test_the_whole_of_what_an_optimizer_keeps(boxes, shape, whole):
+def test_the_whole_state_of_an_optimizer(boxes, shape, whole):
     found, box = part(boxes).whole_of(shape)
     assert found == whole
     assert tuple(high - low for low, high in box) == shape
 
 
-def test_what_cannot_be_told_is_refused():
+def test_shapes_that_cannot_be_inferred_are_refused():
     message = r'cannot infer the whole shape of optimizer state \(4, 6\) that belongs to shard \(2, 6\)'
     with pytest.raises(InputError, match=message):
         part(ROWS).whole_of((4, 6))

@@ -211,7 +211,7 @@ def test_a_cluster_as_one_network():
     ({'network': AlphaBeta(-1.0, 1.0)}, 'alpha=-1.0'), ({'network': AlphaBeta(0.0, 0.0)}, '0.0 bytes'),
     ({'network': AlphaBeta(math.nan, 1.0)}, 'alpha=nan')])
 @pytest.mark.parametrize('search', [costs.best_grid, costs.best_choices, costs.pure_batch])
-def test_what_is_no_number_is_refused(change, message, search):
+def test_values_that_are_no_numbers_are_refused(change, message, search):
     values = dict({'layers': ALEXNET, 'batch': 64, 'ranks': 4, 'network': PAPER_NETWORK}, **change)
     with pytest.raises(InputError, match=message):
         search(**values)

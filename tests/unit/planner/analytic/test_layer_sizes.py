@@ -22,7 +22,7 @@ def test_alexnet_from_a_list():
     assert sum(layer.weights for layer in ALEXNET) == 62_378_344
 
 
-def test_of_a_network_as_by_hand():
+def test_costs_of_a_network_as_by_hand():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv2D(8, 5, strides=2, padding=2, in_channels=3), gluon.nn.BatchNorm(in_channels=8),
             gluon.nn.MaxPool2D(2), gluon.nn.Conv2D(4, 1, in_channels=8), gluon.nn.Dense(10, in_units=4 * 8 * 8))
@@ -69,7 +69,7 @@ def test_large_parameters_of_no_layer_are_named():
     assert embedding.name.endswith('_weight') and (others.name, others.weights) == ('2 others', 16)
 
 
-def test_what_has_no_sizes_is_refused():
+def test_layers_without_sizes_are_refused():
     with pytest.raises(InputError, match='no trained parameters'):
         sizes_of(Graph(mx.sym.relu(mx.sym.var('data')), {'data': (2, 3)}, {'data': 'float32'}), 2)
     with pytest.raises(InputError, match='batch=0'):

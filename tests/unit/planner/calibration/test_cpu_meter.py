@@ -11,13 +11,13 @@ from mxhybrid.planner.calibration.cpu_meter import process_seconds
 pytestmark = pytest.mark.both_pythons
 
 
-def test_those_of_this_process():
+def test_seconds_of_this_process():
     before = time.process_time()
     found = process_seconds(os.getpid())
     assert before <= found <= time.process_time()
 
 
-def test_those_of_another_process():
+def test_seconds_of_another_process():
     program = 'import sys, time\nwhile time.process_time() < 0.3: pass\nprint(time.process_time(), flush=True)\ninput()'
     with subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         told = float(process.stdout.readline())

@@ -115,7 +115,7 @@ def test_a_quota_that_cannot_be_seen_is_what_ranks_get():
     assert host.cores == pytest.approx(0.7)
 
 
-def test_what_a_thread_gets_of_a_core():
+def test_the_share_of_a_core_that_a_thread_gets():
     assert 0.01 < core_share() <= 1.001
 
 

@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_what_is_left_over_is_for_those_behind():
+def test_time_that_is_left_over_goes_to_later_parts():
     clock = Clock()
     budget = TimeBudget(10.0, {'one': 1, 'other': 3, 'last': 1}, clock)
     budget.begin('one', 2)

@@ -194,7 +194,7 @@ def test_ids_of_data_and_of_an_activation_are_the_same_part():
     assert keys.operator_key(given) == keys.operator_key(made)
 
 
-def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
+def test_operators_that_cannot_be_timed_are_estimated_with_one_warning(tmp_path, caplog):
     """A dense layer in float16, which MXNet has no CPU code for."""
     data = mx.sym.Cast(mx.sym.var('data'), dtype='float16')
     symbol = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name='halves'), act_type='relu', name='relu')
@@ -227,7 +227,7 @@ def test_no_error_of_a_timed_part_ends_a_search(images, tmp_path, monkeypatch, c
     assert type(error).__name__ in caplog.text
 
 
-def test_what_is_computed_of_weights_alone_belongs_to_who_reads_it(words):
+def test_operators_on_weights_alone_belong_to_their_readers(words):
     graph, (layer,) = words.graph, operators(words, 'RNN')
     program = ProfileKeys(graph, collectives()).program(layer, place(graph, layer, d1=(0, 2)))
     assert len([value for value in program.inputs.values() if value.is_weight]) >= 4
@@ -317,7 +317,7 @@ def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
     assert scale == pytest.approx(profiles.program_seconds(parts, 0, shares.inputs, shares.outputs).total / total)
 
 
-def test_what_is_not_measured_is_estimated(images, tmp_path):
+def test_unmeasured_shards_are_estimated(images, tmp_path):
     path = str(tmp_path / 'profiles.json')
     graph, (first, second, _) = images.graph, operators(images, 'Convolution')
     measured = OperatorProfiler(path)
@@ -333,7 +333,7 @@ def test_what_is_not_measured_is_estimated(images, tmp_path):
     assert guessing.shard_seconds(graph, first, place(graph, first)).forward > 0
 
 
-def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
+def test_shards_that_are_too_large_are_estimated(images, tmp_path, monkeypatch, caplog):
     """Here by a bound that whole convolutions exceed, and those of a row of an image do not."""
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     pairs = [(one, place(graph, one, **cut)) for one in operators(images, 'Convolution')
@@ -373,7 +373,7 @@ def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
     assert 0 < min(time_shard(keys.program(one, place(images.graph, one))))
 
 
-def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monkeypatch):
+def test_needed_shards_that_are_too_large_are_timed_by_a_piece(images, tmp_path, monkeypatch):
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     operator = operators(images, 'Convolution')[1]
     whole = place(graph, operator)
@@ -401,7 +401,7 @@ def test_a_scaled_shard_has_the_collectives_of_its_shard(images, cut, is_joint):
         assert any('mxhybrid_received' in name for name in inputs) == is_joint
 
 
-def test_what_cannot_be_cut_has_no_piece(words):
+def test_shards_that_cannot_be_cut_have_no_piece(words):
     graph, (layer,) = words.graph, operators(words, 'RNN')
     whole = place(graph, layer)
     assert scaled_shard(graph, layer, whole, 1e9).output_shard == whole
@@ -412,7 +412,7 @@ def test_what_cannot_be_cut_has_no_piece(words):
     assert [high - low for low, high in rows.output_shard.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
 
 
-def test_what_others_exchange_is_left_out():
+def test_exchanges_of_other_ranks_are_left_out():
     """The exchanges among 512 ranks would take many seconds to compute."""
     net = nn.HybridSequential(prefix='net_')
     net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
@@ -533,7 +533,7 @@ def _merge(path, value):
     merge_profiles(path, entry(value))
 
 
-def test_what_several_processes_write_is_merged(tmp_path):
+def test_entries_of_several_processes_are_merged(tmp_path):
     path = str(tmp_path / 'profiles.json')
     context = multiprocessing.get_context('spawn')
     processes = [context.Process(target=_merge, args=(path, number)) for number in range(3)]
@@ -634,7 +634,7 @@ def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(i
     assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
 
 
-def test_what_a_busy_machine_takes_is_said_and_not_kept(images, tmp_path, monkeypatch, caplog):
+def test_times_of_a_busy_machine_are_reported_and_not_kept(images, tmp_path, monkeypatch, caplog):
     graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
     first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
         images, 'BatchNorm'))

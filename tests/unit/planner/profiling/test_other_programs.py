@@ -26,7 +26,7 @@ def test_seconds_are_those_of_the_processors_that_count(tmp_path):
 
 
 @pytest.mark.parametrize('text', [None, 'cpu0 1 2', 'cpu0 a b c d e f g h', 'cpu1 1 2 3 4 5 6 7 8'])
-def test_what_the_kernel_does_not_say_is_nothing(tmp_path, text):
+def test_missing_answers_of_the_kernel_are_nothing(tmp_path, text):
     (tmp_path / 'proc').mkdir()
     if text is not None:
         (tmp_path / 'proc/stat').write_text(text)

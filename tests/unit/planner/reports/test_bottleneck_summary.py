@@ -15,7 +15,7 @@ def path_of(*tasks):
     return path
 
 
-def test_what_takes_most_comes_first():
+def test_the_largest_part_comes_first():
     path = path_of(('conv1', 'forward', 10), ('fc6', 'forward', 5), ('fc6', 'backward', 5), ('fc6_weight', 'sum', 62),
                    ('fc6_weight', 'update', 10), ('step', 'step', 8))
     assert bottleneck_summary(path, 0.1, layers={'fc6_weight': 'fc6'}) == [

@@ -30,7 +30,7 @@ def network():
     return settled
 
 
-def test_what_moves_stands_at_its_edge(network):
+def test_moved_bytes_stand_at_their_edge(network):
     nodes, edges = plan_diagram(*network(parallel.one_weird_trick()), {'conv': 0.002})
     assert nodes == [DiagramNode('conv', 'Convolution', 'samples 4', '0-3', 0.002),
                      DiagramNode('left', 'relu', 'samples 4', '0-3'),
