@@ -97,7 +97,7 @@ ODD = {
 
 @pytest.mark.parametrize('name', ['.writing', '.removing', '.writing-1', '00000001-step-0'])
 @pytest.mark.parametrize('odd', ODD)
-def test_whatever_has_a_name_of_ours_goes_and_nothing_else_does(tmp_path, caplog, odd, name):
+def test_files_with_names_of_checkpoints_are_removed_and_no_others(tmp_path, caplog, odd, name):
     directory, mine = tmp_path / 'run', tmp_path / 'mine'
     directory.mkdir()
     mine.mkdir()

@@ -86,7 +86,7 @@ def test_an_output_that_fails_is_given_up_alone(tmp_path, caplog):
     assert [record.getMessage()[:29] for record in caplog.records] == ['metrics ends here, the job go']
 
 
-def test_whatever_a_writer_of_tensorboard_raises_the_job_goes_on(tmp_path, only_writer, caplog):
+def test_errors_of_a_tensorboard_writer_do_not_end_the_job(tmp_path, only_writer, caplog):
     only_writer('mxboard')
     board = TensorBoard(str(tmp_path))
     board._writer.add_scalar = None
