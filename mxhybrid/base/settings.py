@@ -5,37 +5,38 @@ A keyword of :func:`mxhybrid.create` has precedence over the environment variabl
 """
 import fnmatch
 import glob
-import logging
 import os
-import re
 import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .errors import SettingError
+from .setting_values import (
+    AUTO,
+    MEMORY,
+    SHORTEST_SILENCE_S,
+    parse_count,
+    parse_dense,
+    parse_directories,
+    parse_file,
+    parse_level,
+    parse_partitions,
+    parse_path,
+    parse_routes,
+    parse_seconds,
+    parse_seconds_or_never,
+    parse_silence,
+    parse_sizes,
+    parse_staleness,
+    parse_switch,
+    parse_wire,
+    parse_wire_dtypes,
+)
 
-#: Routes of a table: measured, or one of both.
-TABLE_ROUTES = ('auto', 'servers', 'allreduce')
-#: Transports of rows between workers and servers; 'auto' takes the lane if it is available.
-WIRES = ('auto', 'ps-lite', 'lane')
-#: Transports of dense sums of arrays on CPUs; 'auto' takes the lane if it carries rows.
-DENSE = ('auto', 'horovod', 'lane')
-#: Types in which values of float32 parameters travel.
-WIRE_DTYPES = ('float32', 'float16', 'int8')
 #: Seconds that a worker waits for the others while the job starts.
 DEFAULT_TIMEOUT_S = 120.0
 #: Seconds for which a worker may keep all others waiting.
 DEFAULT_STALL_S = 600.0
-#: The shortest silence, in seconds, that shows a failure: three heartbeats.
-SHORTEST_SILENCE_S = 3.0
-#: The value in place of a directory for rows in memory.
-MEMORY = 'memory'
-#: The smallest cache of rows in files.
-LEAST_STORAGE_BYTES = 1000 ** 2
-#: The largest staleness, ``kMaxStaleness`` of ``lane/src/shared.h``.
-MAX_STALENESS = 16
-#: The value in place of a partition count for a search of the best one during training.
-AUTO = 'auto'
 
 
 class TablePlan(NamedTuple):
@@ -57,190 +58,6 @@ class Limits(NamedTuple):
     silence: float = 60.0
     #: The limit for such a process or worker; 0 for never.
     stall: float = 600.0
-
-
-def _count(setting: str, value: Any) -> int:
-    if isinstance(value, bool) or not re.fullmatch('[+-]?[0-9]+', str(value).strip()):
-        raise SettingError('%s=%r is not a whole number: give a count of at least 1, for example %s=4'
-                           % (setting, value, setting))
-    count = int(value)
-    if count < 1:
-        raise SettingError('%s=%r is too small: give a count of at least 1, or leave it out for the default'
-                           % (setting, value))
-    return count
-
-
-def _count_or_auto(setting: str, value: Any) -> Union[int, str]:
-    if isinstance(value, str) and value.strip().lower() == AUTO:
-        return AUTO
-    try:
-        return _count(setting, value)
-    except SettingError as error:
-        raise SettingError("%s. 'auto' finds a count while training" % error) from None
-
-
-def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
-                word: str, example: str) -> Tuple[Tuple[str, Any], ...]:
-    """Return values by name pattern, or one for all names; `word` and `example` are for messages."""
-    if isinstance(value, dict):
-        pairs = list(value.items())
-    elif isinstance(value, str) and '=' in value:
-        pairs = [tuple(item.rsplit('=', 1)) for item in value.split(',') if item.strip()]  # type: ignore[misc]
-        if any(len(pair) != 2 for pair in pairs):
-            raise SettingError("%s=%r: every entry must read pattern=%s, for example '%s'"
-                               % (setting, value, word, example))
-    else:
-        pairs = [('*', value)]
-    checked = []
-    for pattern, item in pairs:
-        if not isinstance(pattern, str) or not pattern.strip():
-            raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
-                               % (setting, value, pattern))
-        label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
-        checked.append((pattern.strip(), check(label, item)))
-    return tuple(checked)
-
-
-def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, Union[int, str]], ...]:
-    return _by_pattern(setting, value, _count_or_auto, 'count', 'embed*=8,*=2')
-
-
-def _one_of(setting: str, value: Any, known: Sequence[str], problem: str) -> str:
-    """Return one of the known words; SettingError, with the `problem`, for another one."""
-    word = str(value).strip().lower()
-    if word not in known:
-        raise SettingError('%s=%r %s' % (setting, value, problem))
-    return word
-
-
-def _route(setting: str, value: Any) -> str:
-    return _one_of(setting, value, TABLE_ROUTES, "is not a route of a table: use 'auto', 'servers' or 'allreduce', for "
-                   "all tables or by name, for example 'embed*=allreduce,*=auto'")
-
-
-def _routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    return _by_pattern(setting, value, _route, 'route', 'embed*=allreduce,*=auto')
-
-
-def _directory(setting: str, value: Any) -> str:
-    try:
-        path = os.fspath(value)
-    except TypeError:
-        path = b''
-    if not isinstance(path, str) or not path.strip() or '\0' in path:
-        raise SettingError("%s=%r is not a directory: give a path, or 'memory', for all tables or by name, for example "
-                           "'*users*=/scratch,*=memory'" % (setting, value))
-    return MEMORY if path.strip().lower() == MEMORY else os.path.abspath(path.strip())
-
-
-def _directories(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    return _by_pattern(setting, value, _directory, 'directory', '*users*=/scratch,*=memory')
-
-
-def _size(setting: str, value: Any) -> int:
-    match = re.fullmatch('([0-9]+(?:[.][0-9]+)?) ?([kMGT]?)B?', str(value).strip())
-    size_bytes = 0 if match is None or isinstance(value, bool) else int(
-        float(match.group(1)) * 1000 ** ' kMGT'.index(match.group(2) or ' '))
-    if size_bytes < LEAST_STORAGE_BYTES:
-        raise SettingError('%s=%r is not a size of at least 1 MB: give bytes, also with a unit, for example %s=8G, or '
-                           'leave it out for as much as the system leaves' % (setting, value, setting))
-    return size_bytes
-
-
-def _sizes(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
-    return _by_pattern(setting, value, _size, 'size', '*users*=8G,*=500M')
-
-
-def _steps(setting: str, value: Any) -> int:
-    count = str(value).strip()
-    if isinstance(value, bool) or not re.fullmatch('[0-9]+', count) or int(count) > MAX_STALENESS:
-        raise SettingError("%s=%r is not a number of steps: give an integer from 0 to %d, for all tables or by name, "
-                           "for example 'embed*=1,*=0'" % (setting, value, MAX_STALENESS))
-    return int(count)
-
-
-def _staleness(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
-    return _by_pattern(setting, value, _steps, 'steps', 'embed*=1,*=0')
-
-
-def _switch(setting: str, value: Any) -> bool:
-    meanings = {'1': True, 'true': True, 'on': True, '0': False, 'false': False, 'off': False}
-    try:
-        return meanings[str(value).strip().lower()]
-    except KeyError:
-        raise SettingError('%s=%r is neither on nor off: use 1 or 0' % (setting, value)) from None
-
-
-def _seconds(setting: str, value: Any) -> float:
-    try:
-        seconds = -1.0 if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        seconds = -1.0
-    if not 0 < seconds < float('inf'):
-        raise SettingError('%s=%r is not a number of seconds above 0: give one, for example %s=120'
-                           % (setting, value, setting))
-    return seconds
-
-
-def _silence(setting: str, value: Any) -> float:
-    seconds = _seconds(setting, value)
-    if seconds < SHORTEST_SILENCE_S:
-        raise SettingError('%s=%r is too short: processes send a heartbeat once a second, so give at least %g'
-                           % (setting, value, SHORTEST_SILENCE_S))
-    return seconds
-
-
-def _seconds_or_never(setting: str, value: Any) -> float:
-    never = not isinstance(value, bool) and str(value).strip() in ('0', '0.0')
-    return 0.0 if never else _seconds(setting, value)
-
-
-def _path(setting: str, value: Any) -> str:
-    try:
-        path = os.fspath(value)
-    except TypeError:
-        path = b''
-    if not isinstance(path, str) or not path.strip() or '\0' in path:
-        raise SettingError('%s=%r is not a path: give one, for example %s=/tmp/job.json, or leave it out for none'
-                           % (setting, value, setting))
-    return path
-
-
-def _file(setting: str, value: Any) -> str:
-    path = os.path.abspath(_path(setting, value))
-    if os.path.isdir(path):
-        raise SettingError("%s=%r is a directory: give a file in it, for example %s=%r"
-                           % (setting, value, setting, os.path.join(path, 'partitions.json')))
-    return path
-
-
-def _level(setting: str, value: Any) -> str:
-    level = str(value).upper()
-    if not isinstance(logging.getLevelName(level), int):
-        raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
-    return level
-
-
-def _wire(setting: str, value: Any) -> str:
-    return _one_of(setting, value, WIRES, "is not a wire: use 'ps-lite' or 'lane'; 'auto' takes the lane if it is "
-                   "available")
-
-
-def _dense(setting: str, value: Any) -> str:
-    return _one_of(setting, value, DENSE, "does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane "
-                   "if it carries rows")
-
-
-def _wire_dtype(setting: str, value: Any) -> str:
-    name = getattr(value, '__name__', str(value).strip())
-    if name not in WIRE_DTYPES:
-        raise SettingError("%s=%r is not a type of values on the wire: use 'float32', 'float16' or 'int8', for all "
-                           "parameters or by name, for example 'embed*=int8,*=float16'" % (setting, value))
-    return name
-
-
-def _wire_dtypes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    return _by_pattern(setting, value, _wire_dtype, 'type', 'embed*=int8,*=float16')
 
 
 #: Scopes of settings.  ALL: all workers must have the same value; WORKER_0: only the value of worker 0 counts; EACH:
@@ -275,79 +92,91 @@ class Settings:
     """Validated settings of one store."""
 
     partitions: Tuple[Tuple[str, Union[int, str]], ...] = _declared(
-        (), _partitions, "number of partitions per table: a count, or counts by pattern of the parameter's name, of "
+        (), parse_partitions,
+        "number of partitions per table: a count, or counts by pattern of the parameter's name, of "
         "which the first match applies: `{'*words*': 8, '*': 2}` or `'*words*=8,*=2'`; `auto` instead of a count: "
         "found while training", ALL)
     servers_per_host: int = _declared(
-        1, _count, 'number of server processes that a horovodrun job starts on each host', ALL,
+        1, parse_count, 'number of server processes that a horovodrun job starts on each host', ALL,
         'servers are started once per job')
     timeout: float = _declared(
-        DEFAULT_TIMEOUT_S, _seconds, 'seconds to wait for the other processes while the job starts, under '
+        DEFAULT_TIMEOUT_S, parse_seconds, 'seconds to wait for the other processes while the job starts, under '
         'horovodrun from the arrival of the last worker that came; Horovod over Gloo, whose default of 30 s would be '
         'less, waits longer than this, unless `HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
     log_level: str = _declared(
-        'INFO', _level, 'level of the `mxhybrid` logger: DEBUG, INFO, WARNING or ERROR; the logger writes to standard '
+        'INFO', parse_level,
+        'level of the `mxhybrid` logger: DEBUG, INFO, WARNING or ERROR; the logger writes to standard '
         'error only, unless it was given handlers before the first store')
     trace: str = _declared(
-        '', _path, 'file for one trace of the whole job, written by worker 0', WORKER_0, _FIRST_STORE, is_output=True)
+        '', parse_path,
+        'file for one trace of the whole job, written by worker 0', WORKER_0, _FIRST_STORE, is_output=True)
     metrics: str = _declared(
-        '', _path, 'file to which worker 0 appends a line of JSON for each step', WORKER_0, _FIRST_STORE,
+        '', parse_path, 'file to which worker 0 appends a line of JSON for each step', WORKER_0, _FIRST_STORE,
         is_output=True)
     tensorboard: str = _declared(
-        '', _path, 'directory for the same numbers in the format of TensorBoard; needs tensorboardX', WORKER_0,
+        '', parse_path, 'directory for the same numbers in the format of TensorBoard; needs tensorboardX', WORKER_0,
         _FIRST_STORE, is_output=True)
     routes: Tuple[Tuple[str, str], ...] = _declared(
-        (), _routes, "transport of the rows of tables: `servers` and `allreduce` force one, `auto` measures both and "
+        (), parse_routes,
+        "transport of the rows of tables: `servers` and `allreduce` force one, `auto` measures both and "
         "chooses; for all tables, or by pattern of the parameter's name, of which the first match applies: "
         "`{'embed*': 'allreduce'}` or `'embed*=allreduce,*=auto'`", ALL)
     partition_file: str = _declared(
-        '', _file, "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
+        '', parse_file, "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
         "written when a search ends", WORKER_0, is_output=True)
     wire_dtype: Tuple[Tuple[str, str], ...] = _declared(
-        (('*', 'float32'),), _wire_dtypes, "type in which values of float32 parameters travel: `float32`, `float16` "
+        (('*', 'float32'),), parse_wire_dtypes,
+        "type in which values of float32 parameters travel: `float32`, `float16` "
         "for half the bytes, or `int8` for about a quarter; for all parameters, or by pattern of the name, of which "
         "the first match applies: `{'embed*': 'int8', '*': 'float16'}` or `'embed*=int8,*=float16'`", ALL,
         'all stores of a job have the same')
     batch_rows: int = _declared(
-        1 << 20, _count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
+        1 << 20, parse_count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
         'space is reserved for this number, and memory is taken for the rows of the largest batch', ALL)
     storage: Tuple[Tuple[str, str], ...] = _declared(
-        (), _directories, "where servers keep the rows and optimizer state of dynamic tables: `memory`, or a directory "
+        (), parse_directories,
+        "where servers keep the rows and optimizer state of dynamic tables: `memory`, or a directory "
         "on each server's host for files, so that a table may exceed the memory; for all tables, or by pattern of the "
         "parameter's name, of which the first match applies: `{'*users*': '/scratch', '*': 'memory'}` or "
         "`'*users*=/scratch,*=memory'`", ALL)
     storage_memory: Tuple[Tuple[str, int], ...] = _declared(
-        (), _sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: "
+        (), parse_sizes, "memory of a server for a cache of the rows and optimizer state of a dynamic table in files: "
         "bytes, or text such as `8G`, with powers of 1000; for each table, or by pattern as for `storage`; without it, "
         "the system decides which parts of the files are in memory, which is slow if they do not fit", ALL)
     staleness: Tuple[Tuple[str, int], ...] = _declared(
-        (), _staleness, "number of last steps of other workers whose changes the rows that a worker pulls for training "
+        (), parse_staleness,
+        "number of last steps of other workers whose changes the rows that a worker pulls for training "
         "may lack, 0 to 16, so that rows travel while workers compute; a worker's own changes are always there; for "
         "all tables, or by pattern of the parameter's name, of which the first match applies: `{'*words*': 1}` or "
         "`'*words*=1,*=0'`; needs the lane", ALL)
     wire: str = _declared(
-        'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
+        'auto', parse_wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
         'the lane if it is available', ALL, 'all stores of a job have the same')
     dense: str = _declared(
-        'auto', _dense, 'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the '
+        'auto', parse_dense, 'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the '
         'lane if it carries rows, but Horovod for arrays on GPUs if Horovod was built with NCCL', ALL,
         'all stores of a job have the same')
     on_demand_rows: bool = _declared(
-        True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that no other operator '
+        True, parse_switch,
+        '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that no other operator '
         'reads, and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
     shard_updates: bool = _declared(
-        False, _switch, '1: each worker updates a part of the dense weights and keeps the optimizer state of that part '
+        False, parse_switch,
+        '1: each worker updates a part of the dense weights and keeps the optimizer state of that part '
         'only, and the workers gather the updated weights; 0: every worker updates all of its weights', ALL)
     replace_local_stores: bool = _declared(
-        False, _switch, "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
+        False, parse_switch,
+        "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
         'or nothing uses hybrid, for libraries that make the Trainer themselves; 0: such a Trainer trains on its own',
         ALL)
     silence_timeout: Optional[float] = _declared(
-        None, _silence, 'seconds without any sign of life after which a process, host or link ends the job, unless '
+        None, parse_silence,
+        'seconds without any sign of life after which a process, host or link ends the job, unless '
         'the process is seen to use CPU time, see faults; at least 3', WORKER_0)
     stall_timeout: float = _declared(
-        DEFAULT_STALL_S, _seconds_or_never, 'seconds after which a live worker that does not join the others, while '
+        DEFAULT_STALL_S, parse_seconds_or_never,
+        'seconds after which a live worker that does not join the others, while '
         'they wait for it, ends the job, unless it saves or loads a checkpoint; the same limit holds for workers that '
         'wait for each other, and for a silent process that uses CPU time; 0: never', WORKER_0)
 

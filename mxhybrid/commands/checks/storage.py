@@ -3,7 +3,8 @@ from typing import List, Mapping
 
 from ...base.errors import SettingError
 from ...base.machine import available_bytes, cgroup_limit, total_bytes
-from ...base.settings import MEMORY, Settings, resolve, variable
+from ...base.setting_values import MEMORY
+from ...base.settings import Settings, resolve, variable
 from ...base.storage_probe import problem_with, reserves_blocks, volume_of
 from ...base.text import size_text
 from .findings import ADVICE, FAILED, FINE, Finding

@@ -2,7 +2,8 @@
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
-from ...base.settings import DENSE, TABLE_ROUTES, TablePlan
+from ...base.setting_values import DENSE, TABLE_ROUTES
+from ...base.settings import TablePlan
 from ..ops.graph import Graph
 
 #: The values that a plan may have.  Settings also allow 'auto', a choice while training; a plan leaves it out.
