@@ -1,0 +1,42 @@
+// The resources and the timeline of a simulation, as arrays of Python.
+
+#pragma once
+
+#include <cstdint>
+
+// Laid out as EVENT of timeline.py.
+struct Event {
+  double ready, start, end;
+  int32_t position, pending;
+};
+
+// A resource: when it is free, when it is free for high-priority tasks, and the level of its token bucket.
+struct State {
+  double free, high_priority_free, level;
+};
+
+// Laid out as the structures of the same names of native_backend.py.
+extern "C" {
+
+struct PlannerRates {
+  const double* rate;
+  const double* peak;
+  const double* burst;
+  // By resource: the number of its group; -1 for none.
+  const int32_t* group;
+  // By group, then by the number of its busy resources, from 0 on and less than `width`: the share of its rate that
+  // each of them keeps.
+  const double* shares;
+  int64_t resources, width;
+};
+
+struct PlannerTimeline {
+  Event* events;
+  int64_t* dispatched;
+  double* last_ready;
+  State* states;
+  int64_t* snapshots;
+  double* finish;
+  int64_t stride, max_snapshots;
+};
+}
