@@ -68,43 +68,43 @@ class RecomputedOperator:
 
     def forward(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the outputs, without keeping anything else."""
-        self._threads.forward(self._compute, input_arrays, requests, targets)
+        with self._reporting():
+            self._threads.forward(self._compute, input_arrays, requests, targets)
 
     def _compute(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
-        with self._reporting():
-            arrays = dict(zip(self.inputs, input_arrays))
-            outputs = [mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu()) if request == 'null' else target
-                       for request, target in zip(requests, targets)]
-            # In inference, operators of oneDNN would change the layout of weights in place.
-            with autograd.pause(train_mode=True):
-                self._forward(*[arrays[name] for name in self._forward_inputs], out=outputs)
-            _reads_done.push(input_arrays, None)
+        arrays = dict(zip(self.inputs, input_arrays))
+        outputs = [mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu()) if request == 'null' else target
+                   for request, target in zip(requests, targets)]
+        # In inference, operators of oneDNN would change the layout of weights in place.
+        with autograd.pause(train_mode=True):
+            self._forward(*[arrays[name] for name in self._forward_inputs], out=outputs)
+        _reads_done.push(input_arrays, None)
 
     def backward(self, gradients: List[Any], input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the segment again, and then the gradients of its inputs."""
-        self._threads.backward(self._compute_again, gradients, input_arrays, requests, targets)
+        with self._reporting():
+            self._threads.backward(self._compute_again, gradients, input_arrays, requests, targets)
 
     def _compute_again(self, gradients: List[Any], input_arrays: List[Any], requests: List[str],
                        targets: List[Any]) -> None:
-        with self._reporting():
-            arrays = {name: array.detach() for name, array in zip(self.inputs, input_arrays)}
-            marked = []
-            for name, request, target in zip(self.inputs, requests, targets):
-                if request == 'null':
-                    continue
-                if name in self._learning and name in self._again_inputs:
-                    marked.append((arrays[name], target, 'add' if request == 'add' else 'write'))
-                elif request != 'add':
-                    target[:] = 0
-            if marked and self._heads:
-                with autograd.record(train_mode=True):
-                    variables, targets_of_marked, marked_requests = map(list, zip(*marked))
-                    autograd.mark_variables(variables, targets_of_marked, marked_requests)
-                    outputs = self._again(*[arrays[name] for name in self._again_inputs])
-                outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-                autograd.backward(outputs, [gradients[position] for position in self._heads])
-            # MXNet waits for pending writes alone before it uses the memory of inputs again.
-            _reads_done.push(input_arrays, None)
+        arrays = {name: array.detach() for name, array in zip(self.inputs, input_arrays)}
+        marked = []
+        for name, request, target in zip(self.inputs, requests, targets):
+            if request == 'null':
+                continue
+            if name in self._learning and name in self._again_inputs:
+                marked.append((arrays[name], target, 'add' if request == 'add' else 'write'))
+            elif request != 'add':
+                target[:] = 0
+        if marked and self._heads:
+            with autograd.record(train_mode=True):
+                variables, targets_of_marked, marked_requests = map(list, zip(*marked))
+                autograd.mark_variables(variables, targets_of_marked, marked_requests)
+                outputs = self._again(*[arrays[name] for name in self._again_inputs])
+            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+            autograd.backward(outputs, [gradients[position] for position in self._heads])
+        # MXNet waits for pending writes alone before it uses the memory of inputs again.
+        _reads_done.push(input_arrays, None)
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:

@@ -1,10 +1,12 @@
-"""Threads that give segments to the engine."""
+"""Threads that give operations to the engine."""
+import gc
 import threading
 import weakref
 
 import pytest
 
-from mxhybrid.parallel.runtime.engine_threads import SegmentThreads
+from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.runtime.engine_threads import CallingThread, SegmentThreads
 
 
 @pytest.fixture
@@ -41,3 +43,29 @@ def test_arguments_are_not_kept(threads):
     del array
     threads.forward(int)
     assert reference() is None
+
+
+def test_results_come_back_to_the_caller():
+    thread = CallingThread('mxhybrid-test')
+    assert thread.call(max, 3, 5) == 5
+    thread.close()
+
+
+@pytest.mark.parametrize('closes', [1, 2])
+def test_a_call_after_the_end_is_refused(closes):
+    thread = CallingThread('mxhybrid-test')
+    for _ in range(closes):
+        thread.close()
+    with pytest.raises(InputError, match=r'called after its forget\(\), which ended its thread mxhybrid-test: call it '
+                                         'before, or parallelize the network again'):
+        thread.call(int)
+
+
+def test_a_thread_ends_with_its_last_reference():
+    thread = CallingThread('mxhybrid-test')
+    running = thread.call(threading.current_thread)
+    assert running.is_alive()
+    del thread
+    gc.collect()
+    running.join(timeout=60)
+    assert not running.is_alive()
