@@ -10,16 +10,10 @@ def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad
            ) -> Tuple[Range, int]:
     """Return the range that some outputs read in one dimension, padding included, and the padding that is left to
     do.
-
-    Where windows leave a gap between them, as those of a kernel of 1 and a stride of 2 do, the gap behind the last
-    window belongs to the range.  So the ranges of neighbours have all elements, which is what the ranks of an image
-    that is split evenly hold: no element has to be sliced away, and MXNet reads the array as it is.
     """
     if out == (0, out_count):
         return (0, count), pad
-    reach = dilate * (kernel - 1) + 1
-    low, last = out[0] * stride - pad, (out[1] - 1) * stride - pad
-    return (low, max(last + reach, min(last + stride, count))), 0
+    return (out[0] * stride - pad, (out[1] - 1) * stride - pad + dilate * (kernel - 1) + 1), 0
 
 
 def is_channels_first(operator: Operator) -> bool:

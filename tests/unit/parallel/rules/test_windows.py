@@ -26,14 +26,3 @@ def test_a_range_gives_the_outputs_of_the_whole(kernel, stride, pad, dilate):
         (first, end), left_pad = window((low, high), COUNT, len(whole), kernel, stride, pad, dilate)
         rows = [row_or_padding(row) for row in range(first - left_pad, end + left_pad)]
         np.testing.assert_array_equal(outputs_of(rows, kernel, stride, dilate), whole[low:high])
-
-
-@pytest.mark.parametrize('stride', [2, 3])
-def test_ranges_of_neighbours_have_all_rows_where_windows_leave_gaps(stride):
-    count = 4 * stride
-    ranges = [window((at, at + 1), count, 4, 1, stride, 0)[0] for at in range(4)]
-    assert ranges == [(stride * at, stride * (at + 1)) for at in range(4)]
-
-
-def test_a_gap_beyond_the_image_is_not_read():
-    assert window((3, 4), 7, 4, 1, 2, 0) == ((6, 7), 0)
