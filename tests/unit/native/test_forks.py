@@ -1,9 +1,11 @@
 """Forks while the engine has work that needs Python, by processes of their own: a deadlock is for good."""
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from lab.launchers import PYTHON_PATH
 
 pytestmark = pytest.mark.both_pythons
 
@@ -45,7 +47,7 @@ def run(program, late=0.0, timeout=50):
     """The output of a process that runs BEGINNING and `program`."""
     text = BEGINNING.replace('LATE', repr(late)) + textwrap.dedent(program)
     done = subprocess.run([sys.executable, '-c', text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=timeout)
+                          timeout=timeout, env=dict(os.environ, PYTHONPATH=PYTHON_PATH))
     assert done.returncode == 0, done.stdout
     return done.stdout.split()
 

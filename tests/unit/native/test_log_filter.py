@@ -4,6 +4,7 @@ import sys
 import threading
 
 import pytest
+from lab.launchers import PYTHON_PATH
 from mxnet import nd
 
 from mxhybrid.native import log_filter
@@ -56,7 +57,7 @@ def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
 def test_no_line_of_the_filter_itself_appears_if_mxnet_has_read_the_variable_before():
     before = 'from mxnet import nd\nnd.reverse(nd.ones((3, 3)).tostype("row_sparse"), axis=1).wait_to_read()\n'
     script = before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', '')
-    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
+    env = environment()
     done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, universal_newlines=True, check=True)
     for word in ('utils.h', 'fallback detected', 'operator = reverse', 'MXNET_STORAGE_FALLBACK'):
@@ -76,7 +77,7 @@ thread.start()
 thread.join()
 nd.waitall()
 '''
-    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
+    env = environment()
     done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, universal_newlines=True, check=True)
     assert done.stderr.count('Copy from default storage') == 1, done.stderr
@@ -89,9 +90,15 @@ def test_users_who_ask_for_the_lines_see_them(monkeypatch, capfd):
     assert os.environ[log_filter.VARIABLE] == '1'
 
 
+def environment():
+    """Return the environment of a process that imports MXNet quickly, without the variable of the filter."""
+    others = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
+    return dict(others, PYTHONPATH=PYTHON_PATH)
+
+
 @pytest.mark.parametrize('variable, message_count', [(None, 0), ('0', 0), ('1', 2)])
 def test_work_on_copies(variable, message_count):
-    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
+    env = environment()
     if variable is not None:
         env[log_filter.VARIABLE] = variable
     done = subprocess.run([sys.executable, '-c', SCRIPT], env=env, timeout=60, stdout=subprocess.PIPE,
