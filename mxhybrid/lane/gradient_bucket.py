@@ -9,6 +9,7 @@ from mxnet.base import check_call
 
 from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
 from ..native.forks import fork_guard
+from ..native.storage import are_separate, layout_function
 from . import library
 from .agent import rule_settings
 from .allreduce import AllreduceBuffer
@@ -31,7 +32,7 @@ class GradientBucket:
         self._handle = self._library.checked(self._library.bucket_new(
             buffer.pointer, self._library.dtypes[dtype.name], int(dtype != buffer.dtype),
             function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), count,
-            (ctypes.c_void_p * count)(*[None if array is None else own_handle(array) for array in self.gradients]),
+            _own_handles(self.gradients),
             (ctypes.c_uint64 * count)(*(sizes or [array.size for array in self.gradients]))))
         weakref.finalize(self, self._library.bucket_close, self._handle).atexit = False
 
@@ -52,7 +53,7 @@ class GradientBucket:
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
             self._handle, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
-            lrs, wds))
+            targets.copies, lrs, wds))
         push_native(self._library.bucket_update, update, self._output, targets.handles, priority, b'mxhybrid_update',
                     self._library.update_close, ends_itself=False)
 
@@ -60,18 +61,38 @@ class GradientBucket:
 class UpdateTargets:
     """Weights, with two arrays of optimizer state for each, None if it has fewer.
 
-    All arrays are on the CPU in the default layout.
+    They are on the CPU in the default layout.  `copies` has an array for each weight, or None, which an update also
+    sets to the weight if it can, see `writes_copies`.  Operators of oneDNN may change the layouts of these arrays.
     """
 
-    def __init__(self, weights: Sequence[Any], states: Sequence[Any]):
-        self._arrays = [*weights, *states]
-        self.handles = handles_of([array for array in self._arrays if array is not None])
+    def __init__(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()):
+        self._library = library.load()
+        self._arrays = [*weights, *states, *copies]
+        #: Whether updates write the copies.
+        self.writes_copies = bool(copies) and _can_copy(weights, states, copies)
+        written = self._arrays if self.writes_copies else [*weights, *states]
+        self.handles = handles_of([array for array in written if array is not None])
         #: Addresses of the arrays.
         self.weights, self.states = _addresses(weights), _addresses(states)
+        #: The copies of compiled updates; None if updates do not write them.
+        self.copies = None
+        if self.writes_copies:
+            self.copies = self._library.checked(self._library.copies_new(
+                function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), layout_function(),
+                len(copies), _own_handles(copies)))
+            weakref.finalize(self, self._library.copies_close, self.copies).atexit = False
 
-    def is_of(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
+    def is_of(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()) -> bool:
         """Return whether these are the same objects."""
-        return is_same(self._arrays, [*weights, *states])
+        return is_same(self._arrays, [*weights, *states, *copies])
+
+
+def _can_copy(weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any]) -> bool:
+    """Return whether an update can also write `copies`: separate arrays on the CPU that are like the weights."""
+    arrays = [array for array in [*weights, *states, *copies] if array is not None]
+    return layout_function() is not None and are_separate(arrays) and all(
+        copy is None or (copy.context.device_type, copy.stype, copy.shape, copy.dtype) == (
+            'cpu', 'default', weight.shape, weight.dtype) for weight, copy in zip(weights, copies))
 
 
 class Copies:
@@ -96,6 +117,10 @@ class Copies:
 def is_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
     """Return whether two sequences have the same objects."""
     return len(arrays) == len(others) and all(map(operator.is_, arrays, others))
+
+
+def _own_handles(arrays: Sequence[Any]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*[None if array is None else own_handle(array) for array in arrays])
 
 
 def _addresses(arrays: Sequence[Any]) -> Any:

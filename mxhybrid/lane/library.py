@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 24
+_VERSION = 25
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -125,7 +125,9 @@ _FUNCTIONS = {
     'bucket_start': (None, [_POINTER, _POINTER, _POINTER]),
     'bucket_scatter': (None, [_POINTER, _POINTER, _POINTER]),
     'bucket_update': (None, [_POINTER, _POINTER]),
-    'update_new': (_POINTER, [_POINTER, _U32, _DOUBLES, _U32, _POINTERS, _POINTERS, _DOUBLES, _DOUBLES]),
+    'copies_new': (_POINTER, [_POINTER, _POINTER, _POINTER, _U32, _POINTERS]),
+    'copies_close': (None, [_POINTER]),
+    'update_new': (_POINTER, [_POINTER, _U32, _DOUBLES, _U32, _POINTERS, _POINTERS, _POINTER, _DOUBLES, _DOUBLES]),
     'update_close': (None, [_POINTER]),
     'copy_arrays': (_INT, [_POINTER, _POINTER, _U32, _POINTERS, _POINTERS]),
     'worker_close': (None, [_POINTER]),

@@ -127,7 +127,7 @@ class RouteBucket:
         outs = [outs for _, outs in work]
         if updater is not None:
             values = [route.held() for route in self.routes]
-            self._update(updater, values, priority)
+            outs = self._update(updater, values, outs, priority)
         else:
             values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
             self._copy('values', self._sums, values)
@@ -139,15 +139,23 @@ class RouteBucket:
             self._scratch[index] = mx.nd.empty(arrays[0].shape, ctx=arrays[0].context, dtype=self._dtype)
         return mx.nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays], out=self._scratch[index])
 
-    def _update(self, updater: Any, weights: List[Any], priority: int) -> None:
+    def _update(self, updater: Any, weights: List[Any], outs: List[List[Any]], priority: int) -> List[List[Any]]:
+        """Update weights with the sums; return the outputs that have not received them.
+
+        The update itself writes the first output of each weight if it can: then no operation for each weight reads the
+        weight again.
+        """
         keys = [route.key for route in self.routes]
         update = begin_update(updater, keys, weights[0].context, self._dtype)
         if update is None:
             updater(keys, self._own_sums(), weights)
-            return
-        if self._targets is None or not self._targets.is_of(weights, update.states):
-            self._targets = UpdateTargets(weights, update.states)
+            return outs
+        copies = [targets[0] if targets and targets[0] is not weight else None
+                  for targets, weight in zip(outs, weights)]
+        if self._targets is None or not self._targets.is_of(weights, update.states, copies):
+            self._targets = UpdateTargets(weights, update.states, copies)
         self._bucket.update(update.rule, update.settings, self._targets, update.rates, priority)
+        return [targets[1:] for targets in outs] if self._targets.writes_copies else outs
 
     def _own_sums(self) -> List[Any]:
         """Return the sums in the type of the weights, as copies of this worker: some optimizers write to gradients."""

@@ -33,6 +33,7 @@ using lane::RowArray;
 using lane::Rule;
 using lane::TableShape;
 using lane::TransferRun;
+using lane::WeightCopies;
 using lane::Worker;
 using lane::WorkerAllreduce;
 
@@ -79,6 +80,8 @@ struct BucketUpdate {
   std::shared_ptr<GradientBucket> bucket;
   Rule rule;
   std::vector<GradientBucket::Target> targets;
+  /// Null if the updated weights are not copied.
+  std::shared_ptr<WeightCopies> copies;
 };
 
 lane::ArrayFunctions functions_of(void* get_data, void* free) {
@@ -101,7 +104,7 @@ Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* 
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 24; }
+int lane_version() { return 25; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 
@@ -647,13 +650,27 @@ void lane_bucket_scatter(void*, void* on_complete, void* share) {
   (*static_cast<std::shared_ptr<GradientBucket>*>(share))
       ->start(*static_cast<lane::OnComplete*>(on_complete), lane::AllreduceKind::kScatter);
 }
-/// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.
+/// Return a reference to arrays for copies of updated weights, which it takes over; an array may be null.  `reorder` is
+/// NDArray::Chunk::Reorder2Default.
+void* lane_copies_new(void* get_data, void* free, void* reorder, uint32_t count, void** arrays) {
+  return guarded(
+      [&]() -> void* {
+        return new std::shared_ptr<WeightCopies>(
+            std::make_shared<WeightCopies>(functions_of(get_data, free), reinterpret_cast<void (*)(void*)>(reorder),
+                                           std::vector<void*>(arrays, arrays + count)));
+      },
+      nullptr);
+}
+void lane_copies_close(void* copies) { delete static_cast<std::shared_ptr<WeightCopies>*>(copies); }
+/// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.  `copies` is a result of
+/// lane_copies_new, or null.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
-                      void** states, const double* lrs, const double* wds) {
+                      void** states, void* copies, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
         auto update = std::make_unique<BucketUpdate>(
-            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings), {}});
+            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings), {}, {}});
+        if (copies != nullptr) update->copies = *static_cast<std::shared_ptr<WeightCopies>*>(copies);
         for (uint32_t i = 0; i < count; ++i) {
           update->targets.push_back({static_cast<char*>(weights[i]),
                                    {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
@@ -669,7 +686,7 @@ void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update)
 /// EngineSyncFunc.
 void lane_bucket_update(void*, void* update) {
   BucketUpdate& bucket_update = *static_cast<BucketUpdate*>(update);
-  bucket_update.bucket->update(bucket_update.rule, bucket_update.targets);
+  bucket_update.bucket->update(bucket_update.rule, bucket_update.targets, bucket_update.copies.get());
 }
 /// Have MXNet copy arrays to others, by MXImperativeInvokeEx of operator _copyto; return its result.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {

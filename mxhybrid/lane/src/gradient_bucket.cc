@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "attribute.h"
 #include "half.h"
@@ -10,10 +11,34 @@
 namespace lane {
 namespace {
 
-/// The number of elements that are widened at a time.
+/// The number of elements that are widened, or updated and copied, at a time: they stay in the first-level cache.
 constexpr size_t kBlock = 4096;
 
+/// Return the memory of an array in the default layout.
+char* memory_of(const ArrayFunctions& functions, void* array) {
+  void* data = nullptr;
+  if (functions.get_data(array, &data) != 0) {
+    // The error cannot be reported: the engine takes no exceptions here, and all workers wait for the sum.
+    std::fputs("mxhybrid: an array of gradients or weights cannot be read\n", stderr);
+    std::abort();
+  }
+  return static_cast<char*>(data);
+}
+
 }  // namespace
+
+WeightCopies::~WeightCopies() {
+  for (void* array : arrays_) {
+    if (array != nullptr) functions_.free(array);
+  }
+}
+
+char* WeightCopies::memory(size_t index) const {
+  void* array = arrays_[index];
+  if (array == nullptr) return nullptr;
+  reorder_(*static_cast<void**>(array));  // the first member of NDArray points to the storage
+  return memory_of(functions_, array);
+}
 
 GradientBucket::~GradientBucket() {
   for (const Item& item : items_) functions_.free(item.gradient);
@@ -27,22 +52,18 @@ void GradientBucket::add(void* gradient, size_t count) {
 void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
   std::vector<InputPiece> pieces;
   for (const Item& item : items_) {
-    void* data = nullptr;
-    if (functions_.get_data(item.gradient, &data) != 0) {
-      // The error cannot be reported: the engine takes no exceptions here, and all workers wait for the sum.
-      std::fputs("mxhybrid: an array of gradients cannot be read\n", stderr);
-      std::abort();
-    }
+    const char* data = memory_of(functions_, item.gradient);
     if (halves_) {
-      narrow(static_cast<const float*>(data), reinterpret_cast<uint16_t*>(buffer_.input()) + item.first, item.count);
+      narrow(reinterpret_cast<const float*>(data), reinterpret_cast<uint16_t*>(buffer_.input()) + item.first,
+             item.count);
     } else {
-      pieces.push_back({item.first, item.count, static_cast<const char*>(data)});
+      pieces.push_back({item.first, item.count, data});
     }
   }
   buffer_.start(complete, kind, pieces);
 }
 
-void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets) {
+void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets, const WeightCopies* copies) {
   const UpdateKernel kernel = lane::kernel(rule.kind, dtype_);
   UpdateSettings settings(rule, 1);
   const size_t size = size_of(dtype_);
@@ -54,7 +75,8 @@ void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets
     const bool alone = rule.kind == RuleKind::kDenseAdam;
     settings.lr = alone ? attribute(target.lr) : list_attribute(target.lr);
     settings.wd = alone ? attribute(target.wd) : list_attribute(target.wd);
-    const size_t step = halves_ ? kBlock : item.count;
+    char* const copy = copies == nullptr ? nullptr : copies->memory(i);
+    const size_t step = halves_ || copy != nullptr ? kBlock : item.count;
     for (size_t start = 0; start < item.count; start += step) {
       const size_t count = std::min(step, item.count - start);
       const char* gradient = buffer_.output() + (item.first + start) * size;
@@ -64,7 +86,9 @@ void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets
       }
       char* const states[2] = {target.state[0] ? target.state[0] + start * size : nullptr,
                                target.state[1] ? target.state[1] + start * size : nullptr};
-      kernel(settings, {target.weight + start * size, {states[0], states[1]}, gradient, count});
+      char* const weight = target.weight + start * size;
+      kernel(settings, {weight, {states[0], states[1]}, gradient, count});
+      if (copy != nullptr) std::memcpy(copy + start * size, weight, count * size);
     }
   }
 }

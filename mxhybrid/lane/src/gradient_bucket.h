@@ -2,6 +2,7 @@
 // MXNet's engine, which calls these functions in its threads when the arrays are there.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "mxnet_api.h"
@@ -9,6 +10,27 @@
 #include "worker_allreduce.h"
 
 namespace lane {
+
+/// Arrays of MXNet on the CPU, one for each weight of a bucket, to which updates copy the weights.  Operations under way
+/// share it, so the arrays outlive the script's references.
+class WeightCopies {
+ public:
+  /// Take over `arrays`, each of which may be null.  `reorder` changes the layout of a storage to the default one.
+  WeightCopies(ArrayFunctions functions, void (*reorder)(void* storage), std::vector<void*> arrays)
+      : functions_(functions), reorder_(reorder), arrays_(std::move(arrays)) {}
+  ~WeightCopies();
+  WeightCopies(const WeightCopies&) = delete;
+  WeightCopies& operator=(const WeightCopies&) = delete;
+
+  /// Return the memory of an array in the default layout, or null.  The caller is an operation of the engine that writes
+  /// the array: an operation that ran before may have changed its layout.
+  char* memory(size_t index) const;
+
+ private:
+  const ArrayFunctions functions_;
+  void (*const reorder_)(void* storage);
+  const std::vector<void*> arrays_;
+};
 
 /// A gradient bucket.  Operations under way share it, so it may outlive the script's reference.
 class GradientBucket {
@@ -32,8 +54,9 @@ class GradientBucket {
     char* state[2];
     double lr, wd;
   };
-  /// Update weights with the sums; `targets` are in the order of the gradients.
-  void update(const Rule& rule, const std::vector<Target>& targets);
+  /// Update weights with the sums; `targets` are in the order of the gradients.  The weights are also written to
+  /// `copies`, unless it is null.
+  void update(const Rule& rule, const std::vector<Target>& targets, const WeightCopies* copies = nullptr);
 
  private:
   struct Item {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.settings import Settings
+from mxhybrid.lane import gradient_bucket
 from mxhybrid.lane.allreduce import AllreduceBuffer
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
 from mxhybrid.routes.dense_buckets import DenseBuckets
@@ -60,14 +61,20 @@ def outputs(kind):
     return [[mx.nd.zeros(shape)] for shape in SHAPES]
 
 
-@pytest.mark.parametrize('kind', ['one', 'several', 'float64', 'none of one', 'views'])
-def test_all_outputs_get_the_updated_values(collective, kind):
+def routes_of(collective, shapes):
+    """Return routes whose weights have the number of the route as their elements."""
     routes = []
-    for key, shape in enumerate(SHAPES):
+    for key, shape in enumerate(shapes):
         route = DenseAllreduce(key, 'w%d' % key, mx.nd.zeros(shape),
                                RouteContext(collective, SimpleNamespace(), Settings(), 'unit'))
         route.init(mx.nd.full(shape, key), [], 0)
         routes.append(route)
+    return routes
+
+
+@pytest.mark.parametrize('kind', ['one', 'several', 'float64', 'none of one', 'views'])
+def test_all_outputs_get_the_updated_values(collective, kind):
+    routes = routes_of(collective, SHAPES)
     updater = mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
     reference = mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
     expected = [mx.nd.full(shape, key) for key, shape in enumerate(SHAPES)]
@@ -82,3 +89,58 @@ def test_all_outputs_get_the_updated_values(collective, kind):
         for route, targets, value in zip(routes, outs, expected):
             for array in [route.held(), *targets]:
                 np.testing.assert_array_equal(array.asnumpy(), value.asnumpy())
+
+
+class Evaluation:
+    """A convolution without ``autograd.record``, after which oneDNN keeps the weight in a layout of its own."""
+
+    shape = (64, 32, 3, 3)
+
+    def __init__(self, weight):
+        self._weight, self._data = weight, mx.nd.ones((2, self.shape[1], 9, 9))
+
+    def run(self):
+        """Evaluate the convolution, and check that the layout of the weight has changed."""
+        mx.nd.Convolution(self._data, self._weight, kernel=self.shape[2:], num_filter=self.shape[0], no_bias=True)
+        mx.nd.waitall()
+        with pytest.raises(mx.MXNetError, match='MKLDNN data'):
+            self._weight.to_dlpack_for_read()
+
+
+@pytest.mark.parametrize('when', ['before the call', 'before the push of the update'])
+def test_outputs_whose_layout_an_evaluation_has_changed(collective, monkeypatch, when):
+    """MXNet changes the layout while the evaluation runs, so at any time before the update runs."""
+    shapes = [Evaluation.shape, (7,)]
+    routes, outs = routes_of(collective, shapes), [mx.nd.zeros(shape) for shape in shapes]
+    gradients = [mx.nd.zeros(shape) for shape in shapes]
+    work = [(route, [gradient], [out]) for route, gradient, out in zip(routes, gradients, outs)]
+    updater = mx.optimizer.get_updater(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
+    evaluation, buckets = Evaluation(outs[0]), DenseBuckets(collective, 'unit')
+    push, names = gradient_bucket.push_native, []
+
+    def evaluate_and_push(function, parameter, reads, writes, priority, name, *others, **keywords):
+        names.append(name)
+        if when == 'before the push of the update' and name == b'mxhybrid_update':
+            evaluation.run()
+        push(function, parameter, reads, writes, priority, name, *others, **keywords)
+
+    monkeypatch.setattr(gradient_bucket, 'push_native', evaluate_and_push)
+    for step in range(3):
+        for gradient in gradients:
+            gradient[:] = mx.nd.arange(gradient.size).reshape(gradient.shape) + step
+        if when == 'before the call':
+            evaluation.run()
+        assert buckets.pushpull(work, updater, 0) == []
+        for route, out in zip(routes, outs):
+            np.testing.assert_array_equal(out.asnumpy(), route.held().asnumpy())
+    assert names.count(b'mxhybrid_update') == 2  # MXNet makes the first update, and with it the state
+
+
+@pytest.mark.parametrize('kind', ['one', 'several', 'float64', 'none of one', 'views'])
+def test_updates_write_the_first_outputs_if_they_are_separate_arrays_of_the_same_type(collective, kind):
+    weights, outs = [mx.nd.zeros(shape) for shape in SHAPES], outputs(kind)
+    copies = [targets[0] if targets else None for targets in outs]
+    states = [None, None] * len(SHAPES)
+    assert gradient_bucket.UpdateTargets(weights, states, copies).writes_copies == (kind not in ('float64', 'views'))
+    assert not gradient_bucket.UpdateTargets(weights, states).writes_copies
+    assert not gradient_bucket.UpdateTargets(weights, states, [weights[0], *copies[1:]]).writes_copies
