@@ -330,9 +330,11 @@ bool Agent::run_once(int milliseconds) {
     if (events[i].data.ptr == nullptr) {
       uint64_t signals;
       if (::read(doorbell_, &signals, sizeof signals) < 0) continue;
-    } else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-      receive(*static_cast<Peer*>(events[i].data.ptr));
+      continue;
     }
+    Peer& peer = *static_cast<Peer*>(events[i].data.ptr);
+    if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) peer.connection.set_writable();
+    if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(peer);
   }
   return true;
 }

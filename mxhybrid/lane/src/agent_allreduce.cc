@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "add.h"
 #include "int8.h"
@@ -71,6 +72,9 @@ struct AgentAllreduce::Operation {
   std::vector<uint8_t> expected;             // by chunk: whether its result is expected from another host
   std::map<uint32_t, Buffer> early_results;  // by chunk: results of an allgather that has not begun here
 
+  /// Memory of contributions that were added up, for later ones: as much as arrive in a round, at most.
+  std::vector<Buffer> spare;
+
   Memory residuals;     // one float for each element, if values are quantized
   Int8Squares squares;  // of the current round
 
@@ -86,6 +90,17 @@ struct AgentAllreduce::Operation {
   uint64_t size(uint32_t number) const { return first[number + 1] - first[number]; }
   size_t wire_bytes(uint32_t number) const {
     return quantized ? int8_bytes(size(number)) : size(number) * size_of(dtype);
+  }
+  /// Return memory for a contribution.
+  Buffer take_buffer(size_t bytes) {
+    for (Buffer& buffer : spare) {
+      if (buffer.size() != bytes) continue;
+      std::swap(buffer, spare.back());
+      Buffer taken = std::move(spare.back());
+      spare.pop_back();
+      return taken;
+    }
+    return Buffer(bytes);
   }
   uint8_t flags() const { return static_cast<uint8_t>(static_cast<uint8_t>(dtype) | (quantized ? kQuantized : 0)); }
 };
@@ -332,6 +347,9 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
     sources.push_back(contribution.data());
   }
   add_arrays(operation.dtype, sources, operation.size(chunk), result);
+  for (Buffer& contribution : owned.contributions) {
+    if (contribution.size() == operation.wire_bytes(chunk)) operation.spare.push_back(std::move(contribution));
+  }
   operation.owned.erase(chunk);
   if (operation.kind != AllreduceKind::kScatter) {
     const char* values = result;
@@ -430,7 +448,7 @@ void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments
     segments[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
     return;
   }
-  arriving = Buffer(size);
+  arriving = header.kind == Message::kContribution ? operation.take_buffer(size) : Buffer(size);
   segments[0] = {arriving.data(), size};
 }
 

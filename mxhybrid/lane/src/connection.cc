@@ -57,6 +57,7 @@ void Connection::lose(const std::string& cause) {
   std::fill(queued_, queued_ + kPriorities, 0);
   answers_ = 0;
   fragment_header_left_ = fragment_left_ = 0;
+  is_blocked_ = false;
 }
 
 // ------------------------------------------------------------------------------------------------------- sending
@@ -86,6 +87,7 @@ bool Connection::begin_fragment() {
 }
 
 bool Connection::write() {
+  if (is_blocked_) return true;
   while (fragment_left_ > 0 || fragment_header_left_ > 0 || begin_fragment()) {
     const uint32_t priority = fragment_ >> kPriorityShift;
     auto& queue = queues_[priority];
@@ -121,7 +123,10 @@ bool Connection::write() {
     const ssize_t sent = sendmsg(socket_, &vector, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        is_blocked_ = true;
+        return true;
+      }
       lose(std::strerror(errno));
       return false;
     }
@@ -151,8 +156,12 @@ bool Connection::write() {
 
 // ------------------------------------------------------------------------------------------------------ receiving
 
-bool Connection::receive(char* to, size_t room, size_t* got) {
-  const ssize_t size = recv(socket_, to, room, 0);
+/// Receive into several places, one after the other.
+bool Connection::receive(struct iovec* rooms, int count, size_t* got) {
+  struct msghdr vector = {};
+  vector.msg_iov = rooms;
+  vector.msg_iovlen = count;
+  const ssize_t size = recvmsg(socket_, &vector, 0);
   *got = size > 0 ? size : 0;
   if (size > 0) return true;
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
@@ -162,22 +171,26 @@ bool Connection::receive(char* to, size_t room, size_t* got) {
 
 bool Connection::read() {
   for (int i = 0; i < kReads; ++i) {
-    size_t got;
+    size_t got, direct = 0;
     IncomingMessage& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];
     if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.segments[in.segment].size - in.done >= kDirect) {
-      Segment& segment = in.segments[in.segment];
-      const size_t room = std::min(segment.size - in.done, arriving_left_);
-      if (!receive(segment.data + in.done, room, &got)) return false;
-      in.done += got;
-      arriving_left_ -= got;
-      count_received(in, got);
-      finish_segments(in);
-      if (got < room) return true;
-    } else {
-      if (!receive(staging_.data(), staging_.size(), &got)) return false;
-      feed(staging_.data(), got);
-      if (got < staging_.size()) return true;
+      direct = std::min(in.segments[in.segment].size - in.done, arriving_left_);
     }
+    // What follows the segment comes with the same call.
+    struct iovec rooms[2] = {{direct > 0 ? in.segments[in.segment].data + in.done : nullptr, direct},
+                             {staging_.data(), staging_.size()}};
+    const bool any_direct = direct > 0;
+    if (!receive(any_direct ? rooms : rooms + 1, any_direct ? 2 : 1, &got)) return false;
+    const size_t room = direct + staging_.size();
+    direct = std::min(direct, got);
+    if (direct > 0) {
+      in.done += direct;
+      arriving_left_ -= direct;
+      count_received(in, direct);
+      finish_segments(in);
+    }
+    feed(staging_.data(), got - direct);
+    if (got < room) return true;
   }
   return true;
 }

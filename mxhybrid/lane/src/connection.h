@@ -16,6 +16,8 @@
 #include "memory.h"
 #include "shared.h"
 
+struct iovec;
+
 namespace lane {
 
 /// Kinds of messages.
@@ -120,8 +122,11 @@ class Connection {
 
   int descriptor() const { return socket_; }
   void send(std::unique_ptr<OutgoingMessage> message);
-  /// Send as much as the socket takes; return whether anything is left.  Nothing is once the connection is lost.
+  /// Send as much as the socket takes; return whether anything is left.  Nothing is once the connection is lost.  While
+  /// the socket is known to take nothing, this makes no system call.
   bool write();
+  /// Note that the socket takes data again, after `write` has left something.
+  void set_writable() { is_blocked_ = false; }
   /// Return the number of bytes that are yet to be sent.
   size_t unsent() const;
   /// Read the data that is there; return false once the connection is lost.  Throws std::runtime_error for malformed
@@ -141,7 +146,7 @@ class Connection {
   };
 
   bool begin_fragment();
-  bool receive(char* to, size_t room, size_t* got);
+  bool receive(struct iovec* rooms, int count, size_t* got);
   void feed(const char* data, size_t size);
   size_t feed_message(uint32_t priority, const char* data, size_t size);
   void count_received(IncomingMessage& in, size_t size);
@@ -158,6 +163,7 @@ class Connection {
   size_t answers_ = 0;          // messages kRows in the queues
   uint32_t fragment_ = 0;       // its head, as sent: priority and size
   size_t fragment_header_left_ = 0, fragment_left_ = 0;
+  bool is_blocked_ = false;     // whether the socket took nothing at the last try
 
   IncomingMessage incoming_[kPriorities];
   uint32_t arriving_ = 0;
