@@ -6,8 +6,8 @@ a script cannot know the layout that an array will have when a later operation o
 must restore the default layout before it writes.
 
 MXNet's C interface has no function for either. The functions of this module use the first member of ``class NDArray``
-(``include/mxnet/ndarray.h``), the pointer to the storage, and ``NDArray::Chunk::Reorder2Default``. They find out whether
-the installed build of MXNet has both.
+(``include/mxnet/ndarray.h``), the pointer to the storage, and ``NDArray::Chunk::Reorder2Default``. They check that the
+installed build of MXNet has both.
 """
 import ctypes
 import functools

@@ -176,7 +176,7 @@ bool Connection::read() {
     if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.segments[in.segment].size - in.done >= kDirect) {
       direct = std::min(in.segments[in.segment].size - in.done, arriving_left_);
     }
-    // What follows the segment comes with the same call.
+    // The same call receives the bytes that follow the segment.
     struct iovec rooms[2] = {{direct > 0 ? in.segments[in.segment].data + in.done : nullptr, direct},
                              {staging_.data(), staging_.size()}};
     const bool any_direct = direct > 0;
