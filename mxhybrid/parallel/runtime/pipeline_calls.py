@@ -9,6 +9,8 @@ backward passes.
 All of it are operations of MXNet's engine: nothing here waits for values, but the check of the gradient of the loss.
 Redistributions of forward passes wait for those of earlier forward passes, and redistributions of backward passes for
 those of earlier backward passes, in one order on all ranks (:mod:`~.schedule`).
+
+With ``'gpipe'``, a thread of the pipeline gives the backward passes to the engine (:mod:`~.engine_threads`).
 """
 import threading
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -19,11 +21,13 @@ from mxnet import autograd
 
 from ...base.errors import InputError, JobError
 from ...kvstore.weight_shards import agreed
+from ...native.compiled_graph import release_discarded
 from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import is_loss
 from ..plans.stages import Stages
 from .call_pool import ProgramRunner
+from .engine_threads import CallingThread
 from .micro_batches import SampleRoutes, gather_rows, output_boxes, read_boxes, routes_of_inputs, routes_of_outputs
 from .rank_program import Program
 from .schedule import passes
@@ -103,6 +107,7 @@ class PipelineCalls:
         self._checks = None if network.workers.size == 1 else gather_rows(
             network.workers.transport, network.workers.rank, network.workers.size, 3, number)
         self._lock = threading.Lock()
+        self._thread = CallingThread('mxhybrid-backward') if stages.schedule == 'gpipe' else None
         #: The weights that this rank's program trains, and the arrays of their gradients for one micro-batch.
         symbol = programs[True].symbol
         self._trained = [name for name in ([] if symbol is None else symbol.list_inputs())
@@ -186,21 +191,25 @@ class PipelineCalls:
     def end(self, call: _Call, gradients: List[Any]) -> List[Any]:
         """Make the passes of the backward pass of a call; return the gradients of its inputs."""
         with self._lock:
-            if self._stages.schedule == 'gpipe':
-                if call.is_superseded:
-                    raise InputError('a pipeline: a call waits for its backward pass while another one is recorded: '
-                                     'run the backward pass of each call before the next call')
-                by_output = [routes.send_gradient(gradient) if routes.differentiable else []
-                             for routes, gradient in zip(self._outputs, gradients)]
-                for micro_batch in range(self._stages.micro_batches):
-                    self._backward(call, micro_batch, [pieces[micro_batch] for pieces in by_output
-                                                       if pieces and pieces[micro_batch] is not None])
+            if self._thread is not None:
+                self._thread.call(self._backward_passes, call, gradients)
                 scale = 1.0
             else:
                 scale = self._checked_scale(gradients)
             sums, call.sums = call.sums, {}
             return [mx.nd.zeros_like(self._anchor)] + [sums[name] if scale == 1 else sums[name] * scale
                                                        for name in self._trained]
+
+    def _backward_passes(self, call: _Call, gradients: List[Any]) -> None:
+        """Make all backward passes of a call, with the gradients of its outputs."""
+        if call.is_superseded:
+            raise InputError('a pipeline: a call waits for its backward pass while another one is recorded: '
+                             'run the backward pass of each call before the next call')
+        by_output = [routes.send_gradient(gradient) if routes.differentiable else []
+                     for routes, gradient in zip(self._outputs, gradients)]
+        for micro_batch in range(self._stages.micro_batches):
+            self._backward(call, micro_batch, [pieces[micro_batch] for pieces in by_output
+                                               if pieces and pieces[micro_batch] is not None])
 
     def fail(self, error: BaseException) -> None:
         """End the job: the backward pass runs in a thread of MXNet, which keeps exceptions from the script."""
@@ -212,6 +221,9 @@ class PipelineCalls:
         for program in self._programs.values():
             program.forget()
         self._runners.clear()
+        release_discarded()
+        if self._thread is not None:
+            self._thread.close()
 
     # -- passes --------------------------------------------------------------------------------------------------------
 

@@ -74,9 +74,6 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     gradient_inputs = set(network.axes) if input_grad else set()
     input_shards = InputShards(joint.graph, network.axes, joint.dimensions, workers.size, workers.rank,
                                gradient_inputs)
-    if plan.recompute and resolved.stages is not None and resolved.stages.schedule == 'gpipe':
-        raise InputError("recompute=%s: a pipeline with the schedule 'gpipe' cannot compute activations again: take "
-                         "schedule='1f1b' or 'eager-1f1b', or leave recompute out" % list(plan.recompute))
     stage_of = {} if resolved.stages is None else {
         number: resolved.stages.of_rank(split.ranks[0]) for number, split in resolved.splits.items()}
     segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, frozen, gradient_inputs,

@@ -9,7 +9,8 @@ pytestmark = pytest.mark.timeout(400)
 #: The highest number of micro-batches that are alive on each worker.
 ALIVE = {'1f1b': [4, 3, 2, 1], 'eager-1f1b': [7, 5, 3, 1], 'gpipe': [8] * 4, 'scaled': [4, 3, 2, 1],
          'scaled gpipe': [4] * 4, 'single samples': [2, 2, 1, 1], 'inside': [2, 2, 1, 1], 'uneven': [1, 1, 2, 1],
-         'float32': [4, 3, 2, 1], 'recomputed 1f1b': [4, 3, 2, 1], 'recomputed eager-1f1b': [7, 5, 3, 1]}
+         'float32': [4, 3, 2, 1], 'recomputed 1f1b': [4, 3, 2, 1], 'recomputed eager-1f1b': [7, 5, 3, 1],
+         'recomputed gpipe': [8] * 4}
 
 
 @pytest.fixture(scope='module')

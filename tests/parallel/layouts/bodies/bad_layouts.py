@@ -117,8 +117,6 @@ CALLS = {
     'gradients of inputs': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(2, 2), SHAPE, input_grad=True),
     'no block': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, recompute='rnn*'),
     'no pattern': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, recompute=3),
-    'recompute in gpipe': lambda: mxhybrid.parallelize(net_of(), parallel.pipeline(2, 2, 'gpipe'), SHAPE,
-                                                       recompute='conv*'),
     'other blocks': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, recompute=['conv*', 'dense*'][store.rank]),
     'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
 }

@@ -199,7 +199,7 @@ def main():
     results['files'] = files(net, store)
     results['eager-1f1b'], _ = train(pipeline(LAYERS, 8, 'eager-1f1b'), 8, store)
     results['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store)
-    for schedule in ('1f1b', 'eager-1f1b'):
+    for schedule in ('1f1b', 'eager-1f1b', 'gpipe'):
         recomputed = pipeline(LAYERS, 8, schedule).with_recompute(['layer*', 'norm*'])
         results['recomputed ' + schedule], _ = train(recomputed, 8, store)
     results['scaled'], _ = train(pipeline(4, 4), 4, store, scale=0.25)
