@@ -5,8 +5,9 @@ module            role
 ================  ==========================================================================
 `cases`           the faults, their victims and moments, and the expected outcomes
 `body`            the script that every worker runs; announces its moments, waits for the go
+`table_body`      the same for cases with dynamic tables; resumes from checkpoints
 `faults`          kills, stops, cuts and slows down
-`runner`          runs one case: start, wait for the moment, inject, watch the end, judge
+`runner`          runs one case: start, wait for the moment, inject, watch the end, judge; resume
 `cli`             the command line; the table
 ================  ==========================================================================
 """

@@ -21,6 +21,12 @@ DEATH_S = 10.0
 #: The moments of a job, in order.
 MOMENTS = ('start', 'first', 'mid', 'saving', 'exit')
 
+#: The moments of cases with dynamic tables: rows are looked up, inserted or removed, or a delta is written.
+TABLE_MOMENTS = ('lookup', 'inserting', 'expiring', 'delta')
+
+#: Milliseconds after the step of such a moment has begun.
+TABLE_DELAY_MS = 10
+
 #: Milliseconds after a step with large pushes has begun: they are written, merged and sent, and the next one begins.
 DELAYS_MS = (10, 40, 90)
 
@@ -43,10 +49,11 @@ class Case(NamedTuple):
     target : str
         'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
         'host-a', 'host-b'; of a full disk what is written there: 'checkpoint', 'parameters', 'states', 'metrics' or
-        'trace', or 'shm-a', the shared memory that has names.
+        'trace', 'rows', the files of dynamic tables, or 'shm-a', the shared memory that has names.
     moment : str
         One of `MOMENTS`; 'pushing+10', 10 milliseconds into a step with large pushes; 'sending', while one of
-        these is on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it.
+        these is on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it;
+        one of `TABLE_MOMENTS`, also with milliseconds.
     """
 
     fault: str
@@ -57,6 +64,11 @@ class Case(NamedTuple):
     def name(self) -> str:
         """Return the name, as given to ``--only``."""
         return '%s/%s/%s' % self
+
+    @property
+    def has_tables(self) -> bool:
+        """Tell whether the job has dynamic tables, and is resumed from its checkpoint after the fault."""
+        return self.moment.partition('+')[0] in TABLE_MOMENTS
 
     @property
     def rank(self) -> Optional[int]:
@@ -108,7 +120,7 @@ class Case(NamedTuple):
             values.update(MXHYBRID_SILENCE_TIMEOUT='%g' % SILENCE_S)
         if self.silent and self.moment == 'start':
             values.update(MXHYBRID_TIMEOUT='%g' % START_S)
-        if self.moment not in MOMENTS:
+        if self.moment not in MOMENTS and not self.has_tables:
             values.update(MXHYBRID_ROUTES='servers')  # which large tables would not surely take
         if self.fault == 'lost':
             values.update(MXHYBRID_STALL_TIMEOUT='%g' % STALL_S)
@@ -128,7 +140,7 @@ class Case(NamedTuple):
     @property
     def holds(self) -> bool:
         """Tell whether workers wait at the moment until the fault has happened, or train meanwhile."""
-        return self.rank is not None or self.moment != 'mid'
+        return self.rank is not None or self.moment not in ('mid', 'delta')
 
     @property
     def lasts(self) -> bool:
@@ -156,6 +168,11 @@ def _all() -> List[Case]:
     cases += [Case(fault, target, 'growing') for fault in ('memory', 'files')
               for target in [*servers, 'worker0', 'worker3']]
     cases += [Case('memory', target, 'filling') for target in servers]
+    growing, expiring = ['%s+%d' % (moment, TABLE_DELAY_MS) for moment in ('inserting', 'expiring')]
+    cases += [Case('kill', *words) for words in itertools.product(servers, (growing, expiring, 'delta'))]
+    cases += [Case('stop', server, moment) for server, moment in zip(servers, (growing, expiring))]
+    cases += [Case('kill', target, 'lookup') for target in ('worker1', 'worker2')]
+    cases += [Case('stop', 'worker3', 'lookup'), Case('full', 'rows', 'inserting'), Case('full', 'checkpoint', 'delta')]
     return cases
 
 

@@ -15,6 +15,9 @@ SIGNALS = {'kill': signal.SIGKILL, 'stop': signal.SIGSTOP, 'term': signal.SIGTER
 LIMITS = {'memory': resource.RLIMIT_AS, 'files': resource.RLIMIT_FSIZE}
 _SMALL_FILE_BYTES = 1 << 16
 
+#: Seconds between two looks at the files of a checkpoint.
+_LOOK_S = 0.001
+
 #: The file that fills a disk.
 FILLER = 'filler'
 
@@ -81,6 +84,24 @@ class SlowProcesses:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def stop_while_saving(pid, directory, is_over):
+    """Stop a server that has begun to write files of a checkpoint; return them.  [] if `is_over()` before."""
+    while not is_over():
+        files = [path for folder in _unfinished(directory) for path in folder.glob('table-*/*/keys.npy')]
+        if files:
+            os.kill(pid, signal.SIGSTOP)
+            if files[0].parents[2] in _unfinished(directory):
+                return files
+            os.kill(pid, signal.SIGCONT)  # it was too late
+        time.sleep(_LOOK_S)
+    return []
+
+
+def _unfinished(directory):
+    """Return the folders of checkpoints that are being written."""
+    return [folder for folder in directory.iterdir() if folder.is_dir() and not (folder / 'manifest.json').exists()]
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from . import faults
 from .cases import IMPORT_S, SILENCE_S
 
 BODY = Path(__file__).with_name('body.py')
+TABLE_BODY = BODY.with_name('table_body.py')
 
 #: Seconds that a job may take to come to the moment, and beyond its limit to its end.
 _MOMENT_S, _PATIENCE_S = 120.0, 40.0
@@ -37,6 +39,12 @@ _TAIL_LINES = 40
 
 #: A disk that holds one checkpoint of two; no parameters; parameters, but no state; a few lines of numbers.
 _DISKS = {'checkpoint': '700k', 'parameters': '64k', 'states': '300k', 'metrics': '8k', 'trace': '8k'}
+
+#: Disks for the files of dynamic tables and for their checkpoints, too small for the rows of a step with many new keys.
+_TABLE_DISKS = {'rows': '34m', 'checkpoint': '60m'}
+
+#: Seconds that a job may take that resumes from a checkpoint.
+_RESUME_S = 120.0
 
 #: Faults that hit one process.
 _OF_PROCESSES = (*faults.SIGNALS, *faults.LIMITS)
@@ -97,11 +105,11 @@ def run_case(case, cluster, reference):
         shutil.rmtree(str(directory), ignore_errors=True)
 
 
-def train_alone():
-    """Weights after the training of a case in one process."""
+def train_alone(body=BODY):
+    """Weights after the training of a case in one process, which runs `body`."""
     directory = tempfile.mkdtemp(prefix='mxhybrid-chaos-')
     try:
-        jobs.run_job(BODY, 'none', env={'MXHYBRID_CHAOS': json.dumps({'weights': directory})}).ok()
+        jobs.run_job(body, 'none', env={'MXHYBRID_CHAOS': json.dumps({'weights': directory})}).ok()
         return _weights(Path(directory), 0)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -121,23 +129,25 @@ def shared_memory(cluster):
 class _Run:
     def __init__(self, case, cluster, directory, stack):
         self.case, self.cluster, self.directory, self.stack = case, cluster, directory, stack
-        for name in ('job', 'saved', 'tmp', 'disk'):
+        for name in ('job', 'saved', 'tmp', 'disk', 'rows'):
             (directory / name).mkdir()
         if case.fault == 'full' and case.host is not None:
             # The launcher needs some.
             stack.enter_context(faults.small_disk(str(cluster.shared_memory(case.host)), '1m'))
             (cluster.shared_memory(case.host) / faults.FILLER).touch()
         elif case.fault == 'full':
-            stack.enter_context(faults.small_disk(str(directory / 'disk'), _DISKS[case.target]))
+            sizes = _TABLE_DISKS if case.has_tables else _DISKS
+            stack.enter_context(faults.small_disk(str(directory / 'disk'), sizes[case.target]))
         self._shared_memory = shared_memory(cluster)
-        self.job = cluster.start(0, self._command(), env=self._environment(), body=BODY)
+        self.body = TABLE_BODY if case.has_tables else BODY
+        self._start(self._environment())
         stack.callback(self._clean_up)
 
     # -- starting ----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _command():
-        return over_hosts([('hosta', 2), ('hostb', 2)], [BODY], 'e0')
+    def _start(self, environment):
+        command = over_hosts([('hosta', 2), ('hostb', 2)], [self.body], 'e0')
+        self.job = self.cluster.start(0, command, env=environment, body=self.body)
 
     def _environment(self):
         case = self.case
@@ -145,7 +155,9 @@ class _Run:
                 'announcers': case.announcers, 'holds': case.holds,
                 'raises': case.rank if case.fault == 'raise' else None,
                 'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut'}
-        on_disk = case.fault == 'full' and case.moment == 'saving'
+        on_disk = case.fault == 'full' and case.moment in ('saving', 'delta')
+        if case.has_tables:
+            spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
         if case.moment == 'saving':
             spec['plain'] = case.target in ('parameters', 'states')
             spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
@@ -154,7 +166,10 @@ class _Run:
         if case.lasts:
             spec['steps'] = 10 ** 6
         env = dict(case.environment, MXHYBRID_CHAOS=json.dumps(spec), TMPDIR=str(self.directory / 'tmp'))
-        if case.fault == 'full' and not on_disk and case.host is None:
+        if case.has_tables:
+            rows = 'disk' if case.target == 'rows' else 'rows'
+            env['MXHYBRID_STORAGE'] = '*users*=%s,*=memory' % (self.directory / rows)
+        elif case.fault == 'full' and not on_disk and case.host is None:
             env['MXHYBRID_' + case.target.upper()] = str(self.directory / 'disk' / case.target)
         return env
 
@@ -212,6 +227,9 @@ class _Run:
         if case.delay:
             (self.directory / 'job' / 'go').write_text('')
             time.sleep(case.delay)
+        if case.moment == 'delta' and victim is not None and not faults.stop_while_saving(
+                victim, self.directory / 'saved', self._ended):
+            raise _Missed('the job ended before a server was seen to write a delta')
         self.fault_at = time.monotonic()
         if victim is not None:
             faults.hit(victim, case.fault)
@@ -251,7 +269,27 @@ class _Run:
         by_body = self.directory / 'job' / 'fault'
         if victim is None and by_body.exists() and (self.case.fault == 'full' or self.case.target == 'server-a'):
             seconds = time.time() - by_body.stat().st_mtime
-        return self._judge(status, ended, seconds, left, victim, reference)
+        outcome = self._judge(status, ended, seconds, left, victim, reference)
+        return self._resumed(outcome, reference) if self.case.has_tables and not outcome.problems else outcome
+
+    def _resumed(self, outcome, reference):
+        """Start the job again without a fault; add the problems of its end to the outcome."""
+        self._clean_up()
+        spec = {'saving': str(self.directory / ('disk' if self.case.target == 'checkpoint' else 'saved')),
+                'weights': str(self.directory / 'job')}
+        if self.case.target == 'checkpoint':
+            subprocess.run(['mount', '-o', 'remount,size=1g', spec['saving']], check=True)
+        self._start({'MXHYBRID_SERVERS_PER_HOST': '2', 'MXHYBRID_CHAOS': json.dumps(spec),
+                     'MXHYBRID_STORAGE': '*users*=%s,*=memory' % (self.directory / 'rows')})
+        ended = self._wait_for_end(_RESUME_S)
+        text, status = self.job.output, self.job.poll()
+        if not ended or status != 0:
+            problems = ['resumed, it %s' % ('ended with status %r' % status if ended else 'did not end')]
+        elif 'training from step 0' in text:
+            problems = ['it did not resume from a checkpoint']
+        else:
+            problems = self._check_weights(reference)
+        return outcome._replace(problems=problems, output=self._tail() if problems else '')
 
     def _wait_for_end(self, seconds):
         deadline = time.monotonic() + seconds
@@ -279,6 +317,8 @@ class _Run:
         left += [str(path.relative_to(self.directory)) for path in sorted((self.directory / 'tmp').iterdir())]
         left += [str(path.relative_to(self.directory)) for name in ('saved', 'disk')
                  for path in sorted((self.directory / name).iterdir()) if path.name.endswith('.part')]
+        rows = self.directory / ('disk' if self.case.target == 'rows' else 'rows')
+        left += [str(path.relative_to(self.directory)) for path in sorted(rows.iterdir())]
         return left
 
     def _ends_once_continued(self, victim):
@@ -315,7 +355,7 @@ class _Run:
             problems.append('%.1f s, not %g' % (seconds, limit))
         if not right:
             problems.append('wrong or no cause named')
-        if case.moment == 'saving' and case.target not in ('parameters', 'states'):
+        if case.has_tables or case.moment == 'saving' and case.target not in ('parameters', 'states'):
             problems += self._check_checkpoints()
         if left:
             problems.append('left behind: ' + ', '.join(left))
@@ -338,7 +378,8 @@ class _Run:
         for rank in range(4):
             mine = _weights(self.directory / 'job', rank)
             for name, expected in reference.items():
-                if not np.allclose(mine[name], expected, rtol=1e-5, atol=1e-6):
+                rtol, atol = (1e-10, 1e-10) if expected.dtype == np.float64 else (1e-5, 1e-6)
+                if not np.allclose(mine[name], expected, rtol=rtol, atol=atol):
                     return ['%s is wrong on worker %d' % (name, rank)]
         return []
 
@@ -390,6 +431,10 @@ class _Run:
                 return False
         elif case.fault == 'lost':
             patterns = [r'worker %d \(.*has kept the other workers waiting.*body\.py:\d+' % case.rank]
+        if case.has_tables:
+            leaving_workers = set(re.findall(r'(worker \d) \(.*\) ends, because ', text))
+            if len(leaving_workers) < 3 + (case.rank is None):
+                return False
         return bool(causes) and all(any(re.search(pattern, cause) for pattern in patterns) for cause in causes)
 
 

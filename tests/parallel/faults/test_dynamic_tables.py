@@ -4,11 +4,10 @@ checkpoint before is intact, and nothing is left in the directories.
 import os
 import re
 import resource
-import signal
 import time
 
 import pytest
-from lab.chaos.faults import small_disk
+from lab.chaos.faults import hit, small_disk, stop_while_saving
 from lab.jobs import run_job, start_job
 
 import mxhybrid
@@ -57,29 +56,14 @@ def test_a_server_is_killed_while_it_writes_a_delta(folders, launcher, which):
     rows, saved = folders
     with started('delta', launcher, rows, saved) as job:
         job.wait_for_output('step 2', timeout=90)
-        server = job.processes('server')[which].pid
-        files = wait_for_files_of_delta(saved, server)
+        server, deadline = job.processes('server')[which].pid, time.monotonic() + 60
+        files = stop_while_saving(server, saved, lambda: job.poll() is not None or time.monotonic() > deadline)
         complete = {path.name for path in saved.iterdir() if (path / 'manifest.json').exists()}
         job.kill(server)
         result = job.wait(timeout=DEADLINE_S).failed()
     # The checkpoint that was being written is gone.
     assert files and {path.name for path in saved.iterdir() if (path / 'manifest.json').exists()} == complete
     check_end(result, launcher, rows, saved, range(2, 1000))
-
-
-def wait_for_files_of_delta(saved, server):
-    """Stop a server that has begun to write files of a delta; return the files."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        files = [path for folder in saved.iterdir() if not (folder / 'manifest.json').exists()
-                 for path in folder.glob('table-*/*/keys.npy')]
-        if files:
-            os.kill(server, signal.SIGSTOP)
-            if not (files[0].parents[2] / 'manifest.json').exists():
-                return files
-            os.kill(server, signal.SIGCONT)  # it was too late
-        time.sleep(0.001)
-    raise AssertionError('no server writes a delta')
 
 
 @pytest.mark.parametrize('launcher, which', by_turns(['horovodrun', 'launch.py'], [0]))
@@ -105,6 +89,16 @@ def test_files_that_cannot_grow_end_the_job_on_every_rank(folders):
                          r'cannot grow from \d+ to \d+ bytes: File too large' % (rank, re.escape(str(rows))),
                          result.output), result.tail()
     assert not list(rows.iterdir())
+
+
+def test_memory_that_a_server_lacks_ends_the_job_on_every_rank(folders):
+    with start_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(folders[1])]) as job:
+        job.wait_for_output('step 1', timeout=90)
+        hit(job.processes('server')[0].pid, 'memory')
+        result = job.wait(timeout=90).failed()
+    for rank in range(2):
+        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_(users|words)_weight: cannot get '
+                         r'memory .*ulimit -v' % rank, result.output), result.tail()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
