@@ -83,7 +83,7 @@ def main():
     mx.random.seed(7)
     net = Net()
     net.initialize()
-    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=store)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.5}, kvstore=store)
     checkpoint = mxhybrid.checkpoint.load(SPEC['saving'], net, trainer) if 'saving' in SPEC else None
     first = 0 if checkpoint is None else checkpoint.step
     print('training from step %d' % first, flush=True)

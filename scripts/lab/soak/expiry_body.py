@@ -3,8 +3,8 @@ SECONDS STEPS DIRECTORY, whichever of the first two comes later.
 
 Every worker draws the gradients of all workers from one seed, so that each can update the tables in its process as the
 servers do.  Gradients are small whole numbers, whose sums are exact, so rows must have the same bits.  The keys of a
-step are in a window that moves; some are drawn from all former keys.  Deltas are saved to the directory, and some rows
-are prefetched.
+step are in a window that moves; some are drawn from all former keys.  Checkpoints and deltas are saved to the
+directory, and some rows are prefetched.
 """
 import os
 import sys
@@ -28,8 +28,9 @@ TABLES = {'recent': {'expire_after': 30},
           'files': {'expire_after': 30},
           'bounded': {'capacity': 3000, 'evict': 'rarest', 'admit': 2}}
 
-#: Steps between saved deltas; between changes of the learning rate; between progress.
-SAVE, RATE, TELL = 300, 70, 100
+#: Steps between saved checkpoints; checkpoints between whole ones: worker 0 reads the manifests of all deltas since
+#: then; steps between changes of the learning rate; between progress.
+SAVE, DELTAS, RATE, TELL = 300, 5, 70, 100
 
 
 class Net(gluon.Block):
@@ -115,7 +116,8 @@ def main():
             rate = 2.0 ** -random.randint(4, 8)
             trainer.set_learning_rate(rate)
         if done % SAVE == 0:
-            mxhybrid.checkpoint.save(os.path.join(directory, 'saved'), net, trainer, done, delta=True)
+            mxhybrid.checkpoint.save(os.path.join(directory, 'saved'), net, trainer, done,
+                                     delta=done // SAVE % DELTAS != 0)
         if done % TELL == 0:
             if rank == 0:
                 print('soak: %d steps' % done, flush=True)
