@@ -513,8 +513,11 @@ int lane_transfer_receive(void* share, uint32_t rank, uint32_t dimensions, const
 int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from,
                              const uint64_t* from_strides, uint64_t to, const uint64_t* to_strides) {
   return guarded([&] {
-    transfer_of(share).copy_local(Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
-                            position_of(dimensions, from, from_strides), position_of(dimensions, to, to_strides)));
+    const size_t element = size_of(transfer_of(share).dtype());
+    const std::vector<uint64_t> lengths(shape, shape + dimensions);
+    const Box::Position target = position_of(dimensions, to, to_strides);
+    transfer_of(share).copy_local(Box(element, lengths, position_of(dimensions, from, from_strides), target),
+                                  Box(element, lengths, target));
     return 0;
   }, -1);
 }

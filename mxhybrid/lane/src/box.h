@@ -22,6 +22,11 @@ class Box {
   Box(size_t element, const std::vector<uint64_t>& shape, const Position& first);
 
   size_t bytes() const { return bytes_; }
+  /// Tell whether both boxes visit the same offsets in the same order, in both arrays.
+  bool operator==(const Box& other) const {
+    return first_ == other.first_ && second_ == other.second_ && run_ == other.run_ && bytes_ == other.bytes_ &&
+           dimensions_ == other.dimensions_;
+  }
   /// Call `function(offset in the first array, offset in the second one, bytes)` for the runs of contiguous elements
   /// that make up `count` bytes of the box from `position` on.
   template <typename Function>
@@ -30,6 +35,10 @@ class Box {
  private:
   struct Dimension {
     size_t count, first, second;
+
+    bool operator==(const Dimension& other) const {
+      return count == other.count && first == other.first && second == other.second;
+    }
   };
 
   size_t first_, second_;              // offsets

@@ -109,18 +109,20 @@ PersistentTransfer::~PersistentTransfer() {
 }
 
 void PersistentTransfer::open() {
-  size_t local_bytes = 0;
-  for (const Box& box : local_) local_bytes += box.bytes();
-  bool adds_local = local_bytes > 0;  // whether this worker's own partial sum has no position yet
+  bool adds_own = own_.bytes > 0;  // whether this worker's own partial sum has no position yet
   for (auto& [rank, from] : receives_) {
     from.link = &channels_->link(rank);
-    if (adds_local && rank > rank_) partials_.push_back(nullptr);
-    adds_local = adds_local && rank < rank_;
+    if (adds_own && rank > rank_) partials_.push_back(&own_);
+    adds_own = adds_own && rank < rank_;
     partials_.push_back(&from);
   }
-  if (adds_local) partials_.push_back(nullptr);
-  if (!partials_.empty()) {
-    first_covers_ = (partials_[0] == nullptr ? local_bytes : partials_[0]->bytes) == target_bytes_;
+  if (adds_own) partials_.push_back(&own_);
+  if (!partials_.empty()) first_covers_ = partials_[0]->bytes == target_bytes_;
+  const auto targets = [&](PeerStream* addend) -> const std::vector<Box>& {
+    return addend == &own_ ? own_targets_ : addend->boxes;
+  };
+  for (size_t number = 0; number < partials_.size(); ++number) {
+    follows_.push_back(number > 0 && targets(partials_[number]) == targets(partials_[number - 1]));
   }
   for (auto& [rank, to] : sends_) {
     to.link = &channels_->link(rank);
@@ -197,6 +199,7 @@ void PersistentTransfer::reset() {
   for (auto* streams : {&sends_, &receives_}) {
     for (auto& [rank, stream] : *streams) stream.done = stream.box = stream.start = 0;
   }
+  own_.done = own_.box = own_.start = 0;
 }
 
 bool PersistentTransfer::ended() const {
@@ -211,9 +214,10 @@ void PersistentTransfer::announce_waiting() {
     if (!to.ended()) to.link->out->header().writer_waiting.store(1);
   }
   if (adds_) {
-    // Data of later addends waits in its ring until its turn.
-    if (partials_added_ < partials_.size() && partials_[partials_added_]) {
-      partials_[partials_added_]->link->in->header().reader_waiting.store(1);
+    // Data of other addends waits in its ring until its turn.
+    for (size_t number = partials_added_; number < partials_.size(); ++number) {
+      PeerStream* addend = partials_[number];
+      if (addend != &own_ && addend->done < addable_bytes(number)) addend->link->in->header().reader_waiting.store(1);
     }
     return;
   }
@@ -235,22 +239,33 @@ bool PersistentTransfer::transfer_some() {
     prepare();
     prepared_ = progressed = true;
   }
-  if (!adds_) {
-    for (auto& [rank, from] : receives_) progressed = read_ring(from, copy_elements) || progressed;
-    return progressed;
-  }
-  for (; partials_added_ < partials_.size(); ++partials_added_) {
-    const Apply apply = partials_added_ == 0 && first_covers_ ? zero_adder(dtype_) : adder(dtype_);
-    PeerStream* from = partials_[partials_added_];
-    if (from == nullptr) {
-      apply_local(apply);
-      progressed = true;
-    } else {
-      progressed = read_ring(*from, apply) || progressed;
-      if (!from->ended()) break;
-    }
-  }
+  if (adds_) return add_some() || progressed;
+  for (auto& [rank, from] : receives_) progressed = read_ring(from, copy_elements, from.padded) || progressed;
   return progressed;
+}
+
+/// Add one portion of every addend; return whether any data was added.
+///
+/// Each element is the sum of its addends in the order of ranks, but the addends advance side by side: a ring holds less
+/// than a large addend, so its writer would wait until all earlier addends have arrived completely, and the links of
+/// the workers would be used one after the other.
+bool PersistentTransfer::add_some() {
+  bool progressed = false;
+  for (size_t number = partials_added_; number < partials_.size(); ++number) {
+    const Apply apply = number == 0 && first_covers_ ? zero_adder(dtype_) : adder(dtype_);
+    PeerStream* addend = partials_[number];
+    const size_t end = addable_bytes(number);
+    progressed = (addend == &own_ ? copy_own(apply, end) : read_ring(*addend, apply, end)) || progressed;
+  }
+  while (partials_added_ < partials_.size() && partials_[partials_added_]->ended()) ++partials_added_;
+  return progressed;
+}
+
+/// Return the end of those bytes of an addend to whose elements all earlier addends have been added.
+size_t PersistentTransfer::addable_bytes(size_t number) const {
+  const PeerStream& addend = *partials_[number];
+  if (number == 0 || partials_[number - 1]->ended()) return addend.padded;
+  return follows_[number] ? std::min(partials_[number - 1]->done, addend.bytes) : 0;
 }
 
 /// Do the part of a run that needs no other worker.
@@ -265,15 +280,25 @@ void PersistentTransfer::prepare() {
       for (size_t i = 0; i < bytes; i += size) std::memcpy(run_.target + to + i, &fill.value, size);
     });
   }
-  apply_local(copy_elements);
+  copy_own(copy_elements, own_.padded);
 }
 
-void PersistentTransfer::apply_local(Apply apply) {
-  for (const Box& box : local_) {
-    box.each(0, box.bytes(), [&](size_t from, size_t to, size_t bytes) {
+/// Copy or add the data that stays on this worker, up to byte `end` of it; return whether there was any.
+bool PersistentTransfer::copy_own(Apply apply, size_t end) {
+  if (own_.done >= end) return false;
+  while (own_.done < end) {
+    const Box& box = own_.boxes[own_.box];
+    const size_t first = own_.done - own_.start, size = std::min(end - own_.done, box.bytes() - first);
+    box.each(first, size, [&](size_t from, size_t to, size_t bytes) {
       apply(run_.target + to, run_.source + from, bytes);
     });
+    own_.done += size;
+    if (own_.done - own_.start == box.bytes()) {
+      ++own_.box;
+      own_.start = own_.done;
+    }
   }
+  return true;
 }
 
 /// Call `apply(offset in the array, offset in the ring, bytes)` for the next `count` bytes of a stream.  The first of
@@ -315,8 +340,9 @@ bool PersistentTransfer::write_ring(PeerStream& to) {
   return true;
 }
 
-bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
-  if (from.ended()) return false;
+/// Copy or add what has arrived from another worker, up to byte `end` of the run; return whether there was any.
+bool PersistentTransfer::read_ring(PeerStream& from, Apply apply, size_t end) {
+  if (from.done >= end) return false;
   Channel& channel = *from.link->in;
   if (from.ring == kMaxRings) {
     from.ring = channel.find_ring(tag_);
@@ -328,7 +354,7 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   const uint32_t capacity = ring.capacity, consumed = ring.consumed.load(std::memory_order_relaxed);
   const uint32_t available = ring.written.load() - consumed;
   if (available > capacity) throw std::runtime_error("more bytes were written than the ring holds");
-  size_t size = std::min({from.padded - from.done, static_cast<size_t>(available), kMaxPortionBytes});
+  size_t size = std::min({end - from.done, static_cast<size_t>(available), kMaxPortionBytes});
   size -= size % size_of(dtype_);
   if (size == 0) return false;
   each(from, size, consumed, capacity, [&](size_t offset, size_t ring_position, size_t bytes) {

@@ -85,8 +85,12 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Describe the transfer.  Both workers describe the boxes that one sends to the other in the same order.
   void send(uint32_t rank, const Box& from) { sends_[rank].add(from); }
   void receive(uint32_t rank, const Box& to) { receives_[rank].add(to); }
-  /// Copy a box from the source to the target of this worker.
-  void copy_local(const Box& from_to) { local_.push_back(from_to); }
+  /// Copy a box from the source to the target of this worker; `to` is the box in the target alone.
+  void copy_local(const Box& from_to, const Box& to) {
+    own_.boxes.push_back(from_to);
+    own_.bytes = own_.padded = own_.bytes + from_to.bytes();
+    own_targets_.push_back(to);
+  }
   /// Fill a box of the target with an element, the first bytes of `value`.
   void fill(const Box& box, uint64_t value) { fills_.push_back({box, value}); }
   /// Complete the description; throws std::runtime_error if the transfer is not possible.
@@ -99,7 +103,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// The size of the largest element.
   static constexpr size_t kPadding = 8;
 
-  /// The data that is sent to, or received from, one worker.
+  /// The data that is sent to, or received from, one worker, or that stays on this one.
   struct PeerStream {
     std::vector<Box> boxes;
     size_t bytes = 0;
@@ -136,10 +140,12 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   bool transfer_some();
   void prepare();
   bool write_ring(PeerStream& to);
-  bool read_ring(PeerStream& from, Apply apply);
+  bool read_ring(PeerStream& from, Apply apply, size_t end);
+  bool copy_own(Apply apply, size_t end);
+  bool add_some();
+  size_t addable_bytes(size_t number) const;
   bool ended() const;
   void announce_waiting();
-  void apply_local(Apply apply);
   template <typename Function>
   static void each(PeerStream& stream, size_t count, size_t position, size_t capacity, Function apply);
 
@@ -150,10 +156,13 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   const bool adds_;
   const size_t target_bytes_;
   std::map<uint32_t, PeerStream> sends_, receives_;  // by rank
-  std::vector<Box> local_;
+  PeerStream own_;                // the data that stays on this worker
+  std::vector<Box> own_targets_;  // the boxes of `own_` in the target alone
   std::vector<Fill> fills_;
-  /// The addends in the order of ranks; null for this worker's own.
+  /// The addends in the order of ranks; one of them may be `own_`.
   std::vector<PeerStream*> partials_;
+  /// For each addend, whether byte i of it belongs to the same element as byte i of the addend before it.
+  std::vector<bool> follows_;
   /// Whether the first addend covers the whole target.
   bool first_covers_ = false;
 

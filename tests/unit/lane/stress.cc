@@ -100,7 +100,8 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
     PersistentTransfer& transfer = *transfers.back();
     for (uint32_t other = 0; other < count; ++other) {
       if (other == me) {
-        transfer.copy_local(Box(sizeof(float), {2 * half}, {0, {sizeof(float)}}, {0, {sizeof(float)}}));
+        const Box::Position start{0, {sizeof(float)}};
+        transfer.copy_local(Box(sizeof(float), {2 * half}, start, start), all);
       } else {
         transfer.send(other, first);
         transfer.send(other, all);
