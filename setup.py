@@ -54,6 +54,7 @@ class BuildObjects(build_ext):
         os.makedirs(folder, exist_ok=True)
         linked = copy.copy(ext)
         linked.sources = []
+        linked.depends = [*ext.depends, *ext.sources]  # setuptools links only what is older than these
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 linked.extra_objects = list(pool.map(
