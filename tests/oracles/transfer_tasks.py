@@ -107,13 +107,19 @@ class PythonTransferTasks:
         """Return the tasks of redistributions that run side by side, or with `back` of their gradients."""
         tasks, first, last = ExchangeBuilder(self._machine), [], []
         for number, unit in units:
-            transfers, senders, receivers = unit.transfers, unit.held.ranks, unit.needed.ranks
+            between = [] if unit.pieces is None else [unit.pieces.ranks]
+            ranks = [unit.held.ranks, *between, unit.needed.ranks]
+            steps = [unit.transfers] + [unit.gathered] * len(between)
             if back:
-                transfers = reversed_transfers(transfers, unit.gradient_ranks)
-                senders, receivers = unit.gradient_ranks, unit.held.ranks
-            send, receive = tasks.exchange(transfers, itemsize, dict.fromkeys(senders.tolist()),
-                                           dict.fromkeys(receivers.tolist()))
-            first += [(number, rank, task) for rank, task in send.items()]
+                gives = [*between, unit.gradient_ranks]
+                steps = [reversed_transfers(transfers, givers) for transfers, givers in zip(steps, gives)][::-1]
+                ranks = [unit.gradient_ranks, *between, unit.held.ranks]
+            before = dict.fromkeys(ranks[0].tolist())
+            for step, (transfers, receivers) in enumerate(zip(steps, ranks[1:])):
+                send, receive = tasks.exchange(transfers, itemsize, before, dict.fromkeys(receivers.tolist()))
+                if step == 0:
+                    first += [(number, rank, task) for rank, task in send.items()]
+                before = receive
             last += [(number, rank, task) for rank, task in receive.items()]
         return TaskSubgraph(tasks, *(Endpoints(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
 

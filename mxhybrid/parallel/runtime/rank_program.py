@@ -15,6 +15,7 @@ from ..plans.recompute import Segment
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, size_of, slices_in
 from ..sharding.layout import Layout
+from ..sharding.sum_steps import steps_between
 from .engine_threads import SegmentThreads
 from .gradient_readers import Readers, sum_in_place_cap
 from .network_shards import NetworkShards
@@ -399,9 +400,10 @@ class Program:
         differentiable = entry[0] in self._flowing and not as_index
         local = self._sources.give(self._local[entry]) if entry in self._local else None
         number = self._number
+        steps = steps_between(have, needed, self.graph.dtypes[entry].itemsize)
         received = self.redistribute(local, have, needed, self.graph.dtypes[entry], operator, fill, differentiable,
                                      plain=self.is_plain(entry) or not differentiable)
-        if have.partial and fill and received is not None:
+        if steps[-1][0].partial and fill and received is not None:
             received = self._filled(operator, entry, number, needed[self.rank], fill, received)
         return [received]
 
@@ -427,13 +429,21 @@ class Program:
     def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
                      differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
-        """Return the symbol that this rank receives by a redistribution that all ranks make; None if it receives
-        nothing.
+        """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
+        :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
 
         For `plain`, see :class:`RedistributionNode`.
         """
         if self._inside is not None:
             plain, differentiable = False, differentiable and self._inside.is_again
+        *first_steps, (have, needed) = steps_between(have, needed, np.dtype(dtype).itemsize)
+        for held, pieces in first_steps:
+            local = self._redistribute_once(local, held, pieces, dtype, operator, 0.0, differentiable, False, plain)
+        return self._redistribute_once(local, have, needed, dtype, operator, fill, differentiable, one_gradient, plain)
+
+    def _redistribute_once(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
+                           fill: float, differentiable: bool, one_gradient: bool, plain: bool) -> Any:
+        """Return the symbol that this rank receives by one redistribution, see :meth:`redistribute`."""
         redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype(dtype), fill, one_gradient,
                                         operator.name,
                                         differentiable, operator.number)

@@ -14,6 +14,7 @@ from ...parallel.runtime.layout_table import layout_words, rank_words
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.layout import bytes_between, messages
 from ...parallel.sharding.split import Split
+from ...parallel.sharding.sum_steps import steps_between
 from ..task_graph.prediction import Prediction
 
 #: Width and height of a box, and the space beside and below it, in pixels.
@@ -68,8 +69,9 @@ def plan_diagram(parts: NetworkShards, dimensions: Dimensions, seconds: Optional
             needed = {rank: box for rank in parts.output_shards[operator.number]
                       for box in [parts.shard(operator, rank).inputs[position]] if box is not None}
             layout = parts.layout(graph.operators[source], output)
-            size = 0 if layout.gives(needed) else bytes_between(messages(layout, needed),
-                                                                graph.dtypes[source, output].itemsize)
+            itemsize = graph.dtypes[source, output].itemsize
+            size = 0 if layout.gives(needed) else sum(bytes_between(messages(held, boxes), itemsize)
+                                                      for held, boxes in steps_between(layout, needed, itemsize))
             edge = node_of[source], node_of[operator.number]
             moved[edge] = moved.get(edge, 0) + size
     return nodes, [DiagramEdge(source, target, size) for (source, target), size in moved.items()]

@@ -10,8 +10,9 @@ from ...parallel.ops.graph import Entry, Operator, geometry_of
 from ...parallel.ops.registry import indices
 from ...parallel.ops.rule import OperatorShard, with_range
 from ...parallel.sharding.box import Box
-from ...parallel.sharding.layout import owners
+from ...parallel.sharding.layout import Layout, owners
 from ...parallel.sharding.split import OutputShard, Split
+from ...parallel.sharding.sum_steps import sum_pieces
 from ..cluster.machine_model import Machine
 from .dataflow import SCRIPT, Dataflow
 from .dynamic_tables import DynamicTable, add_table_tasks
@@ -194,7 +195,8 @@ class OperatorTasks:
                 if not self._is_local(held, partial, needed, is_head):
                     has_gradient = entry[0] in self.dataflow.flowing and not is_index
                     known[key] = len(flow.redistributions)
-                    flow.redistributions.append(self._redistribution(held, partial, needed, has_gradient, is_head))
+                    flow.redistributions.append(self._redistribution(held, partial, needed, has_gradient, is_head,
+                                                                      entry))
             flow.redistribution_of[number, input_index] = known[key]
         return flow
 
@@ -208,17 +210,36 @@ class OperatorTasks:
         coverage = self.memo.once(('coverage', held.id, needed.id), self._transfer_tasks.coverage, held, needed)
         return coverage == 2 and len(set(needed.by_rank.values())) == len(needed.ranks) if is_head else coverage > 0
 
-    def _redistribution(self, held: RankBoxes, partial: bool, needed: RankBoxes, has_gradient: bool, is_head: bool
-                        ) -> Redistribution:
-        key = held.id, partial, needed.id, has_gradient, is_head
-        return self.memo.once(('redistribution',) + key, self._make_redistribution, key, held, needed)
+    def _redistribution(self, held: RankBoxes, partial: bool, needed: RankBoxes, has_gradient: bool, is_head: bool,
+                        entry: Optional[Entry] = None) -> Redistribution:
+        pieces = None if not partial or entry is None else self._sum_pieces(held, needed, entry)
+        key = held.id, partial, needed.id, has_gradient, is_head, None if pieces is None else pieces.id
+        return self.memo.once(('redistribution',) + key, self._make_redistribution, key, held, needed, pieces)
 
-    def _make_redistribution(self, key: Tuple[Any, ...], held: RankBoxes, needed: RankBoxes) -> Redistribution:
-        _, partial, _, has_gradient, is_head = key
+    def _make_redistribution(self, key: Tuple[Any, ...], held: RankBoxes, needed: RankBoxes,
+                             pieces: Optional[RankBoxes]) -> Redistribution:
+        _, partial, _, has_gradient, is_head, _ = key
         gradient_ranks: Iterable[int] = () if not has_gradient else (
             owners(needed.by_rank).values() if is_head else needed.ranks.tolist())
-        return Redistribution(held, needed, self._transfers(held, partial, needed),
-                              np.array(sorted(gradient_ranks), np.int32), key)
+        gathered = None if pieces is None else self._transfers(pieces, False, needed)
+        return Redistribution(held, needed, self._transfers(held, partial, needed if pieces is None else pieces),
+                              np.array(sorted(gradient_ranks), np.int32), key, pieces, gathered)
+
+    def _sum_pieces(self, held: RankBoxes, needed: RankBoxes, entry: Entry) -> Optional[RankBoxes]:
+        """Return the pieces of a sum that is made in two steps; None for one step."""
+        shape, itemsize = self.graph.shapes[entry], self.graph.dtypes[entry].itemsize
+        # A cache cannot know the result None.
+        pieces: Tuple[RankBoxes, ...] = self.memo.once(('sum pieces', held.id, needed.id, shape, itemsize),
+                                                       self._make_sum_pieces, held, needed, shape, itemsize)
+        return pieces[0] if pieces else None
+
+    def _make_sum_pieces(self, held: RankBoxes, needed: RankBoxes, shape: Tuple[int, ...], itemsize: int
+                         ) -> Tuple[RankBoxes, ...]:
+        boxes = sum_pieces(Layout(shape, held.by_rank, True), needed.by_rank, itemsize)
+        if boxes is None:
+            return ()
+        pieces = RankBoxes.from_boxes(boxes)
+        return (self._interned(pieces.ranks, pieces.boxes),)
 
     def _transfers(self, held: RankBoxes, partial: bool, needed: RankBoxes) -> Transfers:
         return self.memo.once(('transfers', held.id, partial, needed.id), self._transfer_tasks.transfers, held, partial,

@@ -3,7 +3,7 @@
 The transfers are those of :func:`mxhybrid.parallel.sharding.layout.messages`, for many ranks at once.
 """
 import itertools
-from typing import Any, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -102,10 +102,15 @@ class Redistribution(NamedTuple):
     ----------
     held, needed : RankBoxes
     transfers : Transfers
+        With `gathered`, those of the first step, to the ranks that sum pieces.
     gradient_ranks : numpy.ndarray of int32
         The ranks that send gradients back; none where no gradient flows.
     key : tuple
         Equal for redistributions that move the same data.
+    pieces : RankBoxes, optional
+        The pieces of a sum in two steps (:mod:`mxhybrid.parallel.sharding.sum_steps`).
+    gathered : Transfers, optional
+        The transfers of its second step.
     """
 
     held: RankBoxes
@@ -113,3 +118,5 @@ class Redistribution(NamedTuple):
     transfers: Transfers
     gradient_ranks: np.ndarray
     key: Tuple[Any, ...] = ()
+    pieces: Optional[RankBoxes] = None
+    gathered: Optional[Transfers] = None

@@ -90,11 +90,17 @@ class TransferTasks:
         endpoints, messages = 0, 0
         for number, unit in units:
             transfers, gradient_ranks = unit.transfers.addresses, unit.gradient_ranks
-            endpoints += 2 * max(len(unit.held.ranks), len(unit.needed.ranks))
-            messages += max(2 * transfers[3], 2 + 3 * self._machine.hosts)
+            gathered: Tuple[int, ...] = (0,) * 4
+            pieces: Tuple[int, ...] = (0,) * 2
+            if unit.pieces is not None and unit.gathered is not None:
+                gathered, pieces = unit.gathered.addresses, (unit.pieces.address, len(unit.pieces.ranks))
+            endpoints += 2 * max(len(unit.held.ranks), len(unit.needed.ranks)) * (1 + (pieces[1] > 0))
+            for count in (transfers[3], gathered[3]):
+                messages += max(2 * count, 2 + 3 * self._machine.hosts)
             packed += transfers
             packed += (unit.held.address, len(unit.held.ranks), unit.needed.address, len(unit.needed.ranks),
                        array_address(gradient_ranks), len(gradient_ranks), number)
+            packed += gathered + pieces
         self._reserve(endpoints, messages, units[-1][0] + 1 if units else 0)
         numbers = array.array('q', packed)
         return self._copy_subgraph(self._library.planner_redistributions(

@@ -74,6 +74,10 @@ OTHERS = {
     'a transformer': {'net': 'gpt', 'plans': [DATA, megatron(4), megatron(2, 2), megatron(4, sequence=True), megatron(
         2, 2, True), {'attention_*': {'heads': 2, 'samples': 2}}, 1, pipeline(2, 4, megatron(2)), pipeline(
             2, 2, megatron(2, sequence=True)), pipeline(4, 8)]},
+    'sums in two steps': {'net': 'gpt', 'two_steps': True, 'plans': [
+        megatron(4), {'attention_*': {'heads': 4}}, again(megatron(4), 'attention', 'dense*')]},
+    'sums in two steps in float32': {'net': 'gpt', 'two_steps': True, 'plans': [megatron(4)], 'dtype': 'float32',
+                                     'steps': 3},
     'recomputed': {'net': 'gpt', 'plans': [
         again(DATA, 'attention'), again(megatron(2, 2, True), '*'), again(megatron(4), 'attention', 'dense*'),
         again(pipeline(2, 4, megatron(2)), 'attention', 'dense*'),

@@ -407,15 +407,17 @@ int64_t planner_transfers(const PlannerRankBoxes* held, int64_t partial, const P
 }
 
 // Builds the tasks of several redistributions that run side by side, or with `back` of their gradients; returns the
-// number of tasks, or -1 if there is no memory. Eleven numbers describe each: the three arrays of its transfers and
+// number of tasks, or -1 if there is no memory. Seventeen numbers describe each: the three arrays of its transfers and
 // their length; the ranks that hold boxes, the ranks that need them and the ranks that give gradients, each an array
-// and its length; and the number of its unit.
+// and its length; and the number of its unit. Then, for a sum in two steps, the transfers of the second step in the same
+// form, and the ranks that sum pieces, an array and its length, which is 0 for one step.
 int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* numbers,
                                 int64_t count, int64_t itemsize, int64_t back, PlannerSubgraph* subgraph) {
   try {
     SubgraphBuilder builder(*machine, *subgraph);
     Endpoints first, last;
     ReversedTransfers reversed(machine->ranks);
+    std::vector<int32_t> piece_tasks;
     for (int64_t index = 0; index < count; ++index) {
       const PlannerTransfers transfers{array_at<int32_t>(numbers[0]), array_at<int32_t>(numbers[1]),
                                        array_at<int64_t>(numbers[2]), numbers[3]};
@@ -423,18 +425,37 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
                     *gradients = array_at<int32_t>(numbers[8]);
       const int64_t held_count = numbers[5], needed_count = numbers[7], gradient_count = numbers[9];
       const int64_t unit = numbers[10];
-      const Exchange exchange =
-          back ? Exchange{reversed.reverse(transfers, gradients, gradient_count), gradients, held, gradient_count,
-                          held_count, itemsize}
-               : Exchange{transfers, held, needed, held_count, needed_count, itemsize};
-      int32_t task = builder.exchange(exchange, *cost, true, nullptr, nullptr);
-      for (int64_t sender = 0; sender < exchange.sender_count; ++sender) {
-        first.add(unit, exchange.senders[sender], task++);
+      const PlannerTransfers gathered{array_at<int32_t>(numbers[11]), array_at<int32_t>(numbers[12]),
+                                      array_at<int64_t>(numbers[13]), numbers[14]};
+      const int32_t* pieces = array_at<int32_t>(numbers[15]);
+      const int64_t piece_count = numbers[16];
+      const int32_t *senders = back ? gradients : held, *receivers = back ? held : needed;
+      const int64_t sender_count = back ? gradient_count : held_count, receiver_count = back ? held_count : needed_count;
+      const auto direction = [&](const PlannerTransfers& forward, const int32_t* ranks, int64_t rank_count) {
+        return back ? reversed.reverse(forward, ranks, rank_count) : forward;
+      };
+      int32_t first_sender, first_receiver;
+      if (piece_count == 0) {
+        first_sender = builder.exchange({direction(transfers, gradients, gradient_count), senders, receivers,
+                                         sender_count, receiver_count, itemsize},
+                                        *cost, true, nullptr, nullptr);
+        first_receiver = first_sender + static_cast<int32_t>(sender_count);
+      } else {
+        first_sender = builder.exchange({direction(back ? gathered : transfers, gradients, gradient_count), senders,
+                                         pieces, sender_count, piece_count, itemsize},
+                                        *cost, true, nullptr, nullptr);
+        piece_tasks.resize(piece_count);
+        std::iota(piece_tasks.begin(), piece_tasks.end(), first_sender + static_cast<int32_t>(sender_count));
+        first_receiver = builder.exchange({direction(back ? transfers : gathered, pieces, piece_count), pieces,
+                                           receivers, piece_count, receiver_count, itemsize},
+                                          *cost, true, piece_tasks.data(), nullptr) +
+                         static_cast<int32_t>(piece_count);
       }
-      for (int64_t receiver = 0; receiver < exchange.receiver_count; ++receiver) {
-        last.add(unit, exchange.receivers[receiver], task++);
+      for (int64_t sender = 0; sender < sender_count; ++sender) first.add(unit, senders[sender], first_sender++);
+      for (int64_t receiver = 0; receiver < receiver_count; ++receiver) {
+        last.add(unit, receivers[receiver], first_receiver++);
       }
-      numbers += 11;
+      numbers += 17;
     }
     return builder.finish(first, last);
   } catch (const std::bad_alloc&) {

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from mxhybrid.parallel.sharding.box import size_of, split_shape
 from mxhybrid.parallel.sharding.layout import Layout, messages
+from mxhybrid.parallel.sharding.sum_steps import sum_pieces
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.cluster.machine_model import Machine
 from mxhybrid.planner.simulator.simulation import Simulation
@@ -45,18 +46,13 @@ def elements_of(transfers):
 def test_transfers_are_the_messages_of_split_networks(builder, held, needed, partial):
     if partial:
         held = dict.fromkeys(list(held)[:4], tuple((0, count) for count in SHAPE))
-    expected, by_target = collections.Counter(), collections.Counter()
+    expected = collections.Counter()
     for message in messages(Layout(SHAPE, held, partial), needed):
         if message.source != message.target:
             expected[message.source, message.target] += size_of(message.box)
-            by_target[message.target] += size_of(message.box)
     transfers = builder.transfers(RankBoxes.from_boxes(held), partial, RankBoxes.from_boxes(needed))
     assert not (transfers.sources == transfers.targets).any() and (transfers.elements > 0).all()
-    if partial or len(set(held.values())) == len(held):
-        assert elements_of(transfers) == dict(expected)
-    else:  # of several ranks that hold the same box, any may send it
-        elements = np.bincount(transfers.targets, transfers.elements, max(needed) + 1)
-        assert {rank: count for rank, count in enumerate(elements) if count} == dict(by_target)
+    assert elements_of(transfers) == dict(expected)
 
 
 @settings(max_examples=200, deadline=None)
@@ -123,3 +119,30 @@ def test_only_ranks_with_gradients_send_them_back_in_both_languages():
     # receive.
     assert senders == [1, 2] * 2 and receivers == [0, 1, 2, 3] * 2
     assert len(tasks) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
+
+
+@pytest.mark.parametrize('hosts, ranks', [(4, 1), (2, 3)])
+@pytest.mark.parametrize('back', [False, True])
+def test_a_sum_in_two_steps_takes_as_long_as_its_bytes_on_the_links(hosts, ranks, back):
+    """Both languages make the same tasks, and one host sends 2 (n - 1) / n of the sum for its ranks."""
+    rate, every = 1e6, hosts * ranks
+    machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
+    whole = dict.fromkeys(range(every), ((0, 10 * every), (0, 1000)))
+    boxes = RankBoxes.from_boxes(whole)
+    pieces = RankBoxes.from_boxes(sum_pieces(Layout((10 * every, 1000), whole, True), whole, 4))
+    contents = []
+    for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
+        unit = Redistribution(boxes, boxes, builder.transfers(boxes, True, pieces), boxes.ranks, (), pieces,
+                              builder.transfers(pieces, False, boxes))
+        subgraph = builder.redistributions([(0, unit), (3, unit)], 4, back)
+        content = subgraph.content
+        contents.append([content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
+                         content.successors.tolist(), content.output_tasks.tolist(),
+                         subgraph.first.tasks.tolist(), subgraph.last.tasks.tolist()])
+        assert subgraph.first.ranks.tolist() == subgraph.last.ranks.tolist() == 2 * list(range(every))
+    assert contents[0] == contents[1]
+    one = builder.redistributions([(0, unit)], 4, back)
+    seconds = Simulation(machine.resources).run([TaskBlock.from_content(0, one.content, [])])
+    sent = 2 * ranks * (every - ranks) * 10 * 1000 * 4
+    # A rank sends its sum as soon as it has it, while others may still wait for theirs.
+    assert 0 < seconds - sent / rate < 2 * machine.cluster.link_latency_s + 1e-9

@@ -8,10 +8,12 @@ from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.registry import collective_of, collectives
+from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.planner import Planner
@@ -22,7 +24,7 @@ from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from tests.helpers.planned_networks import BATCH, SLOWED, Times, check_proposals, cluster, network, planner
+from tests.helpers.planned_networks import BATCH, SLOWED, Times, check_proposals, cluster, gpt, network, planner
 from tests.oracles.event_loop import PYTHON_BACKEND
 from tests.oracles.redistribution import reversed_transfers
 from tests.oracles.transfer_tasks import PythonTransferTasks
@@ -176,37 +178,60 @@ def successors(content):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_redistributions_are_those_of_split_networks(planned, space, data):
-    check_redistributions(planned, space, data)
+    check_redistributions(planned, drawn_splits(planned, space, data))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_redistributions_of_attention_are_those_of_split_networks(attention, attention_space, data):
-    check_redistributions(attention, attention_space, data)
+    check_redistributions(attention, drawn_splits(attention, attention_space, data))
 
 
-def check_redistributions(planned, space, data):
-    """Compare the predicted redistributions of drawn splits with those of the programs of split networks."""
+@pytest.mark.parametrize('saved_bytes, count', [(1, 5), (None, 0)])
+@pytest.mark.parametrize('sequence', [False, True])
+def test_redistributions_of_megatron_are_those_of_split_networks(monkeypatch, sequence, saved_bytes, count):
+    """Sums that every rank of a group needs are made in two steps, if they are large enough."""
+    if saved_bytes:
+        monkeypatch.setattr(sum_steps, 'MIN_SAVED_BYTES', saved_bytes)
+    planned = planner(cluster(), gpt(heads=4), [(BATCH, 8)] * 2)
+    in_two_steps = check_redistributions(planned, planned.splits(megatron(4, sequence=sequence)))
+    # After the embedding, two layers of each block, and `pick`.
+    assert in_two_steps == (0 if sequence or not saved_bytes else count + 1)
+
+
+def drawn_splits(planned, space, data):
     problem = PlanEvaluator(planned.model, space)
-    splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
+    return problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
+
+
+def check_redistributions(planned, splits):
+    """Compare the predicted redistributions of splits with those of the programs of split networks; return the number
+    of sums in two steps.
+    """
     graph, model = planned.graph, planned.model
     shares = InputShards(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
     program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, collectives(), UnusedExchange, 0)
     expected = sorted(exchange.bytes for exchange in program.redistributions)
-    predicted = []
+    predicted, in_two_steps = [], 0
     operators = {number: model.operator(number, split) for number, split in splits.items()}
     for entry, consumers in model.dataflow.consumers.items():
         producer_and_readers = [operators.get(entry[0])] + [operators.get(number) for number, _ in consumers]
         itemsize = graph.dtypes[entry].itemsize
-        predicted += [(int(unit.transfers.elements.sum()) * itemsize,
-                       int(reversed_transfers(unit.transfers, unit.gradient_ranks).elements.sum()) * itemsize)
-                      for unit in model.flow(entry, producer_and_readers).redistributions]
+        for unit in model.flow(entry, producer_and_readers).redistributions:
+            steps = [(unit.transfers, unit.gradient_ranks)]
+            if unit.pieces is not None:
+                steps = [(unit.transfers, unit.pieces.ranks if len(unit.gradient_ranks) else []),
+                         (unit.gathered, unit.gradient_ranks)]
+                in_two_steps += 1
+            predicted += [tuple(int(elements.sum()) * itemsize for elements in (
+                transfers.elements, reversed_transfers(transfers, ranks).elements)) for transfers, ranks in steps]
     joint = [operator for operator in graph.computing for collective in [collective_of(collectives(), operator)]
              if collective is not None and collective.applies(graph, operator, splits[operator.number])]
     assert len(predicted) + len(joint) == len(expected)
     for both_directions in predicted:
         expected.remove(both_directions)
     assert len(expected) == len(joint)
+    return in_two_steps
 
 
 @settings(max_examples=40, deadline=None)
