@@ -118,8 +118,8 @@ void PersistentTransfer::open() {
   }
   if (adds_own) partials_.push_back(&own_);
   if (!partials_.empty()) first_covers_ = partials_[0]->bytes == target_bytes_;
-  const auto targets = [&](PeerStream* addend) -> const std::vector<Box>& {
-    return addend == &own_ ? own_targets_ : addend->boxes;
+  const auto targets = [&](PeerStream* partial) -> const std::vector<Box>& {
+    return partial == &own_ ? own_targets_ : partial->boxes;
   };
   for (size_t number = 0; number < partials_.size(); ++number) {
     follows_.push_back(number > 0 && targets(partials_[number]) == targets(partials_[number - 1]));
@@ -214,10 +214,11 @@ void PersistentTransfer::announce_waiting() {
     if (!to.ended()) to.link->out->header().writer_waiting.store(1);
   }
   if (adds_) {
-    // Data of other addends waits in its ring until its turn.
+    // Data of other partial sums waits in its ring until its turn.
     for (size_t number = partials_added_; number < partials_.size(); ++number) {
-      PeerStream* addend = partials_[number];
-      if (addend != &own_ && addend->done < addable_bytes(number)) addend->link->in->header().reader_waiting.store(1);
+      PeerStream* partial = partials_[number];
+      if (partial == &own_ || partial->done >= addable_bytes(number)) continue;
+      partial->link->in->header().reader_waiting.store(1);
     }
     return;
   }
@@ -244,28 +245,28 @@ bool PersistentTransfer::transfer_some() {
   return progressed;
 }
 
-/// Add one portion of every addend; return whether any data was added.
+/// Add one portion of every partial sum; return whether any data was added.
 ///
-/// Each element is the sum of its addends in the order of ranks, but the addends advance side by side: a ring holds less
-/// than a large addend, so its writer would wait until all earlier addends have arrived completely, and the links of
-/// the workers would be used one after the other.
+/// Each element adds up its partial sums in the order of ranks, but these advance side by side: a ring holds less than
+/// a large partial sum, so its writer would wait until those of all earlier ranks have arrived completely, and the
+/// links of the workers would be used one after the other.
 bool PersistentTransfer::add_some() {
   bool progressed = false;
   for (size_t number = partials_added_; number < partials_.size(); ++number) {
     const Apply apply = number == 0 && first_covers_ ? zero_adder(dtype_) : adder(dtype_);
-    PeerStream* addend = partials_[number];
+    PeerStream* partial = partials_[number];
     const size_t end = addable_bytes(number);
-    progressed = (addend == &own_ ? copy_own(apply, end) : read_ring(*addend, apply, end)) || progressed;
+    progressed = (partial == &own_ ? copy_own(apply, end) : read_ring(*partial, apply, end)) || progressed;
   }
   while (partials_added_ < partials_.size() && partials_[partials_added_]->ended()) ++partials_added_;
   return progressed;
 }
 
-/// Return the end of those bytes of an addend to whose elements all earlier addends have been added.
+/// Return the end of those bytes of a partial sum to whose elements all earlier ones have been added.
 size_t PersistentTransfer::addable_bytes(size_t number) const {
-  const PeerStream& addend = *partials_[number];
-  if (number == 0 || partials_[number - 1]->ended()) return addend.padded;
-  return follows_[number] ? std::min(partials_[number - 1]->done, addend.bytes) : 0;
+  const PeerStream& partial = *partials_[number];
+  if (number == 0 || partials_[number - 1]->ended()) return partial.padded;
+  return follows_[number] ? std::min(partials_[number - 1]->done, partial.bytes) : 0;
 }
 
 /// Do the part of a run that needs no other worker.

@@ -159,11 +159,11 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   PeerStream own_;                // the data that stays on this worker
   std::vector<Box> own_targets_;  // the boxes of `own_` in the target alone
   std::vector<Fill> fills_;
-  /// The addends in the order of ranks; one of them may be `own_`.
+  /// The partial sums in the order of ranks; one of them may be `own_`.
   std::vector<PeerStream*> partials_;
-  /// For each addend, whether byte i of it belongs to the same element as byte i of the addend before it.
+  /// For each partial sum, whether byte i of it belongs to the same element as byte i of the one before it.
   std::vector<bool> follows_;
-  /// Whether the first addend covers the whole target.
+  /// Whether the first partial sum covers the whole target.
   bool first_covers_ = false;
 
   std::mutex mutex_;         // guards the next two members
@@ -171,7 +171,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   bool is_running_ = false;  // a thread works on the runs; it alone uses the members below
   Run run_ = {};             // the current run
   bool started_ = false, prepared_ = false;
-  size_t partials_added_ = 0;  // the number of addends that were added
+  size_t partials_added_ = 0;  // the number of partial sums that were added
   uint32_t seen_ = 0;          // the doorbell before this worker announced that it waits
 };
 
