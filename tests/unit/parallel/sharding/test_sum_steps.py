@@ -19,7 +19,7 @@ def transferred(transfers, sources, target_shapes):
     targets = []
     for rank, (transfer, shape) in enumerate(zip(transfers, target_shapes)):
         if shape is None:
-            assert not transfer.receives and not transfer.own
+            assert not transfer.receives and not transfer.local
             targets.append(None)
             continue
         dtype = next(source.dtype for source in sources if source is not None)
@@ -27,7 +27,7 @@ def transferred(transfers, sources, target_shapes):
         arrived = {}
         for giver, where in transfer.receives:
             arrived.setdefault(giver, []).append((where, sent[giver, rank].pop(0)))
-        arrived[rank] = [(there, sources[rank][here]) for here, there in transfer.own]
+        arrived[rank] = [(there, sources[rank][here]) for here, there in transfer.local]
         for giver in sorted(arrived):
             for where, values in arrived[giver]:
                 if transfer.adds:
