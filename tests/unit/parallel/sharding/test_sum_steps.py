@@ -136,18 +136,18 @@ def sums(draw):
 @given(sums())
 def test_two_steps_give_the_bits_of_one_and_send_no_more(drawn):
     ranks, have, needed = drawn
-    one = Steps(ranks, have, needed, 'float32')
+    direct = Steps(ranks, have, needed, 'float32')
     limit, sum_steps.MIN_SAVED_BYTES = sum_steps.MIN_SAVED_BYTES, 1
     try:
         two, pieces = Steps(ranks, have, needed, 'float32'), sum_pieces(have, needed, 4)
     finally:
         sum_steps.MIN_SAVED_BYTES = limit
-    assert len(one.steps) == 1 and len(two.steps) == (1 if pieces is None else 2)
+    assert len(direct.steps) == 1 and len(two.steps) == (1 if pieces is None else 2)
     random = np.random.RandomState(0)
     sources = partial_sums(random, have, ranks, 'float32')
     gradients = partial_sums(random, Layout(have.shape, needed), ranks, 'float32')
-    for direction, arrays, reference in ((two.forward, sources, one.forward(sources)),
-                                         (two.backward, gradients, one.backward(gradients))):
+    for direction, arrays, reference in ((two.forward, sources, direct.forward(sources)),
+                                         (two.backward, gradients, direct.backward(gradients))):
         for result, expected in zip(direction(arrays), reference):
             assert (result is None) == (expected is None)
             if expected is not None:
@@ -157,7 +157,7 @@ def test_two_steps_give_the_bits_of_one_and_send_no_more(drawn):
         count[slices_in(box, full(have.shape))] += 1
     for forward_or_backward in (0, 1) if count.min() > 1 else ():  # as after a split into partials
         sent = [sum(redistributions[0].bytes[forward_or_backward] for redistributions in steps.steps)
-                for steps in (one, two)]
+                for steps in (direct, two)]
         assert sent[1] <= sent[0]
     if pieces is not None:
         boxes = list(pieces.items())
