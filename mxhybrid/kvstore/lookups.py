@@ -13,19 +13,27 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from ..lane.keyed_rows import KeyedRows
-from ..native.arrays import address_in_memory, host_view, sum_row_sparse
+from ..lane.keyed_rows import KeyedRows, Segments
+from ..native.arrays import address_in_memory, address_of, host_view, sum_row_sparse
 from ..native.trainers import is_fresh
 
 
-class _Lookup:
-    """An array of rows that was looked up, with its gradient, and the number of the group of lookups on its device."""
+class RecordedLookup:
+    """Rows of distinct keys that a recorded forward pass has looked up, and the gradient that backward will compute.
 
-    def __init__(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, device: Any,
-                 group: int):
-        self.keys, self.positions, self.rows, self.gradient = keys, positions, rows, gradient
-        self.device, self.group = device, group
-        self._address = address_in_memory(gradient)
+    `keys`, `positions` and `segments` are those of :class:`mxhybrid.lane.keyed_rows.KeyedRows`; `rows` and `gradient`
+    are arrays on a device, and `view` is a view of the gradient in the memory of the host, None on another device.
+    """
+
+    __slots__ = ('_address', 'device', 'gradient', 'group', 'keys', 'positions', 'rows', 'segments', 'view', 'waited')
+
+    def __init__(self, keys: np.ndarray, positions: Optional[np.ndarray], segments: Optional[Segments], rows: Any,
+                 gradient: Any, view: Optional[np.ndarray], device: Any):
+        self.keys, self.positions, self.segments = keys, positions, segments
+        self.rows, self.gradient, self.view, self.device = rows, gradient, view, device
+        self._address = address_in_memory(gradient) if view is None else address_of(view)
+        #: The number of the group of lookups on its device.
+        self.group = 0
         #: Whether a step has passed without a backward pass.
         self.waited = False
 
@@ -35,36 +43,43 @@ class _Lookup:
         gradient = self.rows.grad
         return gradient is not None and address_in_memory(gradient) == self._address
 
+    @property
+    def counts(self) -> bool:
+        """True if a backward pass has computed the gradient."""
+        return is_fresh(self.rows) and self.is_attached
+
     def computed(self) -> KeyedRows:
         """Return the gradient that backward has computed."""
-        return KeyedRows(self.keys, self.positions, host_view(self.gradient))
+        if self.view is None:
+            gradient = host_view(self.gradient)
+        else:
+            self.gradient.wait_to_read()
+            gradient = self.view
+        return KeyedRows(self.keys, self.positions, gradient, self.segments)
 
 
 class PendingLookups:
     """The recorded lookups of one table since the last step."""
 
     def __init__(self) -> None:
-        self._lookups: List[_Lookup] = []
+        self._lookups: List[RecordedLookup] = []
         self._groups: Dict[Any, int] = {}
         #: The gradient that `grad_req` 'add' keeps from earlier steps.
         self._gradient: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
-    def record(self, keys: np.ndarray, positions: Optional[np.ndarray], rows: Any, gradient: Any, device: Any) -> None:
-        """Note rows, an array on a device with a gradient, that a recorded forward pass looks up.
+    def record(self, lookup: RecordedLookup) -> None:
+        """Note a lookup of a recorded forward pass."""
+        lookup.group = self._groups.get(lookup.device, 0)
+        if any(other.group == lookup.group and other.device == lookup.device and is_fresh(other.rows)
+               for other in self._lookups):
+            lookup.group += 1  # there was a backward pass since the last lookup
+        self._groups[lookup.device] = lookup.group
+        self._lookups.append(lookup)
 
-        `keys` and `positions` are those of :class:`mxhybrid.lane.keyed_rows.KeyedRows`.
-        """
-        group = self._groups.get(device, 0)
-        if any(lookup.group == group and lookup.device == device and is_fresh(lookup.rows)
-               for lookup in self._lookups):
-            group += 1  # there was a backward pass since the last lookup
-        self._groups[device] = group
-        self._lookups.append(_Lookup(keys, positions, rows, gradient, device, group))
-
-    def _counted(self, grad_req: str) -> List[_Lookup]:
+    def _counted(self, grad_req: str) -> List[RecordedLookup]:
         """Return the lookups whose gradients count."""
-        fresh = [lookup for lookup in self._lookups if is_fresh(lookup.rows) and lookup.is_attached]
-        if grad_req == 'add':
+        fresh = [lookup for lookup in self._lookups if lookup.counts]
+        if grad_req == 'add' or len(fresh) < 2:
             return fresh
         newest: Dict[Any, int] = {}
         for lookup in fresh:
@@ -91,10 +106,14 @@ class PendingLookups:
 
         The rows of each key are to be added up.
         """
-        parts = [lookup.computed() for lookup in self._counted(grad_req)]
-        self._lookups = [lookup for lookup in self._lookups if not is_fresh(lookup.rows) and not lookup.waited]
-        for lookup in self._lookups:
-            lookup.waited = True
+        counted = self._counted(grad_req)
+        parts = [lookup.computed() for lookup in counted]
+        if len(counted) == len(self._lookups):
+            self._lookups = []
+        else:
+            self._lookups = [lookup for lookup in self._lookups if not lookup.waited and not is_fresh(lookup.rows)]
+            for lookup in self._lookups:
+                lookup.waited = True
         if not parts:
             return None
         if grad_req != 'add':

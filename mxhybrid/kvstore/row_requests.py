@@ -6,12 +6,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..lane.keyed_rows import KeyedRows
-from ..native.arrays import parts_of, unwritten_view
+from ..lane.keyed_rows import KeyedRows, Segments
+from ..native.arrays import is_in_host_memory, parts_of, unwritten_view
+from ..native.trainers import device_of
+from .lookups import RecordedLookup
 from .table_parameter import TableParameter
 
 #: The most elements of an array with the rows of several requests, far below the limit of MXNet, 2^31.
 _MOST_ELEMENTS = 1 << 29
+_CPU = mx.cpu()
 
 
 class RowRequest(NamedTuple):
@@ -20,12 +23,15 @@ class RowRequest(NamedTuple):
     param: TableParameter
     #: int64, sorted and unique; at least one.
     keys: np.ndarray
-    #: For each row the position of its key, int32; None if there is one row for each key, in order.
+    #: For each row, or each row of a segment, the position of its key, int32; None if there is one row for each key, in
+    #: order.
     positions: Optional[np.ndarray]
     #: The shape of the array without its last dimension, the width.
     shape: Tuple[int, ...]
     #: The device of the array.
     context: Any
+    #: The segments of positions that are summed to a row each; None if each position has a row.
+    segments: Optional[Segments] = None
 
     @property
     def array_shape(self) -> Tuple[int, ...]:
@@ -40,26 +46,25 @@ def request_rows(requests: Sequence[RowRequest]) -> List[Any]:
     """
     arrays: List[Any] = [None] * len(requests)
     is_recording = mx.autograd.is_recording()
+    shapes = [request.array_shape for request in requests]
     with mx.autograd.pause():
-        for indices in _groups([(request.param.is_served, request.param.dtype) for request in requests],
-                               [request.array_shape for request in requests]):
+        for indices in _groups([(request.param.is_served, request.param.dtype) for request in requests], shapes):
             group = [requests[index] for index in indices]
-            shapes = [request.array_shape for request in group]
-            buffer = mx.nd.empty((_size(shapes),), mx.cpu(), group[0].param.dtype)
-            view, first, rows = unwritten_view(buffer), 0, []
-            for request, shape in zip(group, shapes):
-                last = first + math.prod(shape)
-                rows.append(KeyedRows(request.keys, request.positions, view[first:last].reshape(shape)))
+            group_shapes = [shapes[index] for index in indices]
+            buffer = mx.nd.empty((_size(group_shapes),), _CPU, group[0].param.dtype)
+            rows = [KeyedRows(request.keys, request.positions, view, request.segments)
+                    for request, view in zip(group, _views(buffer, group_shapes))]
+            for request in group:
                 request.param.note_request(request.keys)
-                first = last
             tables = [request.param.table for request in group]
             # Evaluation gets rows without staleness.
             with contextlib.nullcontext() if is_recording else group[0].param.fresh_pulls():
                 tables[0].deliver(tables, rows, buffer)
-            for index, part in zip(indices, parts_of(buffer, shapes)):
-                arrays[index] = part.as_in_context(requests[index].context)
+            for index, part in zip(indices, parts_of(buffer, group_shapes)):
+                context = requests[index].context
+                arrays[index] = part if context == _CPU else part.as_in_context(context)
     if is_recording:
-        _record(requests, arrays)
+        _record(requests, shapes, arrays)
     return arrays
 
 
@@ -68,8 +73,8 @@ def _groups(kinds: Sequence[Any], shapes: Sequence[Tuple[int, ...]]) -> List[Lis
     groups: Dict[Any, List[int]] = {}
     sizes: Dict[Any, int] = {}
     for index, (kind, shape) in enumerate(zip(kinds, shapes)):
-        sizes[kind] = sizes.get(kind, 0) + math.prod(shape)
-        groups.setdefault((kind, sizes[kind] // _MOST_ELEMENTS), []).append(index)
+        size = sizes[kind] = sizes.get(kind, 0) + math.prod(shape)
+        groups.setdefault((kind, size // _MOST_ELEMENTS), []).append(index)
     return list(groups.values())
 
 
@@ -77,20 +82,35 @@ def _size(shapes: Sequence[Tuple[int, ...]]) -> int:
     return sum(map(math.prod, shapes))
 
 
-def _record(requests: Sequence[RowRequest], arrays: Sequence[Any]) -> None:
+def _views(buffer: Any, shapes: Sequence[Tuple[int, ...]]) -> List[np.ndarray]:
+    """Return views, without waiting, of arrays of these shapes that lie in a buffer one after another."""
+    whole, first, views = unwritten_view(buffer), 0, []
+    for shape in shapes:
+        last = first + math.prod(shape)
+        views.append(whole[first:last].reshape(shape))
+        first = last
+    return views
+
+
+def _record(requests: Sequence[RowRequest], shapes: Sequence[Tuple[int, ...]], arrays: Sequence[Any]) -> None:
     """Give the arrays gradients, and note them for the next step of their Trainer."""
     trained = [index for index, request in enumerate(requests) if request.param.grad_req != 'null']
-    shapes = [requests[index].array_shape for index in trained]
-    kinds = [(requests[index].context, requests[index].param.dtype, requests[index].param.grad_req)
+    kinds = [(device_of(requests[index].context), requests[index].param.dtype, requests[index].param.grad_req)
              for index in trained]
-    for group in _groups(kinds, shapes):
-        context, dtype, grad_req = kinds[group[0]]
-        group_shapes = [shapes[number] for number in group]
-        variables = [arrays[trained[number]] for number in group]
+    for group in _groups(kinds, [shapes[index] for index in trained]):
+        (device, dtype, grad_req), indices = kinds[group[0]], [trained[number] for number in group]
+        group_shapes = [shapes[index] for index in indices]
+        context = requests[indices[0]].context
         with mx.autograd.pause():
-            make = mx.nd.zeros if grad_req == 'add' else mx.nd.empty
-            gradients = parts_of(make((_size(group_shapes),), context, dtype), group_shapes)
-            mx.autograd.mark_variables(variables, gradients, [grad_req] * len(group))
-        for number, variable, gradient in zip(group, variables, gradients):
-            request = requests[trained[number]]
-            request.param.lookups.record(request.keys, request.positions, variable, gradient, context)
+            buffer = mx.nd.empty((_size(group_shapes),), context, dtype)
+            if grad_req == 'add':
+                buffer[:] = 0
+            gradients = parts_of(buffer, group_shapes)
+            mx.autograd.mark_variables([arrays[index] for index in indices], gradients, grad_req)
+        views: Sequence[Any] = [None] * len(indices)
+        if is_in_host_memory(context):
+            views = _views(buffer, group_shapes)
+        for index, gradient, view in zip(indices, gradients, views):
+            request = requests[index]
+            request.param.lookups.record(RecordedLookup(request.keys, request.positions, request.segments,
+                                                        arrays[index], gradient, view, device))

@@ -10,16 +10,27 @@ import numpy as np
 from . import library
 
 
+class Segments(NamedTuple):
+    """The segments of positions whose rows are combined to one row each, as in TensorFlow's ``segment_sum``."""
+
+    #: int64: segment i has the positions from ``bounds[i]`` to ``bounds[i + 1]``.
+    bounds: np.ndarray
+    #: The factor of each position, of the type of the rows; None if all factors are 1.
+    factors: Optional[np.ndarray]
+
+
 class KeyedRows(NamedTuple):
     """Rows of one table: `keys` are int64, sorted and unique.
 
-    Row i is that of key ``positions[i]``, or that of key i if `positions` is None.  The rows are contiguous; their last
-    dimension is the width of the table.
+    Row i is that of key ``positions[i]``, or that of key i if `positions` is None.  With `segments` it is the sum of a
+    segment of positions, each with its factor.  The rows are contiguous; their last dimension is the width of the
+    table.
     """
 
     keys: np.ndarray
     positions: Optional[np.ndarray]
     rows: np.ndarray
+    segments: Optional[Segments] = None
 
     def sums(self) -> np.ndarray:
         """Return the sum of the rows of each key, of shape (keys, width), added in their order."""
@@ -31,21 +42,33 @@ class KeyedRows(NamedTuple):
         loaded.checked(loaded.sum_rows(loaded.dtypes[sums.dtype.name], width, _address(table_rows), _address(sums)))
         return sums
 
-
     def write(self, rows: np.ndarray) -> None:
         """Overwrite the rows by those of the keys, of shape (keys, width)."""
-        target = self.rows.reshape(-1, self.rows.shape[-1])
+        width = self.rows.shape[-1]
+        target = self.rows.reshape(-1, width)
         if self.positions is None:
             target[:] = rows
-        else:
-            np.take(rows, self.positions, 0, target, 'clip')
+            return
+        loaded, table_rows, rows = library.load(), packed([0], [self]), np.ascontiguousarray(rows, target.dtype)
+        loaded.checked(loaded.write_rows(loaded.dtypes[rows.dtype.name], width, _address(rows), _address(table_rows)))
 
 
 def packed(numbers: Sequence[int], rows: Sequence[KeyedRows]) -> np.ndarray:
     """Return an array of ``struct TableRows``; `numbers` are those of the tables.  `rows` must outlive it."""
     return np.array([(number, len(part.keys), _address(part.keys), part.rows.size // part.rows.shape[-1],
-                      0 if part.positions is None else _address(part.positions), _address(part.rows))
-                     for number, part in zip(numbers, rows)], np.uint64)
+                      *_position_fields(part)) for number, part in zip(numbers, rows)], np.uint64)
+
+
+def _position_fields(part: KeyedRows) -> Tuple[int, ...]:
+    """Return the last fields of a ``struct TableRows``."""
+    rows = _address(part.rows)
+    if part.positions is None:
+        return 0, 0, rows, 0, 0
+    if part.segments is None:
+        return len(part.positions), _address(part.positions), rows, 0, 0
+    bounds, factors = part.segments
+    return (len(part.positions), _address(part.positions), rows, _address(bounds),
+            0 if factors is None else _address(factors))
 
 
 def distinct_keys(lists: Sequence[np.ndarray]) -> List[Tuple[np.ndarray, np.ndarray]]:

@@ -72,6 +72,7 @@ _FUNCTIONS = {
     'worker_deliver': (None, [_POINTER, _POINTER, _POINTER]),
     'distinct_keys': (_INT, [_U32, _POINTERS, _COUNTS, _POINTER, _POINTER]),
     'sum_rows': (_INT, [_U32, _U64, _POINTER, _POINTER]),
+    'write_rows': (_INT, [_U32, _U64, _POINTER, _POINTER]),
     'worker_push_tables': (_INT, [_POINTER, _POINTER, _U32, _INT]),
     'worker_post_tables': (_INT, [_POINTER, _POINTER, _NUMBERS, _U32, _POINTER]),
     'deliveries_new': (_POINTER, [_POINTER, _POINTER, _U32, _POINTER]),

@@ -5,6 +5,7 @@ of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/m
 CPU a NumPy view of that block serves for reading and writing.
 """
 import ctypes
+import itertools
 import math
 import os
 from typing import Any, Callable
@@ -56,22 +57,49 @@ def parts_of(array, shapes):
     Nothing must be recorded.  This is a tenth of the Python of slices and ``reshape``.
     """
     parts, first = [], 0
-    for shape in shapes:
-        last = first + math.prod(shape)
-        part, handle = NDArrayHandle(), NDArrayHandle()
-        check_call(_LIB.MXNDArraySlice(array.handle, mx_uint(first), mx_uint(last), ctypes.byref(part)))
-        flat = nd.NDArray(part)  # frees the handle
-        check_call(_LIB.MXNDArrayReshape64(part, len(shape), (ctypes.c_int64 * len(shape))(*shape), False,
-                                           ctypes.byref(handle)))
-        parts.append(nd.NDArray(handle))
-        del flat
+    for width, group in itertools.groupby(shapes, lambda shape: shape[-1]):
+        counts = [math.prod(shape[:-1]) for shape in group]
+        last = first + sum(counts) * width
+        flat = _slice(array, first, last)
+        rows = _reshaped(flat, (sum(counts), width))
+        row = 0
+        for count in counts:
+            part = _slice(rows, row, row + count)
+            shape = shapes[len(parts)]
+            parts.append(part if len(shape) == 2 else _reshaped(part, shape))
+            row += count
         first = last
     return parts
 
 
+def _slice(array, first, last):
+    """Return a part of the first dimension of a dense array, without a record."""
+    handle = NDArrayHandle()
+    check_call(_LIB.MXNDArraySlice(array.handle, mx_uint(first), mx_uint(last), ctypes.byref(handle)))
+    return nd.NDArray(handle)
+
+
+def _reshaped(array, shape):
+    """Return a dense array with another shape, without a record."""
+    handle = NDArrayHandle()
+    check_call(_LIB.MXNDArrayReshape64(array.handle, len(shape), (ctypes.c_int64 * len(shape))(*shape), False,
+                                       ctypes.byref(handle)))
+    return nd.NDArray(handle)
+
+
+def is_in_host_memory(context):
+    """Return whether the host can address the arrays of a context."""
+    return context.device_type in _HOST_DEVICES
+
+
 def unwritten_view(array):
-    """View a new dense array on the CPU, which no operation of the engine writes yet, as NumPy; does not wait."""
+    """View a dense array in host memory as NumPy without waiting for the engine's operations on it."""
     return _pointer_view(array, array.shape, array.dtype)
+
+
+def address_of(view):
+    """Return the address of the values of an array of NumPy."""
+    return view.__array_interface__['data'][0]
 
 
 def address_in_memory(array):

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..kvstore.ids import as_array, checked_ids
+from ..lane.keyed_rows import Segments
 
 #: How the rows of a bag are combined.
 COMBINE = ('sum', 'mean', 'sqrtn')
@@ -37,10 +38,20 @@ class Bags(NamedTuple):
     #: The shape of the result without its last dimension.
     shape: Tuple[int, ...]
 
+    @property
+    def has_constant_weights(self) -> bool:
+        """True unless a gradient may reach the weights."""
+        return not isinstance(self.weights, mx.nd.NDArray)
+
+    def segments(self, dtype: Any) -> Segments:
+        """Return the bags as segments of the ids; their weights must be constant."""
+        is_sum = self.weights is None and self.combine == 'sum'
+        return Segments(self.ends, None if is_sum else self._coefficients(dtype))
+
     def reduce(self, rows: Any, positions: np.ndarray) -> Any:
         """Return the combined rows: `rows` are distinct rows on some device, `positions` those of the ids."""
         count, context = len(self.ends) - 1, rows.context
-        if isinstance(self.weights, mx.nd.NDArray):
+        if not self.has_constant_weights:
             weights = self.weights.as_in_context(context).astype(rows.dtype).reshape((-1, 1))
             chosen = mx.nd.take(rows, mx.nd.array(positions, context, 'int32'))
             ones = self._matrix(np.ones(len(positions), rows.dtype), np.arange(len(positions)), count, context)
@@ -65,7 +76,10 @@ class Bags(NamedTuple):
             return weights
         sizes = np.diff(self.ends)
         bags = np.repeat(np.arange(len(sizes)), sizes)
-        sums = np.bincount(bags, weights if self.combine == 'mean' else weights * weights, len(sizes))
+        if self.weights is None:
+            sums = sizes
+        else:
+            sums = np.bincount(bags, weights if self.combine == 'mean' else weights * weights, len(sizes))
         divisors = sums if self.combine == 'mean' else np.sqrt(sums)
         with np.errstate(divide='ignore'):
             factors = np.where(divisors == 0, 0.0, 1.0 / divisors)

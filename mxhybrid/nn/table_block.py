@@ -10,7 +10,7 @@ from ..kvstore.ids import check_range, integer_ids
 from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
-from ..native.trainers import put_param
+from ..native.trainers import device_of, put_param
 from .bags import Bags, bags_of
 
 
@@ -24,8 +24,14 @@ class Lookup(NamedTuple):
 
     @property
     def is_direct(self) -> bool:
-        """True if the rows of the ids themselves are the result, and can be written to it."""
-        return self.bags is None and self.context.device_type == 'cpu'
+        """True if the rows of the ids, or their sums by bags, can be written to the result."""
+        return self.context.device_type == 'cpu' and (self.bags is None or self.bags.has_constant_weights)
+
+    def request(self, param: TableParameter, keys: np.ndarray, positions: np.ndarray) -> RowRequest:
+        """Return the request that writes the result of a direct lookup: `positions` are those of the ids."""
+        if self.bags is None:
+            return RowRequest(param, keys, positions, self.ids.shape, self.context)
+        return RowRequest(param, keys, positions, self.bags.shape, self.context, self.bags.segments(param.dtype))
 
     def result(self, rows: Any, positions: np.ndarray) -> Any:
         """Return the result: `rows` are distinct rows on the device, `positions` those of the ids."""
@@ -144,7 +150,7 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
     """
     groups: Dict[Tuple[int, Any], List[int]] = {}
     for index, (param, lookup) in enumerate(zip(params, lookups)):
-        groups.setdefault((id(param), lookup.context), []).append(index)
+        groups.setdefault((id(param), device_of(lookup.context)), []).append(index)
     joint_ids = []
     for indices in groups.values():
         ids = [lookups[index].ids.reshape(-1) for index in indices]
@@ -156,8 +162,8 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
             continue
         check_range(joint, int(keys[0]), int(keys[-1]), param.name, param.rows)
         is_direct = len(indices) == 1 and lookup.is_direct
-        requests.append(RowRequest(param, keys, positions if is_direct else None,
-                                   lookup.ids.shape if is_direct else (len(keys),), lookup.context))
+        requests.append(lookup.request(param, keys, positions) if is_direct else
+                        RowRequest(param, keys, None, (len(keys),), lookup.context))
         requested.append((indices, positions, is_direct))
     results: List[Any] = [None] * len(lookups)
     for (indices, positions, is_direct), rows in zip(requested, request_rows(requests)):

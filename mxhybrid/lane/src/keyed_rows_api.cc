@@ -1,5 +1,6 @@
 // The C interface for rows of several tables at a time; see api.cc for its conventions.
 #include <memory>
+#include <vector>
 
 #include "api_errors.h"
 #include "keyed_rows.h"
@@ -11,13 +12,14 @@ using lane::Worker;
 
 extern "C" {
 
-/// Call lane::distinct_keys for several lists of ids; their keys and positions follow each other.  `counts` has the
+/// Call KeySorter::distinct_keys for several lists of ids; their keys and positions follow each other.  `counts` has the
 /// number of ids of each list, and gets that of its keys.
 int lane_distinct_keys(uint32_t lists, const int64_t* const* ids, uint64_t* counts, int64_t* keys, int32_t* positions) {
   return guarded([&] {
+    lane::KeySorter sorter;
     for (uint32_t i = 0; i < lists; ++i) {
       const uint64_t num_ids = counts[i];
-      counts[i] = lane::distinct_keys(ids[i], num_ids, keys, positions);
+      counts[i] = sorter.distinct_keys(ids[i], num_ids, keys, positions);
       keys += counts[i];
       positions += num_ids;
     }
@@ -30,6 +32,20 @@ int lane_sum_rows(uint32_t dtype, uint64_t width, const TableRows* rows, void* s
   return guarded([&] {
     rows->check_positions();
     lane::sum_rows(static_cast<lane::Dtype>(dtype), width, *rows, nullptr, static_cast<char*>(sums));
+    return 0;
+  }, -1);
+}
+
+/// Write rows by those of the ids, of shape (ids, width); see lane::write_rows.
+int lane_write_rows(uint32_t dtype, uint64_t width, const void* id_rows, const TableRows* rows) {
+  return guarded([&] {
+    rows->check_positions();
+    const auto type = static_cast<lane::Dtype>(dtype);
+    std::vector<const char*> row_of(rows->count);
+    for (uint64_t id = 0; id < rows->count; ++id) {
+      row_of[id] = static_cast<const char*>(id_rows) + id * width * lane::size_of(type);
+    }
+    lane::write_rows(type, width, row_of.data(), *rows);
     return 0;
   }, -1);
 }

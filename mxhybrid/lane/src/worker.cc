@@ -29,6 +29,13 @@ void check_request(const TableShape& shape, const int64_t* ids, uint32_t count, 
   if (staleness > shape.staleness) throw std::runtime_error("a request with more staleness than its table");
 }
 
+/// Append values to a vector with room for them, and return where they are.
+template <typename T>
+const T* kept(std::vector<T>& all, const T* values, uint64_t count) {
+  all.insert(all.end(), values, values + count);
+  return all.data() + all.size() - count;
+}
+
 }  // namespace
 
 /// A row request as its worker sees it.
@@ -219,7 +226,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   check_ids(table->shape, ids, count);
   if (!wait_until([&] { return may_push(*table, false); }, milliseconds)) return false;
   Doorbells doorbells(*this);
-  write_push(*table, {number, count, ids, count, nullptr, const_cast<char*>(rows)}, flags);
+  write_push(*table, {number, count, ids, count, 0, nullptr, const_cast<char*>(rows), nullptr, nullptr}, flags);
   announce_push(*table, doorbells);
   return true;
 }
@@ -440,15 +447,25 @@ void Worker::deliver(uint32_t number, int handle, char* out, const OnComplete& c
 
 Worker::Deliveries::Deliveries(Worker& worker, const TableRows* rows, uint32_t tables, const int* handles)
     : worker(worker), rows(rows, rows + tables), handles(handles, handles + tables) {
-  size_t num_positions = 0;
-  for (const TableRows& part : this->rows) num_positions += part.positions == nullptr ? 0 : part.num_rows;
-  positions.reserve(num_positions);
-  for (TableRows& part : this->rows) {
+  size_t num_positions = 0, num_bounds = 0, factor_bytes = 0;
+  for (const TableRows& part : this->rows) {
     tables_.push_back(worker.table(static_cast<uint32_t>(part.table)));
     left_.push_back(static_cast<uint32_t>(left_.size()));
-    if (part.positions == nullptr) continue;
-    positions.insert(positions.end(), part.positions, part.positions + part.num_rows);
-    part.positions = positions.data() + positions.size() - part.num_rows;
+    if (part.positions != nullptr) num_positions += part.num_positions;
+    if (part.bounds != nullptr) num_bounds += part.num_rows + 1;
+    if (part.factors != nullptr) factor_bytes += part.num_positions * size_of(tables_.back()->shape.dtype);
+  }
+  positions_.reserve(num_positions);
+  bounds_.reserve(num_bounds);
+  // Factors have the alignment of their type: tables of one call have the same type.
+  factors_.reserve(factor_bytes);
+  for (uint32_t i = 0; i < tables; ++i) {
+    TableRows& part = this->rows[i];
+    if (part.positions != nullptr) part.positions = kept(positions_, part.positions, part.num_positions);
+    if (part.bounds != nullptr) part.bounds = kept(bounds_, part.bounds, part.num_rows + 1);
+    if (part.factors != nullptr) {
+      part.factors = kept(factors_, part.factors, part.num_positions * size_of(tables_[i]->shape.dtype));
+    }
   }
 }
 
@@ -567,7 +584,6 @@ void Worker::write(Table& table, int handle, char* out) {
 
 void Worker::write(Table& table, int handle, const TableRows& rows) {
   if (rows.positions == nullptr) return write(table, handle, rows.rows);
-  const size_t row_bytes = table.shape.row_bytes();
   bool overflow = false;
   std::vector<const char*> row_of(rows.count);
   const bool may_overflow = table.shape.format == RowFormat::kFloat16;
@@ -575,9 +591,7 @@ void Worker::write(Table& table, int handle, const TableRows& rows) {
     row_of[position] = row;
     overflow = overflow || (may_overflow && !finite(reinterpret_cast<const float*>(row), table.shape.width));
   });
-  for (uint64_t i = 0; i < rows.num_rows; ++i) {
-    std::memcpy(rows.rows + i * row_bytes, row_of[rows.positions[i]], row_bytes);
-  }
+  write_rows(table.shape.dtype, table.shape.width, row_of.data(), rows);
   if (overflow) table.overflows |= kPulledOverflow;
 }
 

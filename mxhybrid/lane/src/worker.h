@@ -133,19 +133,21 @@ class Worker {
 
 /// Requests of several tables that the completion thread delivers together.
 struct Worker::Deliveries {
-  /// Copies the positions of `rows`; `handles` are those of posted requests.
+  /// Copies the positions and segments of `rows`; `handles` are those of posted requests.
   Deliveries(Worker& worker, const TableRows* rows, uint32_t tables, const int* handles);
 
   Worker& worker;
   std::vector<TableRows> rows;
   std::vector<int> handles;
-  std::vector<int32_t> positions;
 
  private:
   friend class Worker;
   bool write_completed();
 
   std::vector<std::shared_ptr<Table>> tables_;
+  std::vector<int32_t> positions_;
+  std::vector<int64_t> bounds_;
+  std::vector<char> factors_;
   std::vector<uint32_t> left_;  // requests that are not written yet
 };
 

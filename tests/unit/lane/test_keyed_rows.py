@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from mxhybrid.base.errors import JobError
 from mxhybrid.lane import library
-from mxhybrid.lane.keyed_rows import KeyedRows, distinct_keys, packed
+from mxhybrid.lane.keyed_rows import KeyedRows, Segments, distinct_keys, packed
 
 from .hosts import LIMIT_MS, SGD, Completion, hosts, lib, pointer
 from .test_dynamic_tables import KEYS
@@ -35,6 +35,16 @@ def test_distinct_keys_of_many_ids_of_any_shape():
     np.testing.assert_array_equal(keys[positions], ids[:, ::2].reshape(-1))
 
 
+def test_distinct_keys_of_long_and_short_lists():
+    """Short lists are sorted by comparisons, and use the memory of long ones before them."""
+    random = np.random.RandomState(0)
+    lists = [random.choice(LIMITS, size) for size in (1000, 3, 255, 256, 257, 0, 100)]
+    for ids, (keys, positions) in zip(lists, distinct_keys(lists)):
+        expected_keys, expected_positions = np.unique(ids, return_inverse=True)
+        np.testing.assert_array_equal(keys, expected_keys)
+        np.testing.assert_array_equal(positions, expected_positions)
+
+
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_sums_are_added_in_order(dtype):
     keys, positions = np.arange(4), np.array([2, 0, 2, 2, 0], np.int32)
@@ -49,6 +59,65 @@ def test_written_rows():
     rows = np.zeros((2, 2, 1))
     KeyedRows(np.arange(3), np.array([2, 0, 0, 1], np.int32), rows).write(np.array([[1.0], [2.0], [3.0]]))
     np.testing.assert_array_equal(rows[..., 0], [[3, 1], [1, 2]])
+
+
+def draw_segments(random, num_positions, num_segments, dtype):
+    """Return segments of which some are empty, with factors or without."""
+    bounds = np.sort(np.append(random.randint(0, num_positions + 1, num_segments - 1), [0, num_positions]))
+    factors = random.standard_normal(num_positions).astype(dtype) if random.randint(2) else None
+    return Segments(bounds.astype(np.int64), factors)
+
+
+def uses_of(part):
+    """Return row, key number and factor of each position of rows with segments."""
+    bounds, factors = part.segments
+    rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    return zip(rows, part.positions, np.ones(len(rows), part.rows.dtype) if factors is None else factors)
+
+
+def expected_rows(part, key_rows):
+    """Return the rows that `part` gets from the rows of its keys."""
+    if part.segments is None:
+        return key_rows[part.positions]
+    rows = np.zeros_like(part.rows)
+    for row, key, factor in uses_of(part):
+        rows[row] += factor * key_rows[key]
+    return rows
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('seed', range(6))
+def test_segments(seed, dtype):
+    random = np.random.RandomState(seed)
+    num_keys, num_positions, width = 5, random.randint(1, 30), random.randint(1, 20)
+    part = KeyedRows(np.arange(num_keys), random.randint(0, num_keys, num_positions).astype(np.int32),
+                     random.standard_normal((8, width)).astype(dtype), draw_segments(random, num_positions, 8, dtype))
+    sums = np.zeros((num_keys, width), dtype)
+    for row, key, factor in uses_of(part):
+        sums[key] += factor * part.rows[row]
+    np.testing.assert_array_equal(part.sums(), sums)
+    key_rows = random.standard_normal((num_keys, width)).astype(dtype)
+    part.write(key_rows)
+    np.testing.assert_array_equal(part.rows, expected_rows(part, key_rows))
+
+
+@pytest.mark.parametrize('bounds', [[0, 2, 1, 3], [1, 1, 2, 3], [0, 1, 2, 2], [0, 1, 2, 4]])
+def test_segments_that_do_not_divide_the_positions_are_refused(bounds):
+    part = KeyedRows(np.arange(2), np.array([0, 1, 1], np.int32), np.zeros((3, 1)), Segments(np.array(bounds), None))
+    for call in (part.sums, lambda: part.write(np.zeros((2, 1)))):
+        with pytest.raises(JobError, match='the segments of 3 rows do not divide 3 positions'):
+            call()
+
+
+def test_segments_of_integers_are_refused():
+    part = KeyedRows(np.arange(1), np.zeros(2, np.int32), np.zeros((1, 1), np.int64), Segments(np.array([0, 2]), None))
+    with pytest.raises(JobError, match='rows with segments are float32 or float64'):
+        part.sums()
+
+
+def test_as_many_rows_as_positions():
+    with pytest.raises(JobError, match='2 rows for 3 positions'):
+        KeyedRows(np.arange(2), np.zeros(3, np.int32), np.zeros((2, 1))).sums()
 
 
 def test_positions_that_are_none_of_a_key_are_refused():
@@ -76,7 +145,9 @@ def deliver_tables(job, worker, numbers, rows):
 @pytest.mark.parametrize('halves', [False, True])
 @pytest.mark.parametrize('workers, agents', JOBS)
 def test_calls_for_several_tables_equal_calls_for_each(workers, agents, halves):
-    """Tables 0 to 2 get calls for all of them, and tables 3 to 5 a call each, with the same ids."""
+    """Tables 0 to 2 get calls for all of them, and tables 3 to 5 a call each, with the same ids.  The rows of tables 1
+    and 2 have segments at times.
+    """
     widths, steps = (1, 3, 4), 5
     with hosts(workers, agents) as job:
         for number in range(6):
@@ -92,11 +163,16 @@ def test_calls_for_several_tables_equal_calls_for_each(workers, agents, halves):
                 ids = [random.choice(KEYS, random.randint(0, 40)) for _ in widths]
                 keyed = [KeyedRows(keys, positions, np.full((len(positions), width), np.nan, dtype))
                          for (keys, positions), width in zip(distinct_keys(ids), widths)]
+                for number in (1, 2):
+                    if random.randint(2):
+                        keyed[number] = keyed[number]._replace(
+                            rows=np.full((6, widths[number]), np.nan, dtype),
+                            segments=draw_segments(random, len(keyed[number].positions), 6, dtype))
                 completion = deliver_tables(job, worker, range(3), keyed)
                 assert completion.done.wait(LIMIT_MS / 1000)
                 for number, part in enumerate(keyed):
                     rows = job.pull(worker, 3 + number, part.keys)
-                    np.testing.assert_array_equal(part.rows, rows[part.positions])
+                    np.testing.assert_array_equal(part.rows, expected_rows(part, rows))
                 gradients = [part._replace(rows=random.standard_normal(part.rows.shape).astype(dtype))
                              for part in keyed]
                 assert push_tables(job, worker, range(3), gradients) == 3
