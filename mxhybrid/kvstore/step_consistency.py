@@ -168,8 +168,11 @@ class StepConsistency:
 
     def _check(self) -> None:
         numbers = self._read()[2 * len(self._params) + 2:].reshape(-1, len(_COMPARED))
-        for (quantity, advice), values in zip(_COMPARED, numbers.T):
-            differing = np.flatnonzero((values != values[0]) & ~(np.isnan(values) & np.isnan(values[0])))
+        differs = (numbers != numbers[0]) & ~(np.isnan(numbers) & np.isnan(numbers[0]))
+        if not differs.any():
+            return
+        for (quantity, advice), values, is_other in zip(_COMPARED, numbers.T, differs.T):
+            differing = np.flatnonzero(is_other)
             if len(differing):
                 self._sum = self._values = None
                 raise InputError('workers differ in their %s: worker 0 has %s, worker %d has %s; %s'

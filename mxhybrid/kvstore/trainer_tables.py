@@ -22,7 +22,7 @@ from mxnet.gluon.parameter import ParameterDict
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import FirstValues
-from ..native.optimizer_state import count_update, rates_of, update_count
+from ..native.optimizer_state import count_update, has_schedule, rates_of, rates_of_all, update_count, weight_decays
 from ..native.trainers import params_of, store_of, trainer_of
 from ..servers.kernel_rules import check_kernel
 from ..servers.optimized_table import recipe_of
@@ -162,10 +162,11 @@ class TrainerTables:
 
     def check(self, optimizer: Any) -> None:
         """Refuse an optimizer that cannot update the tables, and too many keys, before anything of a step is sent."""
-        for number, table in enumerate(self._trained):
+        trained = self._trained
+        for number, (table, wd) in enumerate(zip(trained, weight_decays(optimizer, [table.key for table in trained]))):
             if not number:
                 check_kernel(optimizer, table.name)
-            table.param.table.check_optimizer(optimizer, rates_of(optimizer, table.key)[1])
+            table.param.table.check_optimizer(optimizer, wd)
             if trainer_of(table.param) is not self._trainer:
                 self._refuse_taken(table.param)
             table.param.check_capacity()
@@ -189,21 +190,24 @@ class TrainerTables:
         if not trained:
             return
         recipe = recipe_of(optimizer)
+        # A schedule sees the number of updates at the update of each table.
+        rates = None if has_schedule(optimizer) else rates_of_all(optimizer, [table.key for table in trained])
         pushes = []
-        for table in trained:
+        for number, table in enumerate(trained):
             param, key = table.param, table.key
             count = update_count(optimizer, key)
             count_update(optimizer, key, devices)
+            table_rates = rates_of(optimizer, key) if rates is None else rates[number]
             rows = param.take_gradient()
             if rows is None:
                 rows = KeyedRows(np.empty(0, np.int64), None, np.empty((0, param.width), param.dtype))
             store.backend.note_call('push of %s' % table.name_of_all)
-            pushes.append((table, rows, rates_of(optimizer, key), count))
+            pushes.append((table, rows, table_rates, count))
         # A meter measures each table; otherwise one call pushes to all of them.
         for part in [pushes] if not store.meter.enabled else [[push] for push in pushes]:
             with store.meter.call('push', part[0][0]):
-                for table, _, rates, count in part:
-                    table.param.table.set_optimizer(optimizer, *rates, count, recipe)
+                for table, _, table_rates, count in part:
+                    table.param.table.set_optimizer(optimizer, *table_rates, count, recipe)
                 tables = [table.param.table for table, *_ in part]
                 tables[0].push_all(tables, [rows for _, rows, *_ in part])
                 for table, rows, *_ in part:

@@ -17,6 +17,22 @@ def rates_of(optimizer: Any, key: Any) -> Tuple[float, float]:
     return float(Optimizer._get_lrs(optimizer, [key])[0]), float(Optimizer._get_wds(optimizer, [key])[0])
 
 
+def rates_of_all(optimizer: Any, keys: List[Any]) -> List[Tuple[float, float]]:
+    """Return the rates of several parameters, see :func:`rates_of`; a schedule of learning rates is called once."""
+    learning_rates = Optimizer._get_lrs(optimizer, keys)
+    return [(float(lr), wd) for lr, wd in zip(learning_rates, weight_decays(optimizer, keys))]
+
+
+def weight_decays(optimizer: Any, keys: List[Any]) -> List[float]:
+    """Return the weight decays of parameters, as :func:`rates_of` does, without calling a schedule."""
+    return [float(wd) for wd in Optimizer._get_wds(optimizer, keys)]
+
+
+def has_schedule(optimizer: Any) -> bool:
+    """Return whether the learning rate depends on the number of updates."""
+    return optimizer.lr_scheduler is not None
+
+
 def was_updated(optimizer: Any, key: Any) -> bool:
     """Return whether the optimizer has counted an update of a parameter."""
     return key in optimizer._index_update_count

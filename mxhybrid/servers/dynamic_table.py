@@ -211,10 +211,9 @@ class DynamicTable(OptimizedTable):
 
     # -- optimizer -------------------------------------------------------------------------------------------------
 
-    def check_optimizer(self, optimizer: Any, wd: float) -> None:
-        """Refuse settings with which the next update cannot be made (InputError): also those without a kernel."""
+    def _check_kind(self, optimizer: Any) -> None:
+        """Refuse an optimizer without a kernel (InputError)."""
         check_kernel(optimizer, self.name)
-        super().check_optimizer(optimizer, wd)
 
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:
         self.check_optimizer(optimizer, wd)

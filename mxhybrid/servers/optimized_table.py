@@ -59,15 +59,20 @@ class OptimizedTable:
     def check_optimizer(self, optimizer: Any, wd: float) -> None:
         """Refuse settings with which the next update cannot be made (InputError); see :meth:`set_optimizer`."""
         if not is_known(optimizer):
+            self._check_kind(optimizer)
             check_for_table(optimizer, self.name, self.dtype, wd)
             return
-        # The settings that both checks read: most updates have those of the update before.
+        # The settings that the checks read: most updates have those of the update before.
         settings = (type(optimizer), wd, optimizer.multi_precision, getattr(optimizer, 'momentum', None),
-                    getattr(optimizer, 'centered', None), self._made_with)
+                    getattr(optimizer, 'centered', None), getattr(optimizer, 'lazy_update', None), self._made_with)
         if settings != self._checked:
+            self._check_kind(optimizer)
             check_for_table(optimizer, self.name, self.dtype, wd)
             check_change(self._made_with, optimizer, self.name)
             self._checked = settings
+
+    def _check_kind(self, optimizer: Any) -> None:
+        """Refuse an optimizer that cannot update this kind of table (InputError)."""
 
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:
         """Set the optimizer of the next update, with `lr` and `wd` after its multipliers and schedule.
