@@ -8,7 +8,7 @@ import ctypes
 import itertools
 import math
 import os
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import numpy as np
 from mxnet import autograd, ndarray as nd
@@ -56,7 +56,8 @@ def parts_of(array, shapes):
 
     Nothing must be recorded.  This is a tenth of the Python of slices and ``reshape``.
     """
-    parts, first = [], 0
+    parts: List[Any] = []
+    first = 0
     for width, group in itertools.groupby(shapes, lambda shape: shape[-1]):
         counts = [math.prod(shape[:-1]) for shape in group]
         last = first + sum(counts) * width
