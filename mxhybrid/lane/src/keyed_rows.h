@@ -27,9 +27,9 @@ class KeySorter {
   std::vector<Entry> entries_, sorted_;
 };
 
-/// Rows of one table, which have ids by their positions among sorted unique ids.  Row i has one position, `positions[i]`,
-/// or i if `positions` is null.  With segments it is the sum of a segment of positions, from `bounds[i]` to
-/// `bounds[i + 1]`, each with its factor.
+/// Rows of one table, which have ids by their positions among sorted unique ids.  Row i has one position,
+/// `positions[i]`, or i if `positions` is null.  With segments it is the sum of a segment of positions, from `bounds[i]`
+/// to `bounds[i + 1]`, each with its factor.
 struct TableRows {
   /// The number of the table.
   uint64_t table;
@@ -50,8 +50,8 @@ struct TableRows {
   void check_positions() const;
 };
 
-/// Write the sums of the rows of each id: that of id i to row `order[i]` of `sums`, or to row i if `order` is null.  The
-/// rows of an id are added in their order, with segments each times its factor; an id without rows gets zeros.
+/// Write the sums of the rows of each id: that of id i to row `order[i]` of `sums`, or to row i if `order` is null.
+/// The rows of an id are added in their order, with segments each times its factor; an id without rows gets zeros.
 void sum_rows(Dtype dtype, size_t width, const TableRows& from, const uint32_t* order, char* sums);
 
 /// Write rows that have positions: `row_of` has the address of the row of each id.

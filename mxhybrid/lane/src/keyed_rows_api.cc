@@ -12,8 +12,8 @@ using lane::Worker;
 
 extern "C" {
 
-/// Call KeySorter::distinct_keys for several lists of ids; their keys and positions follow each other.  `counts` has the
-/// number of ids of each list, and gets that of its keys.
+/// Call KeySorter::distinct_keys for several lists of ids; their keys and positions follow each other.  `counts` has
+/// the number of ids of each list, and gets that of its keys.
 int lane_distinct_keys(uint32_t lists, const int64_t* const* ids, uint64_t* counts, int64_t* keys, int32_t* positions) {
   return guarded([&] {
     lane::KeySorter sorter;

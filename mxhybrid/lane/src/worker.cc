@@ -31,7 +31,7 @@ void check_request(const TableShape& shape, const int64_t* ids, uint32_t count, 
 
 /// Append values to a vector with room for them, and return where they are.
 template <typename T>
-const T* kept(std::vector<T>& all, const T* values, uint64_t count) {
+const T* append_copy(std::vector<T>& all, const T* values, uint64_t count) {
   all.insert(all.end(), values, values + count);
   return all.data() + all.size() - count;
 }
@@ -461,10 +461,10 @@ Worker::Deliveries::Deliveries(Worker& worker, const TableRows* rows, uint32_t t
   factors_.reserve(factor_bytes);
   for (uint32_t i = 0; i < tables; ++i) {
     TableRows& part = this->rows[i];
-    if (part.positions != nullptr) part.positions = kept(positions_, part.positions, part.num_positions);
-    if (part.bounds != nullptr) part.bounds = kept(bounds_, part.bounds, part.num_rows + 1);
+    if (part.positions != nullptr) part.positions = append_copy(positions_, part.positions, part.num_positions);
+    if (part.bounds != nullptr) part.bounds = append_copy(bounds_, part.bounds, part.num_rows + 1);
     if (part.factors != nullptr) {
-      part.factors = kept(factors_, part.factors, part.num_positions * size_of(tables_[i]->shape.dtype));
+      part.factors = append_copy(factors_, part.factors, part.num_positions * size_of(tables_[i]->shape.dtype));
     }
   }
 }
