@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from ..lane.keyed_rows import KeyedRows, Segments
-from ..native.arrays import address_in_memory, address_of, host_view, sum_row_sparse
+from ..native.arrays import address_in_memory, host_view, sum_row_sparse
 from ..native.trainers import is_fresh
 
 
@@ -31,7 +31,7 @@ class RecordedLookup:
                  gradient: Any, view: Optional[np.ndarray], device: Any):
         self.keys, self.positions, self.segments = keys, positions, segments
         self.rows, self.gradient, self.view, self.device = rows, gradient, view, device
-        self._address = address_in_memory(gradient) if view is None else address_of(view)
+        self._address = address_in_memory(gradient) if view is None else view.__array_interface__['data'][0]
         #: The number of the group of lookups on its device.
         self.group = 0
         #: Whether a step has passed without a backward pass.

@@ -98,11 +98,6 @@ def unwritten_view(array):
     return _pointer_view(array, array.shape, array.dtype)
 
 
-def address_of(view):
-    """Return the address of the values of an array of NumPy."""
-    return view.__array_interface__['data'][0]
-
-
 def address_in_memory(array):
     """Return the address of the values of a dense array; does not wait."""
     return _pointer(array)
