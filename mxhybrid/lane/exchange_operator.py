@@ -19,9 +19,14 @@ class ExchangeOperator:
 
     The operator overwrites its outputs and gradients, since MXNet does not tell it when to add to them.  Therefore it
     may not read an input of the graph, write an output of the graph, or read an array for which MXNet adds up the
-    gradients of its many readers in place.  Moreover, MXNet 1.9.1 may convert an input or output of a graph to the
-    default layout for the operator, and frees this copy before the transfer is complete (imperative_utils.h).  Other
-    arrays stay, with ``static_alloc`` and ``static_shape`` (attach_op_execs_pass.cc).
+    gradients of its many readers in place.
+
+    Moreover, if one of its arrays is an input or output of a graph, MXNet 1.9.1 converts any array of the operator from
+    a layout of oneDNN to a copy in the default layout, and frees this copy before the transfer is complete
+    (PushOperator of imperative_utils.h).  Other arrays stay, with ``static_alloc`` and ``static_shape``
+    (attach_op_execs_pass.cc).  The gradients of the graph's inputs and outputs count, too: a sum and its terms have one
+    gradient array (CloneGradient of elemwise_op_common.h), so no sum of inputs of the graph, nor a term of an output,
+    may be an array of the operator.  This holds for the token as well.
     """
 
     def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, input_shape: Shape,

@@ -125,8 +125,12 @@ class RedistributionOperator:
         after, received = (outputs, None) if self.redistribution.target is None else (outputs[0], outputs[1])
         if received is not None and self._operator is None:
             received = mx.sym.SliceChannel(received, num_outputs=1, axis=0, squeeze_axis=True)
-        # The backward pass bypasses a redistribution without gradients, which would wait for its turn in the engine.
-        return after if self._differentiable else token + mx.sym.BlockGrad(after), received
+        if not self._differentiable:
+            # The backward pass bypasses a redistribution without gradients, which would wait for its turn in the
+            # engine.  A copy, since a sum passes its gradient on as it is: a compiled operator may neither write the
+            # gradient of an input of the graph nor read that of an output.
+            after = mx.sym.identity(token + mx.sym.BlockGrad(after))
+        return after, received
 
     def ending(self, symbol: Any) -> Any:
         """Return what a graph may have as an output, of an output of the operator."""

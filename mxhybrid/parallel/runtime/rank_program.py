@@ -398,7 +398,7 @@ class Program:
                        as_index: bool) -> List[Any]:
         operator = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
-        local = self._sources.give(self._local[entry]) if entry in self._local else None
+        local = self._sent(entry)
         number = self._number
         steps = steps_between(have, needed, self.graph.dtypes[entry].itemsize)
         received = self.redistribute(local, have, needed, self.graph.dtypes[entry], operator, fill, differentiable,
@@ -406,6 +406,24 @@ class Program:
         if steps[-1][0].partial and fill and received is not None:
             received = self._filled(operator, entry, number, needed[self.rank], fill, received)
         return [received]
+
+    def _sent(self, entry: Entry) -> Any:
+        """Return the symbol of this rank's part for a redistribution; None if it has none."""
+        if entry not in self._local:
+            return None
+        symbol = self._sources.give(self._local[entry])
+        return mx.sym.identity(symbol) if self._shares_gradient_of_input(entry) else symbol
+
+    def _shares_gradient_of_input(self, entry: Entry) -> bool:
+        """Return whether an output is a sum that may have one gradient array with an input of the network."""
+        pending = [entry[0]] if self.graph.operators[entry[0]].op != 'null' else []  # see RedistributionOperator.symbol
+        while pending:
+            operator = self.graph.operators[pending.pop()]
+            if operator.op == 'null' and operator.number in self._flowing:
+                return True
+            if operator.op != 'null' and rule_of(operator).shares_gradient:
+                pending += {number for number, _ in operator.inputs}
+        return False
 
     def _filled(self, operator: Operator, entry: Entry, number: int, box: Box, fill: float, received: Any) -> Any:
         """Return the sum of partial sums that this rank receives, with `fill` for the zeros beyond the tensor."""
@@ -479,9 +497,9 @@ class Program:
         have = self._layouts[entry]
         if have.gives(needed) and len(set(needed.values())) == len(needed):
             return self._sources.give(self._local[entry]) if self.rank in needed else None
-        local = self._sources.give(self._local[entry]) if entry in self._local else None
-        received = self.redistribute(local, have, needed, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
-                                     entry[0] in self._flowing, True, self.is_plain(entry))
+        received = self.redistribute(self._sent(entry), have, needed, self.graph.dtypes[entry],
+                                     self.graph.operators[entry[0]], 0.0, entry[0] in self._flowing, True,
+                                     self.is_plain(entry))
         return received if received is None else self._nodes[-1].ending(received)
 
     def _with_own_gradient(self, entry: Entry, symbol: Any) -> Any:

@@ -8,12 +8,16 @@ from . import BODIES
 #: Redistributions of each network, with and without a gradient of its data: compiled ones, and those that Python
 #: begins.
 COUNTS = {'Residual False': (4, 0), 'Residual True': (4, 0), 'Frozen False': (3, 1), 'Freezing True': (4, 0),
-          'Crowd True': (2, 2)}
+          'Crowd True': (2, 2), 'Chain False': (4, 0), 'Chain True': (4, 0), 'Doubled True': (2, 0)}
+
+#: Freed memory is NaN: no exchange may read it, and its other bytes are often still right.
+ENVIRONMENT = {'MALLOC_PERTURB_': '255'}
 
 
 @pytest.fixture(scope='module')
 def results():
-    return run_job(BODIES / 'exchange_operators.py', 'horovodrun', workers=2, timeout=100).ok().results
+    return run_job(BODIES / 'exchange_operators.py', 'horovodrun', workers=2, timeout=100,
+                   env=ENVIRONMENT).ok().results
 
 
 @pytest.mark.parametrize('network', COUNTS)

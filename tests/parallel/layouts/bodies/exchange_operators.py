@@ -13,11 +13,11 @@ from mxnet.gluon import nn
 
 import mxhybrid
 
-SHAPE = 4, 3, 12, 10
-
 
 class Residual(gluon.HybridBlock):
     """Rows of one output are read by two convolutions, which need others."""
+
+    shape = 4, 3, 12, 10
 
     def __init__(self):
         super().__init__()
@@ -47,6 +47,8 @@ class Freezing(Residual):
 class Crowd(gluon.HybridBlock):
     """An output with many readers, whose gradients MXNet adds up in place."""
 
+    shape = 4, 3, 12, 10
+
     def __init__(self):
         super().__init__()
         with self.name_scope():
@@ -60,6 +62,36 @@ class Crowd(gluon.HybridBlock):
         return F.add_n(*[reader(data) for reader in self.readers])
 
 
+class Chain(gluon.HybridBlock):
+    """Every convolution but the first one gives the exchange before it a gradient in a layout of oneDNN's."""
+
+    shape = 4, 3, 12, 10
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.layers = nn.HybridSequential()
+            for channels in (3, 16, 16):
+                self.layers.add(nn.Conv2D(16, 3, padding=1, in_channels=channels, activation='relu'))
+
+    def hybrid_forward(self, F, data):
+        return self.layers(data)
+
+
+class Doubled(gluon.HybridBlock):
+    """The exchange sends a sum, which has one gradient array with the data."""
+
+    shape = 4, 16, 12, 10
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.layer = nn.Conv2D(16, 3, padding=1, in_channels=16)
+
+    def hybrid_forward(self, F, data):
+        return self.layer(data + F.BlockGrad(data))
+
+
 def compute(net, data, head, flows):
     """Outputs, gradients by the end of their names, and that of data if it `flows`."""
     data = data.copy()
@@ -67,8 +99,9 @@ def compute(net, data, head, flows):
         data.attach_grad()
     with autograd.record():
         # In a layout of oneDNN's, like the output of another network.
-        weight = mx.nd.array(np.eye(3).reshape(3, 3, 1, 1))
-        given = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=3, no_bias=True)
+        channels = data.shape[1]
+        weight = mx.nd.array(np.eye(channels).reshape(channels, channels, 1, 1))
+        given = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=channels, no_bias=True)
         found = net(given if flows else mx.nd.BlockGrad(given))
     found.backward(head)
     params = net.collect_params()
@@ -79,16 +112,18 @@ def compute(net, data, head, flows):
 def main():
     store = mxhybrid.create()
     draw = np.random.RandomState(1)
-    for kind, flows in ((Residual, False), (Residual, True), (Frozen, False), (Freezing, True), (Crowd, True)):
+    for kind, flows in ((Residual, False), (Residual, True), (Frozen, False), (Freezing, True), (Crowd, True),
+                        (Chain, False), (Chain, True), (Doubled, True)):
         mx.random.seed(3)
         whole_net = kind()
         whole_net.initialize(mx.init.Xavier())
-        data = mx.nd.array(draw.normal(size=SHAPE))
+        data = mx.nd.array(draw.normal(size=kind.shape))
         head = mx.nd.array(draw.normal(size=whole_net(data).shape))
         mx.random.seed(3)
         net = kind()
         net.initialize(mx.init.Xavier())
-        net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), SHAPE, input_grad=flows)
+        net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), kind.shape,
+                                    input_grad=flows)
         steps = []
         for _ in range(3):
             expected = compute(whole_net, data, head, flows)

@@ -1,0 +1,108 @@
+"""No compiled exchange has an array, or the gradient of one, that is an input or output of its graph: MXNet frees a
+converted copy of such an operator's arrays too early.
+"""
+import json
+
+import mxnet as mx
+import pytest
+
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.registry import collectives
+from mxhybrid.parallel.redistribution.redistribution_operator import RedistributionOperator
+from mxhybrid.parallel.runtime.input_shards import InputShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.sharding.split import Split
+
+SHAPE = 4, 16, 12, 10
+CONVOLUTION = {'kernel': (3, 3), 'pad': (1, 1), 'num_filter': 16, 'no_bias': True}
+
+
+def convolved(data, name):
+    return mx.sym.Convolution(data, name=name, **CONVOLUTION)
+
+
+def residual(x):
+    between = convolved(x, 'first')
+    return between + convolved(between, 'second')
+
+
+BUILDERS = {'chain': lambda x: convolved(convolved(x, 'first'), 'second'), 'residual': residual,
+            'sum of the data': lambda x: convolved(x + mx.sym.BlockGrad(x), 'first'),
+            'sum of sums': lambda x: convolved(mx.sym.sin(x) + (x + mx.sym.cos(x)), 'first'),
+            'pool': lambda x: mx.sym.Pooling(convolved(x, 'first'), kernel=(3, 3), pad=(1, 1), pool_type='max')}
+
+
+class StandIn:
+    """An operator in place of a compiled exchange, of which the graph alone is looked at."""
+
+    def __init__(self, redistribution):
+        self._has_output = redistribution.target is not None
+
+    def symbol(self, name, inputs):
+        joined = mx.sym.concat(*inputs, dim=0, name=name)
+        return mx.sym.SliceChannel(joined, num_outputs=2) if self._has_output else joined
+
+
+class Transport:
+    """Makes every exchange a compiled one."""
+
+    def operator(self, redistribution):
+        return StandIn(redistribution)
+
+    def forget(self, transfers):
+        pass
+
+
+def split_of(operator):
+    """Return a split by height of operators with windows, and one by samples of the others, like the data."""
+    return Split((1, 1, 2, 1) if operator.op in ('Convolution', 'Pooling') else (2, 1, 1, 1), (0, 1))
+
+
+def program_of(build, rank, flows):
+    graph = Graph(build(mx.sym.var('data', shape=SHAPE, dtype='float32')), {'data': SHAPE}, {'data': 'float32'})
+    shards = NetworkShards(graph, {operator.number: split_of(operator) for operator in graph.computing})
+    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, rank, {'data'} if flows else ())
+    return Program(shards, rank, input_shards.inputs, input_shards.outputs, collectives(),
+                   lambda redistribution, differentiable: RedistributionOperator(
+                       redistribution, Transport(), differentiable, lambda error: None),
+                   0, input_shards.gradient_inputs)
+
+
+class Nodes:
+    """The operators of a graph, as MXNet describes them."""
+
+    def __init__(self, symbol):
+        described = json.loads(symbol.tojson())
+        self.nodes, self.heads = described['nodes'], [number for number, *_ in described['heads']]
+
+    def op(self, number):
+        return self.nodes[number]['op']
+
+    def inputs(self, number):
+        return [source for source, *_ in self.nodes[number]['inputs']]
+
+    def with_one_gradient(self, number):
+        """Yield the operators whose outputs have the gradient array of this one's output: terms of a sum."""
+        yield number
+        if self.op(number) in ('elemwise_add', '_plus', '_Plus'):
+            for source in self.inputs(number):
+                yield from self.with_one_gradient(source)
+
+
+@pytest.mark.parametrize('flows', [False, True], ids=['data without gradient', 'data with gradient'])
+@pytest.mark.parametrize('name', sorted(BUILDERS))
+@pytest.mark.parametrize('rank', range(2))
+def test_no_input_or_output_of_the_graph(name, flows, rank):
+    nodes = Nodes(program_of(BUILDERS[name], rank, flows).symbol)
+    exchanges = {number for number, node in enumerate(nodes.nodes)
+                 if node['op'] == 'Concat' and node['name'].startswith('exchange')}
+    outputs = exchanges | {number for number in range(len(nodes.nodes))
+                           if nodes.op(number) == 'SliceChannel' and set(nodes.inputs(number)) & exchanges}
+    assert exchanges
+    for exchange in exchanges:
+        for source in nodes.inputs(exchange):
+            assert not [number for number in nodes.with_one_gradient(source) if nodes.op(number) == 'null']
+    for head in nodes.heads:
+        assert not set(nodes.with_one_gradient(head)) & outputs
