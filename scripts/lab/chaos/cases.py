@@ -71,6 +71,13 @@ class Case(NamedTuple):
         return self.moment.partition('+')[0] in TABLE_MOMENTS
 
     @property
+    def keeps_rows(self) -> bool:
+        """Tell whether no row expires: host b does not see the small disk, so worker 0 saves its rows, and a checkpoint
+        then has no ages of rows (docs/checkpoints.md).
+        """
+        return (self.fault, self.target) == ('full', 'checkpoint') and self.has_tables
+
+    @property
     def rank(self) -> Optional[int]:
         """The worker that is hit, None for other targets."""
         return WORKERS.get(self.target)

@@ -62,12 +62,12 @@ def main(argv=None):
     print('%d cases, %d to run; results in %s' % (len(chosen), len(todo), path))
     print('%-24s %-6s %6s  %-5s %-4s  %s' % ('case', 'status', 's', 'cause', 'left', 'named'))
     if todo:
-        references = {has_tables: train_alone(TABLE_BODY if has_tables else BODY)
-                      for has_tables in {case.has_tables for case in todo}}
+        references = {kind: train_alone(TABLE_BODY if kind[0] else BODY, *kind[1:])
+                      for kind in {(case.has_tables, case.keeps_rows) for case in todo}}
         with EmulatedCluster(hosts=2) as cluster:
             for case in todo:
                 started = time.monotonic()
-                outcome = run_case(case, cluster, references[case.has_tables])._asdict()
+                outcome = run_case(case, cluster, references[case.has_tables, case.keeps_rows])._asdict()
                 outcome['whole'] = round(time.monotonic() - started, 1)
                 outcomes[case.name] = outcome
                 write(path, outcomes)

@@ -105,11 +105,12 @@ def run_case(case, cluster, reference):
         shutil.rmtree(str(directory), ignore_errors=True)
 
 
-def train_alone(body=BODY):
-    """Weights after the training of a case in one process, which runs `body`."""
+def train_alone(body=BODY, keeps_rows=False):
+    """Weights after the training of a case in one process, which runs `body`; see :attr:`cases.Case.keeps_rows`."""
     directory = tempfile.mkdtemp(prefix='mxhybrid-chaos-')
     try:
-        jobs.run_job(body, 'none', env={'MXHYBRID_CHAOS': json.dumps({'weights': directory})}).ok()
+        spec = {'weights': directory, 'keeps_rows': keeps_rows}
+        jobs.run_job(body, 'none', env={'MXHYBRID_CHAOS': json.dumps(spec)}).ok()
         return _weights(Path(directory), 0)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -154,7 +155,8 @@ class _Run:
         spec = {'directory': str(self.directory / 'job'), 'moment': case.moment.partition('+')[0],
                 'announcers': case.announcers, 'holds': case.holds,
                 'raises': case.rank if case.fault == 'raise' else None,
-                'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut'}
+                'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut',
+                'keeps_rows': case.keeps_rows}
         on_disk = case.fault == 'full' and case.moment in ('saving', 'delta')
         if case.has_tables:
             spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
@@ -276,7 +278,7 @@ class _Run:
         """Start the job again without a fault; add the problems of its end to the outcome."""
         self._clean_up()
         spec = {'saving': str(self.directory / ('disk' if self.case.target == 'checkpoint' else 'saved')),
-                'weights': str(self.directory / 'job')}
+                'weights': str(self.directory / 'job'), 'keeps_rows': self.case.keeps_rows}
         if self.case.target == 'checkpoint':
             subprocess.run(['mount', '-o', 'remount,size=1g', spec['saving']], check=True)
         self._start({'MXHYBRID_SERVERS_PER_HOST': '2', 'MXHYBRID_CHAOS': json.dumps(spec),

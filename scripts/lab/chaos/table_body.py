@@ -33,8 +33,9 @@ class Net(gluon.Block):
         super().__init__(prefix='net_')
         with self.name_scope():
             self.users = mxhybrid.nn.HashEmbedding(WIDTH, 'float64', mx.init.Uniform(0.5), prefix='users_')
-            self.words = mxhybrid.nn.HashEmbedding(WIDTH, 'float64', mx.init.Uniform(0.5), expire_after=EXPIRE_AFTER,
-                                                   prefix='words_')
+            self.words = mxhybrid.nn.HashEmbedding(
+                WIDTH, 'float64', mx.init.Uniform(0.5), expire_after=0 if SPEC.get('keeps_rows') else EXPIRE_AFTER,
+                prefix='words_')
 
     def forward(self, keys):
         return (self.users(keys) * self.words(keys)).sum(axis=1)

@@ -222,7 +222,7 @@ def check_chaos(env, words, folder):
 def check_test(env, words, folder):
     """scripts/test: runs this test, and .ci/run calls it; its first lines have the same arguments, or another path."""
     assert not env
-    assert '\nscripts/test >' in (REPOSITORY / '.ci' / 'run').read_text()
+    assert '\nscripts/test ' in (REPOSITORY / '.ci' / 'run').read_text()
     assert ' -m pytest ' in (REPOSITORY / 'scripts' / 'test').read_text()
 
 
