@@ -6,7 +6,7 @@ SettingError. Its first argument names the setting in messages.
 import logging
 import os
 import re
-from typing import Any, Callable, Sequence, Tuple, Union
+from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 from .errors import SettingError
 
@@ -96,12 +96,18 @@ def parse_routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
     return _by_pattern(setting, value, _route, 'route', 'embed*=allreduce,*=auto')
 
 
-def _directory(setting: str, value: Any) -> str:
+def _path_of(value: Any) -> Optional[str]:
+    """Return the path that a value is; None if it is none."""
     try:
         path = os.fspath(value)
     except TypeError:
-        path = b''
-    if not isinstance(path, str) or not path.strip() or '\0' in path:
+        return None
+    return path if isinstance(path, str) and path.strip() and '\0' not in path else None
+
+
+def _directory(setting: str, value: Any) -> str:
+    path = _path_of(value)
+    if path is None:
         raise SettingError("%s=%r is not a directory: give a path, or 'memory', for all tables or by name, for example "
                            "'*users*=/scratch,*=memory'" % (setting, value))
     return MEMORY if path.strip().lower() == MEMORY else os.path.abspath(path.strip())
@@ -178,11 +184,8 @@ def parse_seconds_or_never(setting: str, value: Any) -> float:
 
 def parse_path(setting: str, value: Any) -> str:
     """Return a path."""
-    try:
-        path = os.fspath(value)
-    except TypeError:
-        path = b''
-    if not isinstance(path, str) or not path.strip() or '\0' in path:
+    path = _path_of(value)
+    if path is None:
         raise SettingError('%s=%r is not a path: give one, for example %s=/tmp/job.json, or leave it out for none'
                            % (setting, value, setting))
     return path
