@@ -161,7 +161,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   std::vector<Fill> fills_;
   /// The partial sums in the order of ranks; one of them may be `own_`.
   std::vector<PeerStream*> partials_;
-  /// For each partial sum, whether byte i of it belongs to the same element as byte i of the one before it.
+  /// Whether byte i of each partial sum belongs to the same element as byte i of the partial sum before it.
   std::vector<bool> follows_;
   /// Whether the first partial sum covers the whole target.
   bool first_covers_ = false;

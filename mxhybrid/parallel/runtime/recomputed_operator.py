@@ -75,7 +75,7 @@ class RecomputedOperator:
         arrays = dict(zip(self.inputs, input_arrays))
         outputs = [mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu()) if request == 'null' else target
                    for request, target in zip(requests, targets)]
-        # In inference, operators of oneDNN would change the layout of weights in place.
+        # Operators of oneDNN would change the layout of weights in place in inference.
         with autograd.pause(train_mode=True):
             self._forward(*[arrays[name] for name in self._forward_inputs], out=outputs)
         _reads_done.push(input_arrays, None)

@@ -56,7 +56,7 @@ def _saved_elements(have: Layout, box: Box, ranks: int) -> int:
     size = size_of(box)
     received = sum(size_of(common) for source in have.boxes.values() for common in [overlap(box, source)]
                    if common is not None)
-    # With n partial sums, a rank receives n - 1 boxes or sends one to each of the other ranks, whichever is more.
+    # A rank receives the other partial sums, or sends its own to all other ranks, whichever is more.
     return (max(received, ranks * size) - 2 * size) * (ranks - 1) // ranks
 
 

@@ -140,9 +140,9 @@ class WeightTasks:
             for name, parameter_box in weight_boxes(self._dataflow.graph, entry, box):
                 read.setdefault(name, []).append(parameter_box)
             read_for[box] = {name: bounding_box(of_name) for name, of_name in read.items()}
-        found = [RankBoxes.from_boxes({rank: read_for[box][name] for rank, box in boxes.by_rank.items()
-                                       if name in read_for[box]}) for name in names]
-        return [interned_boxes(self._memo, rank_boxes.ranks, rank_boxes.boxes) for rank_boxes in found]
+        boxes_by_name = [RankBoxes.from_boxes({rank: read_for[box][name] for rank, box in boxes.by_rank.items()
+                                               if name in read_for[box]}) for name in names]
+        return [interned_boxes(self._memo, rank_boxes.ranks, rank_boxes.boxes) for rank_boxes in boxes_by_name]
 
     def _weight_boxes(self, shape: Tuple[int, ...], needed: List[RankBoxes]) -> RankBoxes:
         """Return the boxes that ranks hold, given the boxes that readers need."""

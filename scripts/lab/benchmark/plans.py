@@ -73,7 +73,7 @@ class Plans:
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
             for name, case in cases.items():
-                # In each round: the speed of a machine that others use, too, changes within minutes.
+                # Calibrate in each round: the speed of a machine that others use, too, changes within minutes.
                 self._job(testbed, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
                 if not case.plans:

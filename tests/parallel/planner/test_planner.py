@@ -241,8 +241,8 @@ def _read_all(terminal):
 
 
 def test_ends_when_nothing_is_gained(folder):
-    found = plan(folder, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
-    assert float(found.rpartition('proposals in ')[2].split()[0]) < 100
+    output = plan(folder, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
+    assert float(output.rpartition('proposals in ')[2].split()[0]) < 100
 
 
 def test_pipelines_are_predicted_and_exported(folder):
@@ -270,12 +270,12 @@ def test_sharded_updates_are_predicted(folder):
 
 
 def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(folder):
-    found = plan(folder, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
-    assert ' 0 proposals in ' in found and 'give it more, with --budget' in found
-    kept = json.loads((folder / 'plan.json').read_text())
-    label = next(iter(kept['operators']))
-    del kept['operators'][label]
-    (folder / 'plan.json').write_text(json.dumps(kept))
+    output = plan(folder, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
+    assert ' 0 proposals in ' in output and 'give it more, with --budget' in output
+    exported = json.loads((folder / 'plan.json').read_text())
+    label = next(iter(exported['operators']))
+    del exported['operators'][label]
+    (folder / 'plan.json').write_text(json.dumps(exported))
     wrong = plan(folder, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
     assert 'it has no split of %s: add one, or make another plan' % label in wrong
 
@@ -291,9 +291,9 @@ def test_tables_are_timed_and_modules_beside_the_model_are_found(folder):
 
 
 def test_formulas_need_no_cluster(folder):
-    found = plan(folder, '--formula', '2,4,8')
-    assert [line.split()[0] for line in found.splitlines()[3:6]] == ['2', '4', '8']
-    assert 'dense0_fwd' in found
+    output = plan(folder, '--formula', '2,4,8')
+    assert [line.split()[0] for line in output.splitlines()[3:6]] == ['2', '4', '8']
+    assert 'dense0_fwd' in output
 
 
 def test_output_that_cannot_be_written_is_reported(folder):
@@ -313,9 +313,9 @@ def test_output_that_cannot_be_written_is_reported(folder):
 
 def test_inputs_with_the_names_of_arguments_may_be_in_any_order(folder):
     of = ['--cluster', 'cluster.json', '--evaluate-only']
-    found = [plan(folder, *of, model='train.py:of_two', inputs=inputs)
-             for inputs in ('image=8,12 extra=8,5', 'extra=8,5 image=8,12', 'a=8,12 b=8,5')]
-    assert found[0] == found[1] == found[2]
+    outputs = [plan(folder, *of, model='train.py:of_two', inputs=inputs)
+               for inputs in ('image=8,12 extra=8,5', 'extra=8,5 image=8,12', 'a=8,12 b=8,5')]
+    assert outputs[0] == outputs[1] == outputs[2]
     refused = plan(folder, *of, model='train.py:of_two', inputs='b=8,5 a=8,12', status=1)
     assert 'does not take data of shapes' in refused
 

@@ -22,10 +22,10 @@ struct PlannerRates {
   const double* rate;
   const double* peak;
   const double* burst;
-  // By resource: the number of its group; -1 for none.
+  // The number of each resource's group; -1 for none.
   const int32_t* group;
-  // By group, then by the number of its busy resources, from 0 on and less than `width`: the share of its rate that
-  // each of them keeps.
+  // The share of its rate that a busy resource keeps, by group, then by the number of the group's busy resources,
+  // which is less than `width`.
   const double* shares;
   int64_t resources, width;
 };

@@ -98,11 +98,11 @@ def compute(net, data, head, flows):
     if flows:
         data.attach_grad()
     with autograd.record():
-        # In a layout of oneDNN's, like the output of another network.
+        # The input has a layout of oneDNN's, like the output of another network.
         channels = data.shape[1]
         weight = mx.nd.array(np.eye(channels).reshape(channels, channels, 1, 1))
-        given = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=channels, no_bias=True)
-        found = net(given if flows else mx.nd.BlockGrad(given))
+        input_array = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=channels, no_bias=True)
+        found = net(input_array if flows else mx.nd.BlockGrad(input_array))
     found.backward(head)
     params = net.collect_params()
     return found.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy() for name, param in params.items()
