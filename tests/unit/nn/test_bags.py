@@ -126,3 +126,12 @@ def test_keywords():
     np.testing.assert_array_equal(table(ids=[[1, 2]], combine='mean').asnumpy(), table([1, 2], [0], 'mean').asnumpy())
     with pytest.raises(mxhybrid.InputError, match="argument 'mode' is not known"):
         table([1], mode='sum')
+
+
+def test_compiled_code_combines_bags_unless_their_weights_may_learn():
+    table, ids, offsets = new_table(), np.array([1, 2, 3]), np.array([0, 2])
+    weights = np.ones(3)
+    lookups = [table.lookup(ids, offsets, combine) for combine in ('sum', 'mean', 'sqrtn')]
+    lookups.append(table.lookup(ids, offsets, 'sum', weights))
+    assert [lookup.is_direct for lookup in lookups] == [True] * 4
+    assert not table.lookup(ids, offsets, 'sum', mx.nd.array(weights, dtype='float64')).is_direct
