@@ -68,7 +68,7 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
 
 
 #: Entries of a manifest that say which files and checkpoints belong to it.
-_OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'format', 'step', 'replaces')
+_OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'oldest_base', 'format', 'step', 'replaces')
 
 
 def _copy(source: files.Reader, bases: List[files.Reader], writer: files.Writer, progress: Progress) -> None:

@@ -35,7 +35,8 @@ class LastSave(NamedTuple):
     """The last checkpoint that a Trainer has saved, and the marks of its tables, by which changes are known."""
 
     directory: str
-    identity: Dict[str, str]
+    #: The identities of the checkpoint and of its bases, from new to old.
+    identities: Tuple[Dict[str, str], ...]
     #: By the name of a table, a reference to it and the mark that its owner gave.
     marks: Dict[str, Tuple[Any, int]]
 
@@ -65,8 +66,8 @@ class TableSave:
         #: Whether all servers see the directory of a table, by its name, and whether the log says that some do not.
         self._seen: Dict[str, bool] = {}
         self._has_told = False
-        #: The identity of the checkpoint on which this one builds; None if it is whole.
-        self.base: Optional[Dict[str, str]] = None
+        #: The identities of the checkpoints on which this one builds, from new to old; none if it is whole.
+        self.bases: List[Dict[str, str]] = []
 
     def begin(self, writer: files.Writer, delta: bool) -> List[List[Any]]:
         """Return for each table, as JSON, the path below which its parts are written, its mark for a delta, and whether
@@ -74,9 +75,7 @@ class TableSave:
         """
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
         marks = self._usable_marks(last) if delta and last is not None else {}
-        if marks and last is not None:
-            self.base = last.identity
-        elif delta and self._tables and speaks_for_all():
+        if delta and not marks and self._tables and speaks_for_all():
             logger.info('checkpoint.save: there is no earlier checkpoint of this Trainer in %s on which a delta could '
                         'build: this one is whole', self._directory)
         work = []
@@ -103,13 +102,15 @@ class TableSave:
         if last.directory != self._directory:
             return {}
         try:
-            base = files.find(last.directory, last.identity)
-            base.bases()
-        except CheckpointError:  # it was removed, or damaged
+            bases = files.remaining_bases(last.directory, last.identities)
+        except CheckpointError:  # one was removed, or the last one is damaged
             return {}
         tables = {item.name: item.param.table for item in self._tables}
-        return {name: mark for name, (table, mark) in last.marks.items()
-                if name in tables and table() is tables[name] and name in base.tables}
+        marks = {name: mark for name, (table, mark) in last.marks.items()
+                 if name in tables and table() is tables[name]}
+        if marks:
+            self.bases = bases
+        return marks
 
     def write(self, work: List[List[Any]]) -> None:
         """Let the owners of the rows write them (collective); errors are raised by :meth:`repeat`."""
@@ -148,7 +149,7 @@ class TableSave:
             deltas.append(not any(result['whole'] for result in results.values()))
             writer.add_table(item.name, self._description(item, parts), deltas[-1], parts)
         if not any(deltas):
-            self.base = None
+            self.bases = []
 
     def _description(self, item: Item, parts: List[Dict[str, Any]]) -> TableDescription:
         param, widths = item.param, []
@@ -160,15 +161,15 @@ class TableSave:
                                 dict(param.first_values._asdict()), dict(param.options),
                                 int(counts_of(self._trainer.optimizer).get(item.key, 0)), widths)
 
-    def remember(self, path: str) -> None:
-        """Remember the checkpoint, on which the next one can build."""
+    def remember(self, identity: Dict[str, str]) -> None:
+        """Remember the checkpoint with this identity, on which the next one can build."""
         marks = {}
         for item in self._tables:
             owners_marks = {result['mark'] for result in self._results[item.name].values()}
             if len(owners_marks) == 1:
                 marks[item.name] = weakref.ref(item.param.table), owners_marks.pop()
         if self._tables:
-            self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, files.Reader(path).identity, marks)
+            self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, (identity, *self.bases), marks)
 
 
 def stored_tables(checkpoint: files.Reader) -> Dict[str, Any]:

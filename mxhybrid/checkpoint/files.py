@@ -27,7 +27,7 @@ import shutil
 import stat
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Type
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 
@@ -92,6 +92,8 @@ class Writer:
         self._pending: List[Tuple[str, np.ndarray]] = []
         self._pending_bytes = 0
         self._tensors = safetensors().numpy
+        #: The :attr:`Reader.identity` of the checkpoint, after :meth:`commit`.
+        self.identity: Dict[str, str] = {}
 
     def __enter__(self) -> 'Writer':
         for name in filter(_ASIDE.fullmatch, os.listdir(self._directory)):
@@ -165,17 +167,21 @@ class Writer:
         _write(os.path.join(self._aside, shard_file(len(self._shards))), data)
         self._shards.append({'bytes': len(data), 'blake2b': manifest.digest(data)})
 
-    def commit(self, step: int, content: Dict[str, Any], keep: int, base: Optional[Dict[str, str]] = None) -> str:
+    def commit(self, step: int, content: Dict[str, Any], keep: int,
+               bases: Sequence[Dict[str, str]] = ()) -> str:
         """Make the checkpoint the newest of its directory, and remove all but the newest `keep`; returns its path.
 
-        `base` is the :attr:`Reader.identity` of the checkpoint that a delta builds on.  Checkpoints that others build
-        on stay.
+        `bases` are the :attr:`Reader.identity` of the checkpoints that a delta builds on, from new to old.  Checkpoints
+        that others build on stay.  The number of manifests that are read does not depend on the number of bases.
         """
-        self._write_manifest(step, dict(content, base=base) if base else content)
+        if bases:
+            content = dict(content, base=bases[0], oldest_base=bases[-1]['name'])
+        digest = self._write_manifest(step, content)
         others = names(self._directory)
         name = '%08d-step-%d' % (folder.number_of(others[0]) + 1 if others else 1, step)
         path = self._publish(name)
-        self.remove_unneeded(others[keep - 1:], [name] + others[:keep - 1])
+        self.identity = {'name': name, 'blake2b': digest}
+        self._remove_old(others[keep - 1:], [name] + others[:keep - 1])
         return path
 
     def commit_in_place_of(self, source: 'Reader', content: Dict[str, Any]) -> str:
@@ -183,7 +189,8 @@ class Writer:
         self._write_manifest(source.content['step'], dict(content, replaces=source.identity['blake2b']))
         return self._publish(os.path.basename(source.path) + folder.COMPACTED)
 
-    def _write_manifest(self, step: int, content: Dict[str, Any]) -> None:
+    def _write_manifest(self, step: int, content: Dict[str, Any]) -> str:
+        """Write the manifest; return its digest."""
         self._flush()
         content = dict(content, format=FORMAT_WITHOUT_TABLES, step=step, arrays=self._arrays, shards=self._shards)
         if self._tables:
@@ -196,6 +203,7 @@ class Writer:
                                   % (len(text), MAXMANIFEST_BYTES))
         _write(os.path.join(self._aside, MANIFEST), text)
         sync_directory(self._aside)
+        return digest
 
     def _publish(self, name: str) -> str:
         path = os.path.join(self._directory, name)
@@ -209,8 +217,22 @@ class Writer:
         self._aside = ''
         return path
 
+    def _remove_old(self, old: List[str], remaining: List[str]) -> None:
+        """Remove `old` checkpoints, except those that the `remaining` ones may build on.
+
+        A manifest names the oldest base of its checkpoint.  All its bases have numbers from that one to its own.
+        """
+        spans = []
+        for name in remaining if old else []:
+            with suppress(CheckpointError):  # a damaged checkpoint needs no other one
+                oldest = Reader(os.path.join(self._directory, name)).oldest_base()
+                spans.append(range(folder.number_of(oldest), folder.number_of(name)))
+        for name in old:
+            if not any(folder.number_of(name) in span for span in spans):
+                self._remove(name)
+
     def remove_unneeded(self, old: List[str], remaining: List[str]) -> None:
-        """Remove `old` checkpoints, except those that the `remaining` ones build on."""
+        """Remove `old` checkpoints, except those that the `remaining` ones build on, whose manifests are all read."""
         needed: Set[str] = set()
         for name in remaining if old else []:
             with suppress(CheckpointError):  # a damaged checkpoint needs no other one
@@ -326,6 +348,13 @@ class Reader:
             base = reader.content.get('base')
         return readers
 
+    def oldest_base(self) -> str:
+        """Return the name of the whole checkpoint with which the bases of this one begin, its own if it is whole."""
+        if not self.content.get('base'):
+            return os.path.basename(self.path)
+        oldest: str = self.content.get('oldest_base') or os.path.basename(self.bases()[-1].path)  # earlier versions
+        return oldest
+
     def layers(self, name: str, bases: List['Reader']) -> List[List[table_files.Part]]:
         """Return the parts of a dynamic table in this checkpoint and in its `bases`, from new to old.
 
@@ -374,6 +403,24 @@ class Reader:
                     raise self._damaged(shard_file(shard), 'lacks elements of %s' % name)
                 result[low - start:high - start] = elements[low - first:high - first]
         return result
+
+
+def remaining_bases(directory: str, bases: Sequence[Dict[str, str]]) -> List[Dict[str, str]]:
+    """Return the identities of the checkpoints that a delta needs, of these `bases`, which are given from new to old.
+
+    A compacted checkpoint needs no other one.  Only the manifests of the first and of compacted ones are read.  Damaged
+    if one is missing.
+    """
+    present, needed = set(names(directory)), []
+    for number, identity in enumerate(bases):
+        name = identity['name']
+        needed.append(identity)
+        if number == 0 or name + folder.COMPACTED in present:
+            if os.path.basename(find(directory, identity).path) != name:
+                break
+        elif name not in present:
+            raise Damaged('%s does not exist' % os.path.join(directory, name))
+    return needed
 
 
 def find(directory: str, identity: Dict[str, str]) -> Reader:

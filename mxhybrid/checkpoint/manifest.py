@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable
 
 from ..base import json_text
 from ..base.errors import InputError
+from . import folder
 
 #: Largest size of a shard, in bytes, that a reader accepts.
 MAX_SHARD_BYTES = 1 << 30
@@ -62,6 +63,9 @@ def flaw(content: Dict[str, Any]) -> str:
     if base is not None and not (isinstance(base, dict) and isinstance(base.get('name'), str)
                                  and isinstance(base.get('blake2b'), str)):
         return 'has a wrong entry for its base'
+    oldest_base = content.get('oldest_base')
+    if oldest_base is not None and not (isinstance(oldest_base, str) and folder.NAME.fullmatch(oldest_base)):
+        return 'has a wrong entry for its oldest base'
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
     if not _is_count(step):
         return 'has no step'

@@ -127,8 +127,8 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
                    'trainer': collect.describe(trainer, items, tables, gathering)}
         for array in collect.arrays(trainer, items, gathering):
             writer.add(array.name, array.shape, array.dtype, array.pieces())
-        path = writer.commit(int(step), content, keep, table_save.base)
-        table_save.remember(path)
+        path = writer.commit(int(step), content, keep, table_save.bases)
+        table_save.remember(writer.identity)
         return path
 
     with open_writer, mx.autograd.pause(), uncounted_reads(trainer):

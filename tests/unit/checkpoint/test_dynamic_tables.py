@@ -1,4 +1,5 @@
 """Dynamic tables in one process: saved, as deltas too, resumed, read without a Trainer, and imported."""
+import json
 import os
 import shutil
 
@@ -9,7 +10,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
-from mxhybrid.checkpoint import files, folder, importing
+from mxhybrid.checkpoint import files, folder, importing, manifest
 from mxhybrid.checkpoint.collect import items_of
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
@@ -177,6 +178,86 @@ def test_a_compacted_base(tmp_path):
     second = Training(seed=2)
     second.load(tmp_path)
     assert second.fit(4, STEPS) == expected
+
+
+def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
+    training = Training()
+    training.fit(0, 1)
+    training.save(tmp_path, 0)
+    opened = []
+
+    def counted(function):
+        def call(path, *arguments, **keywords):
+            handle = function(path, *arguments, **keywords)
+            if str(path).startswith(str(tmp_path)):
+                opened.append(os.path.basename(str(path)))
+            return handle
+        return call
+
+    numbers = []
+    for step in range(1, 13):
+        training.fit(1, 2)
+        del opened[:]
+        with monkeypatch.context() as patch:
+            patch.setattr(os, 'open', counted(os.open))
+            patch.setattr('builtins.open', counted(open))
+            path = training.save(tmp_path, step, delta=True)
+        assert tables_in(path)['users.weight']['delta']
+        numbers.append((opened.count(files.MANIFEST), len(opened)))
+    assert len(folder.names(str(tmp_path))) == 13
+    assert opened.count(files.MANIFEST) == 5  # the last one, those of the three that stay, and the one that is written
+    assert set(numbers[4:]) == {numbers[-1]}
+    expected = training.fit(2, STEPS)
+    second = Training(seed=2)
+    second.load(tmp_path)
+    assert second.fit(2, STEPS) == expected
+
+
+@pytest.mark.parametrize('number', [0, 1, 3])
+def test_a_delta_whose_chain_lost_a_checkpoint_is_whole(tmp_path, number):
+    training = Training()
+    for step in range(4):
+        training.fit(step, step + 1)
+        training.save(tmp_path, step + 1, delta=True)
+    shutil.rmtree(os.path.join(str(tmp_path), folder.names(str(tmp_path))[number]))
+    training.fit(4, 5)
+    entries = tables_in(training.save(tmp_path, 5, delta=True))
+    assert not any(entry['delta'] for entry in entries.values())
+    assert tables_in(training.save(tmp_path, 6, delta=True))['users.weight']['delta']
+
+
+def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
+    training = Training()
+
+    def save(*steps):
+        for step in steps:
+            training.fit(step, step + 1)
+            path = training.save(tmp_path, step, delta=True, keep=1)
+            assert tables_in(path)['users.weight']['delta'] == (step > 1)
+        return sorted(folder.names(str(tmp_path)))
+
+    assert len(save(1, 2)) == 2
+    with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), '00000001-step-1')):  # so that compact leaves it
+        compact(tmp_path)
+    assert save(3, 4) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
+    assert files.Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
+
+
+def test_bases_of_a_delta_of_an_earlier_version_stay(tmp_path):
+    training = Training()
+    for step in range(3):
+        training.fit(step, step + 1)
+        path = training.save(tmp_path, step, delta=True)
+    with open(os.path.join(path, files.MANIFEST)) as file:
+        content = json.load(file)['content']
+    del content['oldest_base']  # as earlier versions wrote it
+    with open(os.path.join(path, files.MANIFEST), 'w') as file:
+        json.dump({'blake2b': manifest.digest(manifest.canonical(content)), 'content': content}, file)
+    assert files.Reader(path).oldest_base() == '00000001-step-0'
+    training.save(tmp_path, 3, keep=2)
+    assert len(folder.names(str(tmp_path))) == 4
+    training.save(tmp_path, 4, keep=1)
+    assert len(folder.names(str(tmp_path))) == 1
 
 
 def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):

@@ -87,10 +87,13 @@ def save(directory, table, step, delta=False, keep=3, partitions=2):
     os.makedirs(str(directory), exist_ok=True)
     with folder.locked(str(directory)), Writer(str(directory)) as writer:
         writer.add('dense/weight', (4, 2), 'float32', [np.arange(8, dtype='f4') + step])
-        base = Reader(os.path.join(str(directory), folder.names(str(directory))[0])).identity if delta else None
+        bases = []
+        if delta:
+            newest_one = Reader(os.path.join(str(directory), folder.names(str(directory))[0]))
+            bases = [reader.identity for reader in [newest_one] + newest_one.bases()]
         parts = table.write(writer.make_table_directory(0), delta, partitions)
         writer.add_table('users.weight', DESCRIPTION, delta, parts)
-        return writer.commit(step, {'extra': {'at': step}}, keep, base)
+        return writer.commit(step, {'extra': {'at': step}}, keep, bases)
 
 
 def chain(directory):
