@@ -1,4 +1,5 @@
-"""The compiled library, ``src/api.cc``.  Calls release Python's lock; errors become exceptions.
+"""The compiled library, whose functions ``src/api.cc`` and ``src/*_api.cc`` define.  Calls release Python's lock;
+errors become exceptions.
 
 ``setup.py`` compiles it if there is a compiler; if the library is missing, :func:`load` says why.
 """
@@ -14,7 +15,7 @@ from ..base.errors import JobError
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
 _VERSION = 26
 
-#: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/api.cc``.
+#: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
@@ -174,7 +175,7 @@ _FUNCTIONS = {
 
 
 class Library:
-    """The functions of ``src/api.cc`` as attributes, without ``lane_``."""
+    """The functions of the C interface as attributes, without ``lane_``."""
 
     def __init__(self, path: str):
         self.path = path

@@ -19,7 +19,7 @@ def run(minutes: float, folder: Path) -> int:
     corpus = folder / 'messages'
     corpus.mkdir(parents=True, exist_ok=True)
     program = folder / 'fuzz_messages'
-    sources = [path for path in sorted(_SOURCES.glob('*.cc')) if path.name != 'api.cc']
+    sources = [path for path in sorted(_SOURCES.glob('*.cc')) if not path.name.endswith('api.cc')]
     subprocess.run(['clang++', '-std=c++17', '-O1', '-g', '-fno-omit-frame-pointer', '-ffp-contract=off', '-pthread',
                     '-DWITH_LIBFUZZER', '-fsanitize=fuzzer,address,undefined', '-fno-sanitize-recover=undefined',
                     '-I', _SOURCES, _TARGET, *sources, '-o', program], check=True)

@@ -1,0 +1,105 @@
+// The C interface of compiled operators of graphs; see api.cc for its conventions.
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "api_arguments.h"
+#include "api_errors.h"
+#include "exchange_operator.h"
+#include "norm_operators.h"
+#include "softmax_operators.h"
+
+using lane::ArrayOperator;
+using lane::ExchangeOperator;
+using lane::functions_of;
+using lane::guarded;
+using lane::PersistentTransfer;
+using lane::transfer_of;
+
+namespace {
+
+std::unique_ptr<ExchangeOperator::Shape> shape_of(int dimensions, const uint64_t* shape) {
+  if (dimensions < 0) return nullptr;
+  return std::make_unique<ExchangeOperator::Shape>(shape, shape + dimensions);
+}
+
+}  // namespace
+
+extern "C" {
+
+/// Return an operator of graphs that runs two transfers of float32 arrays, one forwards and one backwards.  A negative
+/// number of dimensions means no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
+void* lane_exchange_operator_new(void* forward, void* backward, int input_dimensions, const uint64_t* input,
+                                 int output_dimensions, const uint64_t* output, void* get_data, void* free,
+                                 void* push) {
+  return guarded(
+      [&]() -> void* {
+        const lane::ArrayFunctions functions = functions_of(get_data, free);
+        for (void* share : {forward, backward}) {
+          if (transfer_of(share).dtype() != lane::Dtype::kFloat32) {
+            throw std::runtime_error("an exchange operator needs transfers of type float32");
+          }
+        }
+        return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
+                                    *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
+                                    shape_of(input_dimensions, input), shape_of(output_dimensions, output), functions,
+                                    reinterpret_cast<lane::PushFunction>(push));
+      },
+      nullptr);
+}
+/// Return the attribute `info` of MXNet's operator _NDArray.
+const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
+/// Delete an operator that no graph calls any more.
+void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
+
+/// Return an operator of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
+void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {
+  return guarded([&]() -> void* {
+    const auto input_shape = shape_of(dimensions, shape);
+    if (!input_shape) throw std::runtime_error("a moments operator needs the shape of its input");
+    return static_cast<ArrayOperator*>(new lane::MomentsOperator(*input_shape, axis, functions_of(get_data, free)));
+  }, nullptr);
+}
+void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t channels, double epsilon, void* get_data,
+                              void* free) {
+  return guarded([&]() -> void* {
+    return static_cast<ArrayOperator*>(
+        new lane::JointOperator({shares, shares + parts}, channels, epsilon, functions_of(get_data, free)));
+  }, nullptr);
+}
+void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const uint64_t* lengths,
+                                const double* factors, void* get_data, void* free) {
+  return guarded([&]() -> void* {
+    std::vector<lane::AverageOperator::Average> list;
+    for (uint32_t i = 0; i < averages; factors += lengths[i++]) {
+      list.push_back({counts[i], {factors, factors + lengths[i]}});
+    }
+    return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(list), functions_of(get_data, free)));
+  }, nullptr);
+}
+/// Return an operator of a softmax over several workers, see softmax_operators.h.
+void* lane_softmax_parts_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data,
+                                      void* free) {
+  return guarded([&]() -> void* {
+    const auto part_shape = shape_of(dimensions, shape);
+    if (!part_shape) throw std::runtime_error("a softmax operator needs the shape of its part");
+    return static_cast<ArrayOperator*>(
+        new lane::SoftmaxPartsOperator(*part_shape, axis, functions_of(get_data, free)));
+  }, nullptr);
+}
+void* lane_softmax_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, uint64_t count, int is_log,
+                                void* get_data, void* free) {
+  return guarded([&]() -> void* {
+    const auto part_shape = shape_of(dimensions, shape);
+    if (!part_shape) throw std::runtime_error("a softmax operator needs the shape of its part");
+    return static_cast<ArrayOperator*>(
+        new lane::SoftmaxOperator(*part_shape, axis, count, is_log != 0, functions_of(get_data, free)));
+  }, nullptr);
+}
+/// Return the attribute `info` of MXNet's operator _NDArray.
+const void* lane_array_operator_info(void* array_operator) {
+  return static_cast<ArrayOperator*>(array_operator)->info();
+}
+
+}  // extern "C"
