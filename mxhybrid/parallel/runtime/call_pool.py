@@ -13,7 +13,8 @@ from mxnet import autograd
 from ...base.errors import InputError
 from ...native.compiled_graph import CompiledGraph, release_discarded
 from ...native.trainers import is_fresh, set_fresh
-from .rank_program import COMPILED, TOKEN, Program
+from .fetched_inputs import TOKEN
+from .rank_program import COMPILED, Program
 
 #: The number of abandoned calls whose backward pass would still be noticed.
 _WATCHED = 16

@@ -1,56 +1,29 @@
 """The program of a rank: its shards of all operators, and the redistributions between them, as one graph."""
-from collections import Counter
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
-import numpy as np
 
-from ...native.symbols import CONSTANTS, symbol_function
-from ..ops.fixed_shards import shard_of_fixed
+from ...native.symbols import symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import leads_to
-from ..ops.registry import collective_of, indices, is_elementwise, is_loss, rule_of
+from ..ops.registry import collective_of, indices, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
-from ..redistribution.redistribution import Redistribution
-from ..sharding.box import Box, full, overlap, shape_of, size_of, slices_in
+from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
-from ..sharding.sum_steps import steps_between
 from .engine_threads import SegmentThreads
-from .gradient_readers import Readers, sum_in_place_cap
+from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
+from .gradient_readers import Readers
 from .network_shards import NetworkShards
 from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Updated, updates_of
 
-
-class RedistributionNode(Protocol):
-    """A redistribution in a graph."""
-
-    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """Return the token after it, and the symbol that the rank receives, or None.
-
-        `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
-        """
-
-    def ending(self, symbol: Any) -> Any:
-        """Return the symbol that a graph may have as an output, for the token or a received array."""
-
-    def forget(self) -> None:
-        """Release its memory: no program calls it again."""
-
-
-#: Makes the node of a redistribution, given whether gradients go back.
-MakeNode = Callable[[Redistribution, bool], RedistributionNode]
-
 #: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
 
-#: Name of the first token.
-TOKEN = 'mxhybrid_token'
 
-
-class Program:
+class Program(FetchedInputs):
     """The graph that a rank computes.
 
     Parameters
@@ -100,38 +73,16 @@ class Program:
                  outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Collective], make_node: MakeNode,
                  first: int, gradient_inputs: Any = (), frozen: Any = (), segments: Sequence[Segment] = (),
                  overlaps: bool = True, on_failure: Optional[Callable[[BaseException], None]] = None):
-        self.shards, self.graph, self.rank = shards, shards.graph, rank
-        self._collectives, self._make_node, self._number = collectives, make_node, first
-        self._token = mx.sym.var(TOKEN, dtype='float32')
-        self.uses_token = False
-        self._layouts: Dict[Entry, Layout] = {}
-        self._local: Dict[Entry, Any] = {}
-        #: Symbols of weights, and of whole operators on weights alone, with None; of their shards, with the box.
-        self._fixed: Dict[Tuple[int, Optional[Box]], Any] = {}
-        #: Inputs of the graph that are parameters or constants, by name.
-        self._variables: Dict[str, Any] = {}
-        #: The segment that is being built, if any; and outputs of segments as these have them, by entry.
-        self._inside: Optional[Inside] = None
+        super().__init__(shards, rank, make_node, first)
+        self._collectives = collectives
+        #: Outputs of segments as these have them, by entry.
         self._stacked: Dict[Entry, Any] = {}
         self._on_failure, self._overlaps, self.recomputes = on_failure, overlaps, bool(segments)
         self._threads: Optional[SegmentThreads] = None
-        self._fetched: Dict[Any, Any] = {}
-        self._sources = Readers()
-        #: Entries read by operators that cannot add their gradients to those of others, see :class:`Readers`.
-        self._mixed = {entry for operator in self.graph.operators if not rule_of(operator).adds_weight_gradients
-                       for entry in operator.inputs}
-        #: Operators through which gradients may go back; those of them that lead to a trained weight or data.
-        self._flowing: Set[int] = set()
-        self._learning: Set[int] = set()
         #: Data inputs of this rank through which gradients go back.
         self._data_with_gradients: Set[int] = set()
         self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
         self.averages: Dict[str, str] = {}
-        self.constants: Dict[str, np.ndarray] = {}
-        self.redistributions: List[Redistribution] = []
-        self._readers = Counter([entry for operator in self.graph.operators
-                                 for entry in operator.inputs] + self.graph.heads)
-        self._nodes: List[RedistributionNode] = []
         self._recomputed: List[RecomputedOperator] = []
         #: Entries whose shapes alone an operator reads.
         self._shapes_read: List[Entry] = []
@@ -363,118 +314,7 @@ class Program:
         stacked = mx.sym.stack(self._sources.give(self._local[entry]), axis=0)
         return stacked if entry[0] in self._learning else mx.sym.BlockGrad(stacked)
 
-    # -- what shards read ------------------------------------------------------------------------------------------
-
-    def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
-        """Return the symbol of the box of an output that this rank needs; None if it needs none.
-
-        There is a redistribution if any rank needs an element that it does not have.
-        """
-        if entry[0] in self.graph.fixed:
-            return self._constant(entry, needed[self.rank]) if self.rank in needed else None
-        have = self._layouts[entry]
-        if have.gives(needed):
-            return self._sources.give(self._local[entry]) if self.rank in needed else None
-        key = entry, tuple(sorted(needed.items())), fill, as_index
-        if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, have, needed) or self._redistributed(entry, have, needed, fill,
-                                                                                          as_index)
-        fetched = self._fetched[key][0]
-        return None if fetched is None else self._sources.give(fetched)
-
-    def _sliced(self, entry: Entry, have: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
-        """Return a slice of this rank's array if every rank has all that it needs, so that nothing moves; otherwise
-        None.
-        """
-        if have.partial or not all(rank in have.boxes and all(
-                low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
-                for rank, box in needed.items()):
-            return None
-        if self.rank not in needed:
-            return [None]
-        return [_slice(self._sources.give(self._local[entry]), slices_in(needed[self.rank], have.boxes[self.rank]))]
-
-    def _redistributed(self, entry: Entry, have: Layout, needed: Dict[int, Box], fill: float,
-                       as_index: bool) -> List[Any]:
-        operator = self.graph.operators[entry[0]]
-        differentiable = entry[0] in self._flowing and not as_index
-        local = self._sent(entry)
-        number = self._number
-        steps = steps_between(have, needed, self.graph.dtypes[entry].itemsize)
-        received = self.redistribute(local, have, needed, self.graph.dtypes[entry], operator, fill, differentiable,
-                                     plain=self.is_plain(entry) or not differentiable)
-        if steps[-1][0].partial and fill and received is not None:
-            received = self._filled(operator, entry, number, needed[self.rank], fill, received)
-        return [received]
-
-    def _sent(self, entry: Entry) -> Any:
-        """Return the symbol of this rank's part for a redistribution; None if it has none."""
-        if entry not in self._local:
-            return None
-        symbol = self._sources.give(self._local[entry])
-        return mx.sym.identity(symbol) if self._shares_gradient_of_input(entry) else symbol
-
-    def _shares_gradient_of_input(self, entry: Entry) -> bool:
-        """Return whether an output is a sum that may have one gradient array with an input of the network."""
-        pending = [entry[0]] if self.graph.operators[entry[0]].op != 'null' else []  # see RedistributionOperator.symbol
-        while pending:
-            operator = self.graph.operators[pending.pop()]
-            if operator.op == 'null' and operator.number in self._flowing:
-                return True
-            if operator.op != 'null' and rule_of(operator).shares_gradient:
-                pending += {number for number, _ in operator.inputs}
-        return False
-
-    def _filled(self, operator: Operator, entry: Entry, number: int, box: Box, fill: float, received: Any) -> Any:
-        """Return the sum of partial sums that this rank receives, with `fill` for the zeros beyond the tensor."""
-        inside = overlap(box, full(self.graph.shapes[entry]))
-        if inside == box:
-            return received
-        outside = np.ones(shape_of(box), self.graph.dtypes[entry])
-        if inside is not None:
-            outside[slices_in(inside, box)] = 0
-        mask, values = (self.constant(operator, '%s_%d' % (what, number), array)
-                        for what, array in (('outside', outside), ('fill', np.full_like(outside, fill))))
-        # The gradient of a sum would be the array of the sum's own gradient.
-        return mx.sym.where(mask, values, received)
-
-    def is_plain(self, entry: Entry) -> bool:
-        """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
-        (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
-        """
-        return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
-
-    def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
-                     fill: float = 0.0,
-                     differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
-        """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
-        :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
-
-        For `plain`, see :class:`RedistributionNode`.
-        """
-        if self._inside is not None:
-            plain, differentiable = False, differentiable and self._inside.is_again
-        *first_steps, (have, needed) = steps_between(have, needed, np.dtype(dtype).itemsize)
-        for held, pieces in first_steps:
-            local = self._redistribute_once(local, held, pieces, dtype, operator, 0.0, differentiable, False, plain)
-        return self._redistribute_once(local, have, needed, dtype, operator, fill, differentiable, one_gradient, plain)
-
-    def _redistribute_once(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
-                           fill: float, differentiable: bool, one_gradient: bool, plain: bool) -> Any:
-        """Return the symbol that this rank receives by one redistribution, see :meth:`redistribute`."""
-        redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype(dtype), fill, one_gradient,
-                                        operator.name,
-                                        differentiable, operator.number)
-        self._number += 1
-        self.redistributions.append(redistribution)
-        if not redistribution.takes_part:
-            return None
-        node = self._make_node(redistribution, differentiable)
-        self._nodes.append(node)
-        self.uses_token = True
-        self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
-        # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
-        return received if received is None or differentiable else mx.sym.BlockGrad(received)
+    # -- outputs of the network -------------------------------------------------------------------------------------
 
     def _head(self, entry: Entry, needed: List[Dict[int, Box]]) -> Any:
         pieces = [self._head_box(entry, boxes) for boxes in needed]
@@ -512,82 +352,6 @@ class Program:
         is_sum = operator.op == 'null' or rule_of(operator).shares_gradient
         return mx.sym.identity(symbol) if is_sum and symbol is self._local.get(entry) else symbol
 
-    # -- parameters and constants ----------------------------------------------------------------------------------
-
-    def _parameter(self, operator: Operator) -> Any:
-        """Return the input of the graph that is a weight or a running average."""
-        key = operator.number, None
-        if key not in self._fixed:
-            weight = self._variable(operator.name, dtype=self.graph.dtypes[operator.number, 0])
-            if (operator.number, 0) in self.graph.factors:
-                weight = mx.sym.reshape(weight, shape=shape_of(self.shards.weights.boxes(operator.name)[self.rank]))
-            self._fixed[key] = weight
-        return self._fixed[key]
-
-    def _constant(self, entry: Entry, box: Box) -> Any:
-        """Return a box of a weight, or of an operator on weights alone, for one more reader."""
-        symbol = self._from_weights(entry, box)
-        return self._sources.give(symbol) if entry in self._mixed else symbol
-
-    def _from_weights(self, entry: Entry, box: Box) -> Any:
-        operator = self.graph.operators[entry[0]]
-        if operator.op == 'null':
-            held_box = self.shards.weights.boxes(operator.name)[self.rank]
-            return self._box_of(entry, self._parameter(operator), box, held_box)
-        if operator.op in CONSTANTS:
-            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
-            attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
-            return symbol_function(operator.op)(**attrs)
-        if is_elementwise(operator):
-            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
-            return symbol_function(operator.op)(self._constant(operator.inputs[0], box), **attrs)
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
-        shard = shard_of_fixed(self.graph, operator, box)
-        if shard is not None:
-            if (entry[0], box) not in self._fixed:
-                self._fixed[entry[0], box] = self._shard_of_weights(operator, shard, attrs)
-            return self._fixed[entry[0], box]
-        if (entry[0], None) not in self._fixed:
-            given = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
-                     for source in operator.inputs]
-            self._fixed[entry[0], None] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
-        symbol = self._fixed[entry[0], None]
-        symbol = symbol[entry[1]] if len(symbol.list_outputs()) > 1 else symbol
-        if entry in self.graph.factors:
-            symbol = mx.sym.reshape(symbol, shape=self.graph.shapes[entry])
-        return self._box_of(entry, symbol, box, full(self.graph.shapes[entry]))
-
-    def _shard_of_weights(self, operator: Operator, shard: OperatorShard, attrs: Dict[str, Any]) -> Any:
-        """Return the symbol of a shard of an operator on weights alone."""
-        weights = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
-                   if read is not None]
-        attrs = {**attrs, **{key: str(value) for key, value in shard.attrs.items()}}
-        if shard.build is not None:
-            return shard.build([mx.sym.identity(symbol) for symbol in weights], operator.name, attrs)
-        return symbol_function(operator.op)(*weights, name=operator.name, **attrs)
-
-    def _as_array(self, entry: Entry, symbol: Any) -> Any:
-        """Return the symbol of a whole array without factors of its dimensions."""
-        return mx.sym.reshape(symbol, shape=self.graph.array_shapes[entry]) if entry in self.graph.factors else symbol
-
-    def _box_of(self, entry: Entry, symbol: Any, box: Box, held_box: Box) -> Any:
-        if box == held_box:
-            return symbol
-        return _slice(self._sources.give(symbol) if entry in self._mixed else symbol, slices_in(box, held_box))
-
-    def constant(self, operator: Operator, what: str, values: np.ndarray) -> Any:
-        """Return an input of the graph with constant values, for one operator."""
-        name = 'mxhybrid_%s_of_%d' % (what, operator.number)  # several operators may have one name
-        assert name not in self.constants or self._inside is not None, name
-        self.constants[name] = values
-        return self._variable(name, shape=values.shape, dtype=values.dtype)
-
-    def _variable(self, name: str, **attributes: Any) -> Any:
-        """Return the input of the graph that is a parameter or a constant; segments read the same one."""
-        if name not in self._variables:
-            self._variables[name] = mx.sym.var(name, **attributes)
-        return self._variables[name]
-
     # -- running averages ------------------------------------------------------------------------------------------
 
     def average(self, parameter: Operator, value: Any, momentum: float) -> None:
@@ -604,9 +368,3 @@ class Program:
 
 def _first_element(symbol: Any) -> Any:
     return mx.sym.slice_axis(mx.sym.reshape(symbol, shape=(-1,)), axis=0, begin=0, end=1)
-
-
-def _slice(symbol: Any, where: Tuple[slice, ...]) -> Any:
-    return mx.sym.slice(symbol, begin=tuple(part.start for part in where), end=tuple(part.stop for part in where))
-
-

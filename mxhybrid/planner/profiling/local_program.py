@@ -67,7 +67,7 @@ class _LocalNode:
         self.exchange, self.differentiable, self.name = exchange, differentiable, name
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """See :meth:`mxhybrid.parallel.runtime.rank_program.RedistributionNode.symbol`."""
+        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.symbol`."""
         if local is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, local if self.differentiable else mx.sym.BlockGrad(local)])
         shape = self.exchange.shapes[1]
@@ -88,7 +88,7 @@ class _OneRank(Program):
     """
 
     def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], *arguments: Any, **options: Any) -> Any:
-        """See :meth:`mxhybrid.parallel.runtime.rank_program.Program.redistribute`."""
+        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.redistribute`."""
         return super().redistribute(local, have, {rank: box for rank, box in needed.items() if rank == self.rank},
                                     *arguments, **options)
 

@@ -14,7 +14,7 @@ from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import locked_within, write_atomically
 from ...parallel import rules
-from ...parallel.runtime import network_shards, rank_program
+from ...parallel.runtime import fetched_inputs, network_shards, parameter_symbols, rank_program
 from . import core_benchmark, local_program, profile_key, scaled_shard, single_operator, timer
 
 FORMAT = 'mxhybrid.profiles 2'
@@ -27,8 +27,9 @@ SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
 _LOCK_S = 5.0
 
 #: Modules that decide what the program of a shard is and how it is timed.
-_MODULES = (*(module for _, module in inspect.getmembers(rules, inspect.ismodule)), network_shards, rank_program,
-            core_benchmark, local_program, profile_key, scaled_shard, single_operator, timer)
+_MODULES = (*(module for _, module in inspect.getmembers(rules, inspect.ismodule)),
+            fetched_inputs, network_shards, parameter_symbols, rank_program, core_benchmark, local_program,
+            profile_key, scaled_shard, single_operator, timer)
 
 
 @functools.lru_cache(None)

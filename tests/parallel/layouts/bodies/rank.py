@@ -17,9 +17,10 @@ from mxhybrid.parallel.ops.tracing import dimensions_of
 from mxhybrid.parallel.plans.recompute import Segment
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
 from mxhybrid.parallel.redistribution.socket_transport import SocketCarrier
+from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
-from mxhybrid.parallel.runtime.rank_program import TOKEN, Program
+from mxhybrid.parallel.runtime.rank_program import Program
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.box import full, shape_of, slices_in
 from mxhybrid.parallel.sharding.split import Split

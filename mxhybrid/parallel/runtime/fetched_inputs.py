@@ -1,0 +1,173 @@
+"""The inputs of a rank's shards: arrays that it has, slices of them, and results of redistributions."""
+from collections import Counter
+from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..ops.graph import Entry, Operator
+from ..ops.registry import rule_of
+from ..redistribution.redistribution import Redistribution
+from ..sharding.box import Box, full, overlap, shape_of, slices_in
+from ..sharding.layout import Layout
+from ..sharding.sum_steps import steps_between
+from .gradient_readers import sum_in_place_cap
+from .network_shards import NetworkShards
+from .parameter_symbols import ParameterSymbols, box_slice
+
+#: Name of the first token.
+TOKEN = 'mxhybrid_token'
+
+
+class RedistributionNode(Protocol):
+    """A redistribution in a graph."""
+
+    def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
+        """Return the token after it, and the symbol that the rank receives, or None.
+
+        `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
+        """
+
+    def ending(self, symbol: Any) -> Any:
+        """Return the symbol that a graph may have as an output, for the token or a received array."""
+
+    def forget(self) -> None:
+        """Release its memory: no program calls it again."""
+
+
+#: Makes the node of a redistribution, given whether gradients go back.
+MakeNode = Callable[[Redistribution, bool], RedistributionNode]
+
+
+class FetchedInputs(ParameterSymbols):
+    """Gives the shards of a rank their inputs, and makes redistributions where any rank lacks elements.
+
+    `make_node` and `first` are those of :class:`~.rank_program.Program`.
+    """
+
+    def __init__(self, shards: NetworkShards, rank: int, make_node: MakeNode, first: int):
+        super().__init__(shards, rank)
+        self._make_node, self._number = make_node, first
+        self._token = mx.sym.var(TOKEN, dtype='float32')
+        self.uses_token = False
+        self._layouts: Dict[Entry, Layout] = {}
+        self._local: Dict[Entry, Any] = {}
+        self._fetched: Dict[Any, Any] = {}
+        #: Operators through which gradients may go back; those of them that lead to a trained weight or data.
+        self._flowing: Set[int] = set()
+        self._learning: Set[int] = set()
+        self.redistributions: List[Redistribution] = []
+        self._readers = Counter([entry for operator in self.graph.operators
+                                 for entry in operator.inputs] + self.graph.heads)
+        self._nodes: List[RedistributionNode] = []
+
+    def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
+        """Return the symbol of the box of an output that this rank needs; None if it needs none.
+
+        There is a redistribution if any rank needs an element that it does not have.
+        """
+        if entry[0] in self.graph.fixed:
+            return self._constant(entry, needed[self.rank]) if self.rank in needed else None
+        have = self._layouts[entry]
+        if have.gives(needed):
+            return self._sources.give(self._local[entry]) if self.rank in needed else None
+        key = entry, tuple(sorted(needed.items())), fill, as_index
+        if key not in self._fetched:
+            self._fetched[key] = self._sliced(entry, have, needed) or self._redistributed(entry, have, needed, fill,
+                                                                                          as_index)
+        fetched = self._fetched[key][0]
+        return None if fetched is None else self._sources.give(fetched)
+
+    def _sliced(self, entry: Entry, have: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
+        """Return a slice of this rank's array if every rank has all that it needs, so that nothing moves; otherwise
+        None.
+        """
+        if have.partial or not all(rank in have.boxes and all(
+                low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
+                for rank, box in needed.items()):
+            return None
+        if self.rank not in needed:
+            return [None]
+        return [box_slice(self._sources.give(self._local[entry]), slices_in(needed[self.rank], have.boxes[self.rank]))]
+
+    def _redistributed(self, entry: Entry, have: Layout, needed: Dict[int, Box], fill: float,
+                       as_index: bool) -> List[Any]:
+        operator = self.graph.operators[entry[0]]
+        differentiable = entry[0] in self._flowing and not as_index
+        local = self._sent(entry)
+        number = self._number
+        steps = steps_between(have, needed, self.graph.dtypes[entry].itemsize)
+        received = self.redistribute(local, have, needed, self.graph.dtypes[entry], operator, fill, differentiable,
+                                     plain=self.is_plain(entry) or not differentiable)
+        if steps[-1][0].partial and fill and received is not None:
+            received = self._filled(operator, entry, number, needed[self.rank], fill, received)
+        return [received]
+
+    def _sent(self, entry: Entry) -> Any:
+        """Return the symbol of this rank's part for a redistribution; None if it has none."""
+        if entry not in self._local:
+            return None
+        symbol = self._sources.give(self._local[entry])
+        return mx.sym.identity(symbol) if self._shares_gradient_of_input(entry) else symbol
+
+    def _shares_gradient_of_input(self, entry: Entry) -> bool:
+        """Return whether an output is a sum that may have one gradient array with an input of the network."""
+        pending = [entry[0]] if self.graph.operators[entry[0]].op != 'null' else []  # see RedistributionOperator.symbol
+        while pending:
+            operator = self.graph.operators[pending.pop()]
+            if operator.op == 'null' and operator.number in self._flowing:
+                return True
+            if operator.op != 'null' and rule_of(operator).shares_gradient:
+                pending += {number for number, _ in operator.inputs}
+        return False
+
+    def _filled(self, operator: Operator, entry: Entry, number: int, box: Box, fill: float, received: Any) -> Any:
+        """Return the sum of partial sums that this rank receives, with `fill` for the zeros beyond the tensor."""
+        inside = overlap(box, full(self.graph.shapes[entry]))
+        if inside == box:
+            return received
+        outside = np.ones(shape_of(box), self.graph.dtypes[entry])
+        if inside is not None:
+            outside[slices_in(inside, box)] = 0
+        mask, values = (self.constant(operator, '%s_%d' % (what, number), array)
+                        for what, array in (('outside', outside), ('fill', np.full_like(outside, fill))))
+        # The gradient of a sum would be the array of the sum's own gradient.
+        return mx.sym.where(mask, values, received)
+
+    def is_plain(self, entry: Entry) -> bool:
+        """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
+        (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
+        """
+        return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
+
+    def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
+                     fill: float = 0.0,
+                     differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
+        """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
+        :mod:`mxhybrid.parallel.sharding.sum_steps`); None if it receives nothing.
+
+        For `plain`, see :class:`RedistributionNode`.
+        """
+        if self._inside is not None:
+            plain, differentiable = False, differentiable and self._inside.is_again
+        *first_steps, (have, needed) = steps_between(have, needed, np.dtype(dtype).itemsize)
+        for held, pieces in first_steps:
+            local = self._redistribute_once(local, held, pieces, dtype, operator, 0.0, differentiable, False, plain)
+        return self._redistribute_once(local, have, needed, dtype, operator, fill, differentiable, one_gradient, plain)
+
+    def _redistribute_once(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
+                           fill: float, differentiable: bool, one_gradient: bool, plain: bool) -> Any:
+        """Return the symbol that this rank receives by one redistribution, see :meth:`redistribute`."""
+        redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype(dtype), fill, one_gradient,
+                                        operator.name,
+                                        differentiable, operator.number)
+        self._number += 1
+        self.redistributions.append(redistribution)
+        if not redistribution.takes_part:
+            return None
+        node = self._make_node(redistribution, differentiable)
+        self._nodes.append(node)
+        self.uses_token = True
+        self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
+        # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
+        return received if received is None or differentiable else mx.sym.BlockGrad(received)

@@ -1,0 +1,111 @@
+"""The weights and constants that the graph of a rank reads, as symbols."""
+from typing import Any, Dict, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ...native.symbols import CONSTANTS, symbol_function
+from ..ops.fixed_shards import shard_of_fixed
+from ..ops.graph import Entry, Operator
+from ..ops.registry import is_elementwise, rule_of
+from ..ops.rule import OperatorShard
+from ..sharding.box import Box, full, shape_of, slices_in
+from .gradient_readers import Readers
+from .network_shards import NetworkShards
+from .recomputed_segment import Inside
+
+
+class ParameterSymbols:
+    """The inputs of a rank's graph that are weights, running averages or constants, and operators on them alone."""
+
+    def __init__(self, shards: NetworkShards, rank: int):
+        self.shards, self.graph, self.rank = shards, shards.graph, rank
+        #: Symbols of weights, and of whole operators on weights alone, with None; of their shards, with the box.
+        self._fixed: Dict[Tuple[int, Optional[Box]], Any] = {}
+        #: Inputs of the graph that are parameters or constants, by name.
+        self._variables: Dict[str, Any] = {}
+        #: The segment that is being built, if any.
+        self._inside: Optional[Inside] = None
+        self._sources = Readers()
+        #: Entries read by operators that cannot add their gradients to those of others, see :class:`Readers`.
+        self._mixed = {entry for operator in self.graph.operators if not rule_of(operator).adds_weight_gradients
+                       for entry in operator.inputs}
+        self.constants: Dict[str, np.ndarray] = {}
+
+    def _parameter(self, operator: Operator) -> Any:
+        """Return the input of the graph that is a weight or a running average."""
+        key = operator.number, None
+        if key not in self._fixed:
+            weight = self._variable(operator.name, dtype=self.graph.dtypes[operator.number, 0])
+            if (operator.number, 0) in self.graph.factors:
+                weight = mx.sym.reshape(weight, shape=shape_of(self.shards.weights.boxes(operator.name)[self.rank]))
+            self._fixed[key] = weight
+        return self._fixed[key]
+
+    def _constant(self, entry: Entry, box: Box) -> Any:
+        """Return a box of a weight, or of an operator on weights alone, for one more reader."""
+        symbol = self._from_weights(entry, box)
+        return self._sources.give(symbol) if entry in self._mixed else symbol
+
+    def _from_weights(self, entry: Entry, box: Box) -> Any:
+        operator = self.graph.operators[entry[0]]
+        if operator.op == 'null':
+            held_box = self.shards.weights.boxes(operator.name)[self.rank]
+            return self._box_of(entry, self._parameter(operator), box, held_box)
+        if operator.op in CONSTANTS:
+            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
+            return symbol_function(operator.op)(**attrs)
+        if is_elementwise(operator):
+            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            return symbol_function(operator.op)(self._constant(operator.inputs[0], box), **attrs)
+        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        shard = shard_of_fixed(self.graph, operator, box)
+        if shard is not None:
+            if (entry[0], box) not in self._fixed:
+                self._fixed[entry[0], box] = self._shard_of_weights(operator, shard, attrs)
+            return self._fixed[entry[0], box]
+        if (entry[0], None) not in self._fixed:
+            given = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
+                     for source in operator.inputs]
+            self._fixed[entry[0], None] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
+        symbol = self._fixed[entry[0], None]
+        symbol = symbol[entry[1]] if len(symbol.list_outputs()) > 1 else symbol
+        if entry in self.graph.factors:
+            symbol = mx.sym.reshape(symbol, shape=self.graph.shapes[entry])
+        return self._box_of(entry, symbol, box, full(self.graph.shapes[entry]))
+
+    def _shard_of_weights(self, operator: Operator, shard: OperatorShard, attrs: Dict[str, Any]) -> Any:
+        """Return the symbol of a shard of an operator on weights alone."""
+        weights = [self._constant(source, read) for source, read in zip(operator.inputs, shard.inputs)
+                   if read is not None]
+        attrs = {**attrs, **{key: str(value) for key, value in shard.attrs.items()}}
+        if shard.build is not None:
+            return shard.build([mx.sym.identity(symbol) for symbol in weights], operator.name, attrs)
+        return symbol_function(operator.op)(*weights, name=operator.name, **attrs)
+
+    def _as_array(self, entry: Entry, symbol: Any) -> Any:
+        """Return the symbol of a whole array without factors of its dimensions."""
+        return mx.sym.reshape(symbol, shape=self.graph.array_shapes[entry]) if entry in self.graph.factors else symbol
+
+    def _box_of(self, entry: Entry, symbol: Any, box: Box, held_box: Box) -> Any:
+        if box == held_box:
+            return symbol
+        return box_slice(self._sources.give(symbol) if entry in self._mixed else symbol, slices_in(box, held_box))
+
+    def constant(self, operator: Operator, what: str, values: np.ndarray) -> Any:
+        """Return an input of the graph with constant values, for one operator."""
+        name = 'mxhybrid_%s_of_%d' % (what, operator.number)  # several operators may have one name
+        assert name not in self.constants or self._inside is not None, name
+        self.constants[name] = values
+        return self._variable(name, shape=values.shape, dtype=values.dtype)
+
+    def _variable(self, name: str, **attributes: Any) -> Any:
+        """Return the input of the graph that is a parameter or a constant; segments read the same one."""
+        if name not in self._variables:
+            self._variables[name] = mx.sym.var(name, **attributes)
+        return self._variables[name]
+
+
+def box_slice(symbol: Any, where: Tuple[slice, ...]) -> Any:
+    return mx.sym.slice(symbol, begin=tuple(part.start for part in where), end=tuple(part.stop for part in where))
