@@ -16,7 +16,8 @@ from .analytic.cost_table import cost_report, cost_rows, draw_costs
 from .analytic.layer_sizes import sizes_of
 from .calibration.calibration import Calibration
 from .cluster.cluster_spec import Cluster, load as load_cluster, save as save_cluster
-from .planner import SEARCH_SECONDS, FoundPlan, Planner, frozen_parameters, search
+from .planner import SEARCH_SECONDS, FoundPlan, Planner, search
+from .predictor import frozen_parameters
 from .profiling.operator_profiler import OperatorProfiler
 from .reports.dynamic_tables_report import dynamic_tables_report
 from .reports.plan_diagram import check_diagram_path, draw_plan
