@@ -74,7 +74,7 @@ def make_trainer(args, params, options, store):
 
 
 def divisor(args, store):
-    """Return what to give to ``step()``: Horovod's averages over workers, stores add up."""
+    """Return the batch size for ``step()``: Horovod averages gradients over workers, stores add them up."""
     return 1 / store.num_workers if args.kvstore == 'horovod' else 1
 
 

@@ -12,7 +12,7 @@ a dense layer, so that their gradients need not be summed among all; activations
 With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. ``--plan auto
 --cluster cluster.json`` searches for a plan, see docs/planner.md.
 
-Worker 0 trains the same network on joint batches, alone, beside the others, and prints its loss next to theirs: they
+At the same time, worker 0 alone trains the same network on joint batches, and prints both losses: they
 are the same up to rounding. Images are made, not photographed: each class is a fixed pattern of colours, shifted at
 random and with noise on it. The network is smaller than AlexNet and has no Dropout, whose masks would differ between
 plans.
@@ -68,7 +68,7 @@ def parse_arguments():
 
 
 def main():
-    """Train, and print the loss beside that of one process."""
+    """Train, and print the loss and the loss of one process."""
     args = parse_arguments()
     store = mxhybrid.create()
     workers, first = store.num_workers, store.rank == 0

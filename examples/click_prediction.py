@@ -141,7 +141,7 @@ class DeepFM(gluon.Block):
 
 
 def logits_of(tables, keys):
-    """Return what :class:`DeepFM` returns, by the tables of a checkpoint and NumPy alone."""
+    """Return the result of :class:`DeepFM`, from the tables of a checkpoint and by NumPy alone."""
     rows = tables['features'].rows(keys)
     weights, factors = rows[:, :, 0], rows[:, :, 1:]
     pairs = (factors.sum(axis=1) ** 2 - (factors ** 2).sum(axis=1)).sum(axis=1) / 2

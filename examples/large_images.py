@@ -13,7 +13,7 @@ number of workers, whatever the batch is. Run it with any of ::
 With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. ``--plan auto
 --cluster cluster.json`` searches for a plan, see docs/planner.md.
 
-Worker 0 trains the same network on whole images, alone, beside the others, and prints its loss next to theirs: they are
+At the same time, worker 0 alone trains the same network on whole images, and prints both losses: they are
 the same up to rounding, which BatchNorm over few samples makes grow from step to step. Images are made, not
 photographed: stripes with noise on them, whose direction is the class.
 """
@@ -29,7 +29,7 @@ from mxnet.gluon import nn
 import mxhybrid
 
 CLASSES = 4
-NOISE, WAVE = 0.5, 24  # the noise beside stripes of amplitude 1; the distance of stripes in pixels
+NOISE, WAVE = 0.5, 24  # the noise, where stripes have amplitude 1; the distance of stripes in pixels
 
 
 def make_net():
@@ -70,7 +70,7 @@ def parse_arguments():
 
 
 def main():
-    """Train, and print the loss beside that of one process."""
+    """Train, and print the loss and the loss of one process."""
     args = parse_arguments()
     store = mxhybrid.create()
     mx.random.seed(args.seed)

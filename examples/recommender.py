@@ -1,4 +1,4 @@
-"""Movie recommender on MovieLens-100k: matrix factorisation beside a small dense network.
+"""Movie recommender on MovieLens-100k: matrix factorisation and a small dense network.
 
 Users and movies have embedding and bias tables with row_sparse weights (``kvstore='hybrid'``: on parameter
 servers, a worker moves only the rows of its batch), the network over both embeddings and the movie's genres is

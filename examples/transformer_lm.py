@@ -16,7 +16,7 @@ the words is a part of the network, so that no worker has all logits. Run it wit
 With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. ``--plan auto
 --cluster cluster.json`` searches for a plan, see docs/planner.md. The first run downloads the text, see ``_data.py``.
 
-Worker 0 trains the same network on joint batches, alone, beside the others, and prints its loss next to theirs: they
+At the same time, worker 0 alone trains the same network on joint batches, and prints both losses: they
 are the same up to rounding. There is no Dropout, whose masks would differ between plans.
 """
 import argparse
@@ -138,7 +138,7 @@ def parse_arguments():
 
 
 def main():
-    """Train, and print the loss beside that of one process."""
+    """Train, and print the loss and the loss of one process."""
     args = parse_arguments()
     store = mxhybrid.create()
     mx.random.seed(args.seed)

@@ -20,7 +20,7 @@ def _on_path(name: str, path: str) -> List[str]:
 
 
 def _output(*argv: str, path: str) -> str:
-    """Return what a program prints: nothing if it fails or does not exist."""
+    """Return the output of a program; '' if it fails or does not exist."""
     try:
         return subprocess.run(argv, env=dict(os.environ, PATH=path), check=True, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, universal_newlines=True, timeout=60).stdout

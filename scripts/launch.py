@@ -223,7 +223,7 @@ class Job:
         sys.exit(exit_status(status))
 
     def end(self):
-        """End what still runs, SIGTERM first, and whatever processes left behind in their groups."""
+        """End processes that still run, SIGTERM first, and all processes that they left behind in their groups."""
         ignore_signals()
         with self._lock:
             self._ending = True
@@ -338,7 +338,7 @@ def refuse(message: str, *args: Any) -> NoReturn:
 
 
 def check_options(options):
-    """Refuse what the tracker would answer with a traceback or an endless wait."""
+    """Refuse arguments to which the tracker would answer with a traceback or an endless wait."""
     if options.num_workers < 1:
         refuse('-n/--num-workers is %d, and has to be at least 1', options.num_workers)
     if options.num_servers < 0:

@@ -51,7 +51,7 @@ def available_bytes(root: str = '/') -> int:
 
 
 def remedy(error: BaseException) -> str:
-    """Return a remedy to append to the text of an error: for failed allocations of memory; empty for others."""
+    """Return a remedy to append to the text of an error, for failed allocations of memory; '' for other errors."""
     if not isinstance(error, MemoryError) and not re.search('bad_alloc|Failed to allocate', str(error)):
         return ''
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -1,7 +1,7 @@
 """Tell the command ``mxhybrid``, which must run where MXNet does not, from programs that train.
 
-Python imports the package ``mxhybrid``, which imports MXNet, before any module in it.  So the package must see from the
-command line of the process that it is imported for the command.
+Python imports the package ``mxhybrid``, which imports MXNet, before any module in it.  Therefore the package reads the
+command line of the process to find out whether it is imported for the command.
 """
 import os
 import sys

@@ -24,8 +24,8 @@ Progress = Callable[[str, int], None]
 def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Optional[str]:
     """Replace the newest checkpoint of a directory, if it is a delta, by a whole one with the same content.
 
-    The base and the deltas that no other checkpoint builds on are removed afterwards.  A job may go on saving
-    meanwhile, and a kill leaves the checkpoints as they were.
+    The base and the deltas that no other checkpoint builds on are removed afterwards.  A job may save at the same time,
+    and a kill leaves the checkpoints as they were.
 
     Parameters
     ----------

@@ -102,7 +102,9 @@ class Collective:
 
     @property
     def can_restart(self) -> bool:
-        """True if :meth:`restart` can be called: another transport makes sums meanwhile, and Horovod uses Gloo."""
+        """True if :meth:`restart` can be called: another transport makes sums during the restart, and Horovod uses
+        Gloo.
+        """
         return self.reduction is not None and self._hvd.is_initialized() and bool(self._hvd.gloo_enabled())
 
     def restart(self) -> None:

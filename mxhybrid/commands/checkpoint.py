@@ -1,7 +1,7 @@
 """Merge the deltas of a checkpoint.
 
 compact DIRECTORY replaces the newest checkpoint, a delta, by a whole one with the same content, and removes the base
-and the deltas that no other checkpoint builds on.  A job may go on saving to the directory meanwhile.  The command
+and the deltas that no other checkpoint builds on.  A job may save to the directory at the same time.  The command
 needs as much free space as the whole checkpoint takes.
 """
 import argparse

@@ -46,7 +46,7 @@ def write(text: str) -> None:
 
 
 def drop_output() -> None:
-    """Discard what is still buffered for standard output: Python would try to write it once more when it exits."""
+    """Discard text that is still buffered for standard output: Python would try to write it once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

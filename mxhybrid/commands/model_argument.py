@@ -12,8 +12,8 @@ from ..base.errors import InputError
 
 
 def load_model(argument: str) -> Tuple[Any, Dict[Any, float]]:
-    """Return the network that the function named on the command line makes, initialised, and the dynamic tables beside
-    it with their ids of a sample, none if the function returns a network alone.
+    """Return the network that the function named on the command line makes, initialised, and its dynamic tables with
+    their ids of a sample; no tables if the function returns only a network.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def load_model(argument: str) -> Tuple[Any, Dict[Any, float]]:
     if not source:
         raise InputError('model %r: give a file or a module, and a function in it: train.py:make_net' % argument)
     try:
-        # Modules beside the file can be imported, as when it is run as a program.
+        # Modules in the same directory can be imported, as when the file is run as a program.
         sys.path.insert(0, os.path.dirname(os.path.abspath(source)) if source.endswith('.py') else os.getcwd())
         if source.endswith('.py'):
             # With another name than __main__, so that the file does not do what it does as a program.

@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--profiles', metavar='FILE',
                         help='file that keeps the times of operators (default: one in ~/.cache/mxhybrid)')
     parser.add_argument('--keep-busy-times', action='store_true',
-                        help='keep times of operators even if other programs computed on this machine meanwhile')
+                        help='keep times of operators even if other programs computed on this machine during the '
+                             'measurement')
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +95,7 @@ def _option(name: str) -> str:
 
 
 def _check_together(options: argparse.Namespace) -> None:
-    """Raise InputError if an option has no effect beside another one."""
+    """Raise InputError if an option has no effect together with another option."""
     for name, others in _WITHOUT_EFFECT.items():
         for other in others:
             if getattr(options, name) and getattr(options, other):

@@ -111,7 +111,7 @@ class ServerProcesses:
             status = process.poll()
             if status is not None and not self._is_closed and not (status == 0 and self._may_end):
                 self._is_watching = False
-                # The monitor may receive the cause meanwhile: an error that the server itself reports.
+                # Until then the monitor may receive the cause: an error that the server itself reports.
                 time.sleep(0.5)
                 self._on_death('the %s with pid %d on host %s ended with %s%s'
                                % (role, process.pid, socket.gethostname(), describe_status(status),

@@ -79,7 +79,7 @@ class Hybrid(KVStore):
         request = resolve_store(settings)
         self._job = join(request)
         if self._job.distributed:
-            with fork_guard:  # a process that is forked meanwhile would have no standard error
+            with fork_guard:  # a process that is forked inside would have no standard error
                 log_filter.suppress_repeated_logs()
         self._backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, request.settings) if self._job.distributed
@@ -87,7 +87,8 @@ class Hybrid(KVStore):
         self._meter = self._job.telemetry.new_meter(self._backend.routes, self._job.network)
         self._names: Dict[Any, str] = {}
         self._reported = False
-        #: Steps when a key was last initialised, and what this host had moved by then, which belongs to no step.
+        #: Steps when a key was last initialised, and the bytes that this host had moved by then, which belong to no
+        #: step.
         self._initialised: Tuple[int, Network] = 0, {}
         self._arguments = CallArguments(self._backend)
         #: Lines of the report about weights that are sharded.
@@ -249,7 +250,7 @@ class Hybrid(KVStore):
                 self._backend.pull_rows(route, ids, outs, priority)
 
     def prefetch(self, key: Any, row_ids: Any, priority: int = 0, after_push: bool = False) -> None:
-        """Request the rows of the next ``row_sparse_pull`` early, so that they travel meanwhile.
+        """Request the rows of the next ``row_sparse_pull`` early, so that they travel while the worker computes.
 
         Rows change with every push: if it is called after this step's pull, the request leaves when this step's push
         is made.  Rows that are requested and not pulled cost their bytes, and no more.  Nothing happens where rows are

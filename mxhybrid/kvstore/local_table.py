@@ -33,7 +33,7 @@ class LocalTable(OptimizedTable):
         folder = os.path.join(directory, folder_name(name)) if directory else ''
         self._store = RowStore(width, self.dtype, first_values, **options, directory=folder,
                                resident_bytes=resident_bytes)
-        # Also at the end of the process, which would leave the folder behind.
+        # The same happens at the end of the process, which would otherwise leave the folder behind.
         self._free = weakref.finalize(self, self._store.close)
         self._optimizer: Optional[TableOptimizer] = None
         self._has_state = False

@@ -113,7 +113,7 @@ class OnDemandParameter(Parameter):
 
 
 class WorkerCopy:
-    """Copy, on this worker, of a value that servers hold: knows which rows are current, and pulls others."""
+    """Copy, on this worker, of a value that servers hold. It knows which rows are current, and pulls the other rows."""
 
     def __init__(self, trainer: Any, key: int):
         self.trainer = trainer

@@ -33,7 +33,7 @@ OBSERVED_STEPS = 3
 
 
 class OnDemandSwitch:
-    """Decides where the embeddings of one Trainer in a job of several workers are held, on all workers alike."""
+    """Decides where the embeddings of one Trainer in a job of several workers are held; all workers decide the same."""
 
     def __init__(self, trainer: Any):
         self._trainer = trainer

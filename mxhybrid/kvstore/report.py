@@ -1,4 +1,4 @@
-"""The route table: the route of every parameter, and what it moves."""
+"""The route table: the route of every parameter, and the bytes that it moves."""
 from typing import Any, List, Mapping, Tuple
 
 from ..base.text import aligned, size_text

@@ -215,7 +215,7 @@ class ShardedUpdates:
         return states
 
     def records(self, keys: Sequence[Any]) -> Dict[Any, Any]:
-        """Return what :meth:`state_record` returns for sharded keys on the workers that have state, None for no state
+        """Return the result of :meth:`state_record` for sharded keys on the workers that have state, None for no state
         (collective).  InputError on all workers if a state cannot be gathered.
         """
         everyone = self._backend.allgather_json([self.state_record(key) for key in keys], 'sharded_states')

@@ -16,7 +16,7 @@ calls of split networks         a worker that makes a call alone would send mess
 
 The sum of a step is read when the next step begins, which has to wait for it anyway, or before something is saved.  A
 worker reads it at once if it has something to report: another batch size, new values, a stale gradient that the store
-would apply.  Then it knows whether all other workers do the same.
+would apply.  The worker then knows whether all other workers do the same.
 """
 import copy
 import hashlib
@@ -34,7 +34,7 @@ from ..native.arrays import row_sparse_parts
 from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
 
-#: Numbers that must be the same on all workers, and what a user has to do for that.
+#: Numbers that must be the same on all workers, each with the remedy for the user if they differ.
 _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by it: give the size of the joint batch '
              'on every worker'),
             ('learning rate', 'make the same set_learning_rate, or have the same schedule, on every worker'),
@@ -261,8 +261,8 @@ def _setting(optimizer: Any, name: str) -> float:
 def _learning_rate(optimizer: Any) -> float:
     """Return the learning rate before multipliers.
 
-    A call of MXNet's schedules changes their state, and a script that logs ``trainer.learning_rate`` calls them.  So a
-    copy is called here, on every worker.  A schedule of the user's may count its calls, so it is not called.
+    A call of MXNet's schedules changes their state, and a script that logs ``trainer.learning_rate`` calls them.
+    Therefore every worker calls a copy here.  A schedule of the user's may count its calls, so it is not called.
     """
     schedule = optimizer.lr_scheduler
     if schedule is None:

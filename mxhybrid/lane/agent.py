@@ -172,7 +172,7 @@ class Agent:
     def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
         """Return the result of `use`, called with the address of the row store of a partition of this agent.
 
-        The agent does no other work meanwhile.
+        During the call, the agent does no other work.
         """
         results: List[Any] = []
         errors: List[BaseException] = []

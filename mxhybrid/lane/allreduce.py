@@ -69,7 +69,7 @@ class AllreduceBuffer:
         return bool(self._library.finite_halves(self._library.allreduce_output(self.pointer), self.output.size))
 
     def carried_error(self) -> Optional[float]:
-        """Return the norm of what this host has rounded off in the last run, relative to the norm of its values.
+        """Return the norm of the residuals that this host kept in the last run, relative to the norm of its values.
 
         None if it has rounded nothing.
         """

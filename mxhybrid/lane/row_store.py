@@ -86,7 +86,8 @@ def partition_of(keys: Any, count: int) -> np.ndarray:
 
 
 def newest_parts(directories: Sequence[str]) -> List[str]:
-    """Return the folders of the newest checkpoint among folders of parts, from old to new: those beside the last one.
+    """Return the folders of the newest checkpoint among folders of parts, from old to new: all that stand in the same
+    directory as the last folder.
     """
     return [path for path in directories if os.path.dirname(path) == os.path.dirname(directories[-1])]
 

@@ -23,8 +23,7 @@ def softmax_parts(data: Any, shape: Sequence[int], axis: int, name: str) -> Tupl
 def softmax_of(copy: Any, parts: Any, shape: Sequence[int], axis: int, count: int, is_log: bool, name: str) -> Any:
     """Return the symbol of the softmax of a part, or of its logarithm.
 
-    `parts` are the maxima and sums of all `count` parts, beside each other along the axis, in the same order on all
-    workers.
+    `parts` are the maxima and sums of all `count` parts, concatenated along the axis, in the same order on all workers.
     """
     info = operator_info('softmax', len(shape), tuple(map(int, shape)), axis, count, int(is_log))
     return symbol_function('_NDArray')(copy, parts, info=info, name=name)

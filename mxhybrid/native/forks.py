@@ -3,9 +3,9 @@
 MXNet stops its engine before a fork and waits for all operations (``pthread_atfork_prepare`` of
 ``src/initialize.cc``, ``Stop`` of ``src/engine/threaded_engine_perdevice.cc``), while CPython holds the GIL.  An
 operation that needs Python to end, such as a sum or a pull of rows, would never end; nor would a thread of the engine
-that calls Python.  Operations that another thread pushes to the engine meanwhile are lost.  So the guard first waits,
-without the GIL, until the engine has done all its operations, and keeps other threads from pushing more until the fork
-is over.
+that calls Python.  Operations that another thread pushes to the engine during the fork are lost. Therefore the guard
+first waits, without the GIL, until the engine has done all its operations, and keeps other threads from pushing more
+until the fork is over.
 
 A forked child has copies of the job's objects but none of its threads, so it must not wait for them.  CPython's
 ``multiprocessing`` ends children by ``os._exit``.  A child that ends like a script runs exit handlers, of Python and

@@ -47,7 +47,9 @@ def suppress_repeated_logs() -> None:
 
 @contextlib.contextmanager
 def _without_lines(*texts: bytes) -> Iterator[None]:
-    """Drop lines of standard error with one of `texts`; lines that other threads write meanwhile come at the end."""
+    """Drop lines of standard error with one of `texts`; lines that other threads write inside the block come at the
+    end.
+    """
     try:
         screen, aside = open(os.dup(2), 'wb', 0), tempfile.TemporaryFile()
     except OSError:  # standard error is closed, or no file can be made

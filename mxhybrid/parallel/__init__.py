@@ -1,4 +1,4 @@
-"""Layers of a network split over batch, model and domain, on any workers: plans, and what runs them."""
+"""Layers of a network split over batch, model and domain, on any workers: plans, and the code that runs them."""
 from . import rules  # noqa: F401  registers them
 from .plans.megatron import megatron
 from .plans.pipeline_plan import pipeline

@@ -194,7 +194,9 @@ class Predictor:
         return self._micro_batch_models[micro_batches, measure]
 
     def tables(self, plan: Plan) -> Dict[str, TablePlan]:
-        """Return what a plan says of tables, by the names of their parameters; InputError if a table does not exist."""
+        """Return the choices of a plan for tables, by the names of their parameters; InputError if a table does not
+        exist.
+        """
         return plan.store.by_name(self.graph)
 
     def predict(self, plan: Plan) -> Prediction:

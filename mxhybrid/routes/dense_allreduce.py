@@ -51,7 +51,7 @@ class DenseAllreduce(Route):
         _copy(target, outs)
 
     def keep(self, value: Any) -> None:
-        """Keep a copy of `value` in the store (on all workers alike)."""
+        """Keep a copy of `value` in the store (the same on all workers)."""
         self._stored = value.copy()
 
     def push(self, arrays: List[Any], updater: Any, priority: int) -> None:

@@ -25,7 +25,7 @@ FORMAT = 1
 
 def record(tuning: Tuning, ended: List[Candidate], shapes: Dict[str, Tuple[List[int], str]],
            unsearched: Dict[str, Dict[str, Any]], workers: int, servers: int) -> Dict[str, Any]:
-    """Return what is to be written.
+    """Return the content of the file.
 
     `ended` are the tables whose search has ended, `shapes` has their shapes and dtypes by name, and `unsearched` has
     the entries of tables that need no search.

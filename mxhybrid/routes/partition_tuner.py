@@ -42,7 +42,7 @@ MOVE_S, MOVE_PARTITION_S = 0.02, 0.001
 
 
 class Tuner:
-    """The search in one store, over its routes by key; all workers make it and call it alike."""
+    """The search in one store, over its routes by key; all workers construct it and make the same calls."""
 
     def __init__(self, settings: Settings, collective: Sums, num_servers: int, routes: Dict[Any, Any], prefix: str):
         self._settings, self._collective, self._num_servers = settings, collective, num_servers

@@ -133,7 +133,7 @@ class ParameterSpec:
 
 
 class Route(ParameterSpec):
-    """The interface of all routes.  All workers make every call alike, except pulls and prefetch.
+    """The interface of all routes.  All workers make the same calls, except pulls and prefetch.
 
     `updater` is the store's ``mxnet.optimizer.Updater``, None if the store only sums.  Arrays were checked before
     (:mod:`mxhybrid.routes.checks`): a dense weight gets no calls for rows, a row_sparse weight gets no dense arrays.

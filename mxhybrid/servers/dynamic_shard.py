@@ -66,7 +66,7 @@ class DynamicShard(LanePartition):
         self._widths: Sequence[int] = ()
 
     def with_store(self, use: Callable[[RowStore], Any]) -> Any:
-        """Return the result of `use`, called with the row store; no rows are pushed or pulled meanwhile."""
+        """Return the result of `use`, called with the row store; no rows are pushed or pulled during the call."""
         def call(address: int) -> Any:
             with RowStore.borrowed(address, self.shape[1], self._dtype, self._first_values, self._widths) as store:
                 return use(store)

@@ -238,8 +238,8 @@ class DynamicTable(OptimizedTable):
     def assigning(self, slot: int = -1) -> Iterator[None]:
         """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them (collective).
 
-        All workers push equally often meanwhile, and a key is pushed by one of them only.  Rows of optimizer state
-        that are narrower than the table have anything after them.
+        Until all rows are written, all workers push equally often, and only one worker pushes a key.  Rows of optimizer
+        state that are narrower than the table have anything after them.
         """
         former_mode = self.mode
         self.set_mode(overwrite_mode(slot))

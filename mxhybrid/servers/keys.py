@@ -1,8 +1,8 @@
 """The keys of tables in the native store: new keys, and keys of dropped tables that later tables take over.
 
 MXNet cannot delete a key of the native store.  The servers keep of a dropped table the ids of its rows, 8 bytes for
-each, and 4 or 2 bytes more per element where they keep float32 beside another type.  A later table of the same shape
-takes the keys over, without the push of all rows that creates new keys.
+each, and 4 or 2 bytes more per element where they keep float32 in addition to another type.  A later table of the same
+shape takes the keys over, without the push of all rows that creates new keys.
 """
 import copy
 from collections import defaultdict

@@ -67,7 +67,7 @@ class Session:
         return {'trace': self._file is not None}
 
     def agree(self, opened: Dict[str, Any], rank: int) -> None:
-        """Act on what :meth:`open` returned on worker 0; SettingError if worker 0 cannot write an output."""
+        """Use the result of :meth:`open` on worker 0; SettingError if worker 0 cannot write an output."""
         if opened.get('problem'):
             raise SettingError(opened['problem'])
         if opened.get('trace'):

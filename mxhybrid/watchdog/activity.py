@@ -1,9 +1,9 @@
 """Tell whether a silent process computes, by the CPU time of its threads.
 
 A process that holds Python's interpreter lock for long, in `pickle.loads` or a sort for example, cannot send a
-heartbeat meanwhile: the thread that sends heartbeats waits for the lock.  The kernel shows that such a process is well:
-one of its threads takes all the CPU time that it can get.  A process that is stopped, sleeps or hangs in the kernel
-takes none.
+heartbeat during this time: the thread that sends heartbeats waits for the lock. The kernel shows that such a process is
+running: one of its threads takes all the CPU time that it can get.  A process that is stopped, sleeps or hangs in the
+kernel takes none.
 
 A process can sample others only where process ids have the same meaning.  :mod:`mxhybrid.watchdog.liveness_probe` hands
 samples on to other hosts.

@@ -19,7 +19,7 @@ _LIBRARIES = tuple(os.path.join(path, '') for path in sorted({
 
 
 def this_process() -> Dict[str, Any]:
-    """Return what other processes of this machine need to sample this process, and to kill it."""
+    """Return the ids by which other processes of this machine can sample and kill this process."""
     return {'pid': os.getpid(), 'host': socket.gethostname(), 'pid_space': pid_space(),
             'started': proc.state_and_start(os.getpid())[1]}
 
@@ -66,10 +66,10 @@ def script_location() -> str:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Let no garbage collection run in this thread meanwhile.
+    """Prevent garbage collection in this thread until the end of the block.
 
-    ``f_back`` of CPython 3.11 makes an object, which may start a collection.  If this frees an array of MXNet, the
-    main thread runs meanwhile, and the frames that are being read may end.
+    ``f_back`` of CPython 3.11 makes an object, which may start a collection.  If a collection frees an array of MXNet,
+    the main thread runs during the collection, and the frames that are being read may end.
     """
     was_enabled = gc.isenabled()
     gc.disable()

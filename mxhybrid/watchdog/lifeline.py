@@ -153,7 +153,7 @@ class Lifeline:
     def finish(self) -> bool:
         """Report the end of this worker's script, and wait until all scripts have ended.
 
-        The death of another process meanwhile ends this one.
+        If another process dies during the wait, this process ends.
         """
         log = self._log.recent()
         return self.send({'done': log.last, 'log': log}) and self._released.wait()
@@ -171,7 +171,7 @@ class Lifeline:
     def part(self) -> None:
         """Report that this process has left, and wait until all workers have.
 
-        The death or the silence of another process meanwhile ends this one.
+        If another process dies or becomes silent during the wait, this process ends.
         """
         self.bye()
         while self._thread.is_alive() and not self._all_left.wait(0.5):
@@ -255,7 +255,7 @@ class Lifeline:
             self._all_settled.set()
         elif 'all_left' in message:
             self._all_left.set()
-        for kind, act in list(self._listeners.items()):  # another thread may add one meanwhile
+        for kind, act in list(self._listeners.items()):  # another thread may add a listener
             if kind in message:
                 try:
                     act(message[kind])

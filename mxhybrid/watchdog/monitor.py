@@ -290,7 +290,7 @@ class Monitor:
         elif 'bye' in message:
             peer.mark_left()
             self._ranks_left.add(peer.rank)
-        for kind, act in list(self._listeners.items()):  # another thread may add one meanwhile
+        for kind, act in list(self._listeners.items()):  # another thread may add a listener
             if kind in message:
                 answer = act(peer, message[kind])
                 if answer is not None:

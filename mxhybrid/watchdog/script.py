@@ -36,7 +36,7 @@ class ScriptWatcher:
         return now - self._since >= IDLE_S
 
     def waits_for(self, call: Optional[str], idle: bool) -> Optional[str]:
-        """Return what the script waits for: the collective call that it is in, or an array; None if it is running."""
+        """Return the collective call or the array for which the script waits; None if it is running."""
         if call is not None or not idle or not _is_in_libraries():
             self._activity.reset()
             return call

@@ -206,7 +206,7 @@ class Network:
                                  % self._congestion_control) from error
 
     def _limit(self, namespace: str, interface: str) -> None:
-        """Limit what leaves an interface; a link limited at both ends has its rate in each direction."""
+        """Limit the rate at which an interface sends; a link limited at both ends has its rate in each direction."""
         if self._mbit_per_s is None:
             return
         bits = self._mbit_per_s * 1e6

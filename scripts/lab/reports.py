@@ -36,7 +36,7 @@ def report(rank, **values):
 
 
 def computed_once(store, compute):
-    """Return what a function returns on worker 0, on all workers; call it on all of them.
+    """Return the result that a function has on worker 0, on all workers; all workers call it.
 
     A reference of one process takes as long as the training that is compared with it: it need not be computed by each
     worker.

@@ -28,7 +28,7 @@ def local(table, ids):
 
 
 class LoudHandler(Handler):
-    """Raises what would end a server."""
+    """Raises the error that would end a server."""
 
     def die(self, doing):
         """Let the test see the exception."""

@@ -58,6 +58,8 @@ OPENINGS = ('About|After|All that|Among|As|At|Because|Before|Behind|Below|Beside
             'Since|Such|That|Their|There|These|They|This|Those|Through|To|Under|Until|Upon|What|Whatever|'
             'When|Where|Whether|Which|While|Who|Whoever|Whom|Whose|Why|With|Within|Without')
 OPENING = r'^(%s)\b' % OPENINGS
+#: A verb with "what" in place of a noun, as in "Return what servers hold."
+HEADLESS_OBJECT = r'^\w+ what\b'
 
 
 class Passage(NamedTuple):
@@ -204,6 +206,8 @@ def findings(passages):
             rules = [name for name, pattern in SENTENCES.items() if re.search(pattern, sentence)]
             if passage.is_docstring and number == 0 and re.match(OPENING, sentence):
                 rules.append('docstring that begins with neither a verb nor a noun')
+            if passage.is_docstring and number == 0 and re.match(HEADLESS_OBJECT, sentence):
+                rules.append('docstring whose first object is "what": name it')
             lines += ['line %d: %s: %s' % (passage.line, rule, sentence) for rule in rules]
     return lines
 
@@ -242,7 +246,8 @@ def test_plain_sentences_are_not(sentence):
 def test_docstrings_begin_with_a_verb_or_a_noun():
     source = '"""%s"""\n\n\ndef f():\n    """Return it.\n\n    With more words.\n    """\n'
     assert not findings(python(source % 'Tables of rows.'))
-    for opening in ('Of a table.', 'Whether it works.', 'What a worker sends.', 'It works.'):
+    for opening in ('Of a table.', 'Whether it works.', 'What a worker sends.', 'It works.',
+                    'Return what a worker sends.'):
         assert findings(python(source % opening)), opening
 
 

@@ -38,8 +38,8 @@ _NAMED_FEATURES = ('DIST_KVSTORE', 'CUDA', 'CUDNN', 'NCCL', 'MKLDNN', 'OPENMP')
 
 
 def inspect(name: str, seconds: float) -> Dict[str, Any]:
-    """Return what :mod:`.inspect_package` says of a package: its 'version', or its 'problem' as text, with 'missing'
-    true if it is not installed.
+    """Return the findings of :mod:`.inspect_package` about a package: its 'version', or its 'problem' as text, with
+    'missing' true if it is not installed.
     """
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'inspect_package.py')) as source:
         argv = interpreter() + ['-c', source.read(), name]
@@ -66,7 +66,7 @@ def _answer(ended: Ended) -> Optional[Dict[str, Any]]:
 
 
 def inspect_all(seconds: float) -> Dict[str, Dict[str, Any]]:
-    """Return what :func:`inspect` says of each package; all are inspected at the same time."""
+    """Return the result of :func:`inspect` for each package; all packages are inspected at the same time."""
     with ThreadPoolExecutor(len(PACKAGES)) as pool:
         return dict(zip(PACKAGES, pool.map(lambda name: inspect(name, seconds), PACKAGES)))
 

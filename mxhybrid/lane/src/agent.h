@@ -75,8 +75,8 @@ class Agent {
 
   /// Return the rows of a partition that this agent owns.
   char* shard(uint32_t number, uint32_t part);
-  /// Call a function with the row store of a partition of a dynamic table that this agent owns.  No other work is done
-  /// meanwhile.
+  /// Call a function with the row store of a partition of a dynamic table that this agent owns.  During the call, the
+  /// agent does no other work.
   void with_store(uint32_t number, uint32_t part, const std::function<void(RowStore&)>& use);
   /// Set the rule for pushes to a partition from now on.
   void set_rule(uint32_t number, uint32_t part, const Rule& rule);

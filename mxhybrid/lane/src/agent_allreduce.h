@@ -6,10 +6,10 @@
 // all hosts (kResult).  So an array crosses the link of each of H hosts 2(H-1)/H times in each direction, as with a
 // ring allreduce, but in two hops.  Hosts need not agree on an order of allreduces: each one begins and ends by itself.
 //
-// Values of float32 may travel as int8, in blocks with a scale (int8.h), with error feedback: what rounding leaves over
-// is added to the values of the next round.  The values that are rounded are the host's sum of a chunk that another host
-// owns, and the result of a chunk that this host owns.  So there is one residual for each element, which the agent keeps,
-// and the owner uses the rounded result, too, so that all workers get the same bits.  An allreduce within one host is
+// Values of float32 may travel as int8, in blocks with a scale (int8.h), with error feedback: the residuals of rounding
+// are added to the values of the next round.  The values that are rounded are the host's sum of a chunk that another
+// host owns, and the result of a chunk that this host owns.  The agent keeps one residual for each element. The owner
+// of a range also uses the rounded result, so that all workers get the same bits.  An allreduce within one host is
 // exact.
 //
 // If each worker owns a range of the array, the two hops may be rounds of their own: a reduce-scatter, in which hosts

@@ -52,8 +52,8 @@ void Agent::accept_round(Table& table) {
 void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull) {
   RemoteOwner& owner = table.owners.at(pull.peer);
   if (number & kProgressQuery) owner.is_queried = false;
-  // An answer with rows is about one partition only.  But if that partition includes a push, all hosts have made that
-  // push, and hence all of them had made the push before it to all partitions.
+  // An answer with rows is about one partition only.  If that partition includes a push, all hosts have made that push,
+  // and therefore all of them had made the push before it to all partitions.
   const uint32_t version = pull.flags & kFence ? pull.version : pull.version - 1;
   if (reached(version, owner.version)) owner.version = version;
 }

@@ -30,7 +30,7 @@ const char* lane_dtype_name(uint32_t number) {
   return number < lane::kDtypes ? lane::kDtypeNames[number] : nullptr;
 }
 
-/// Have MXNet copy arrays to others, by MXImperativeInvokeEx of operator _copyto; return its result.
+/// Copy arrays to other arrays by MXNet's operator _copyto, through MXImperativeInvokeEx; return its result.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {
   using Invoke = int (*)(void*, int, void**, int*, void***, int, const char**, const char**, const int**);
   for (uint32_t i = 0; i < count; ++i) {

@@ -156,7 +156,7 @@ bool Connection::write() {
 
 // ------------------------------------------------------------------------------------------------------ receiving
 
-/// Receive into several places, one after the other.
+/// Receive into several buffers, one after the other.
 bool Connection::receive(struct iovec* rooms, int count, size_t* got) {
   struct msghdr vector = {};
   vector.msg_iov = rooms;

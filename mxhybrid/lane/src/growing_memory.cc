@@ -14,8 +14,8 @@
 namespace lane {
 namespace {
 
-/// Regions grow at least by this factor, files by at most kFileStep, and large ones to a multiple of a huge page.  Pages
-/// of memory that were not touched take none.
+/// Regions grow at least by this factor, files by at most kFileStep, and large regions to a multiple of a huge page.
+/// Pages of memory that were not touched take none.
 constexpr double kGrowth = 1.25;
 constexpr size_t kFileStep = 64 << 20;
 constexpr size_t kHugePage = 2 << 20;

@@ -33,14 +33,14 @@ void quantize_row(const float* row, size_t width, char* to);
 void quantize_row(const float* row, size_t width, const RowRounding& rounding, char* to);
 void dequantize_row(const char* from, size_t width, float* to);
 
-/// The sums of squares of values that were quantized in blocks, and of what was left over.
+/// The sums of squares of values that were quantized in blocks, and of their residuals.
 struct Int8Squares {
   double values = 0, residuals = 0;
 };
 
 /// Quantize values in blocks, with error feedback (Seide et al., "1-bit stochastic gradient descent", Interspeech 2014;
-/// Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019): `residuals` are added to the values first, and become
-/// what rounding to nearest leaves over.  Residuals of a block that arrives as NaN stay as they are.
+/// Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019): `residuals` are added to the values first, and then
+/// become the errors of rounding to nearest.  Residuals of a block that arrives as NaN stay as they are.
 void quantize_blocks(const float* values, float* residuals, size_t count, char* to, Int8Squares& squares);
 void dequantize_blocks(const char* from, size_t count, float* to);
 

@@ -14,7 +14,7 @@ namespace {
 /// The bits of a digit of the radix sort.
 constexpr int kDigitBits = 8;
 constexpr uint32_t kDigits = 1 << kDigitBits;
-/// Makes the order of unsigned numbers that of signed ones.
+/// Maps signed numbers to unsigned numbers of the same order.
 constexpr uint64_t kSignBit = uint64_t{1} << 63;
 /// Fewer ids than these are sorted by comparisons.
 constexpr uint64_t kFewIds = 256;

@@ -1,4 +1,4 @@
-// Memory that processes of one host share.  It has no name, so nothing is left behind however its owners end, and no
+// Memory that processes of one host share.  It has no name, so it disappears with its owners, however they end, and no
 // limit of /dev/shm applies.  It is sparse: only pages that were written take memory.  So a region has from the start
 // the size of the largest contents that it could ever have, and never grows.
 #pragma once

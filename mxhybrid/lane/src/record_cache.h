@@ -12,10 +12,10 @@
 
 namespace lane {
 
-/// Records are cached one by one and not by pages, since most records beside a frequent one are rare.  Two queues find
-/// the record that leaves the cache, as in S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction",
-/// SOSP 2023): a record begins in the first one, a tenth of the cache, and leaves the cache at its end if no other step
-/// used it.  Otherwise it goes to the second queue, where it goes around once for each use.
+/// Records are cached one by one and not by pages, since most neighbours of a frequent record are rare.  Two queues
+/// find the record that leaves the cache, as in S3-FIFO (Yang et al., "FIFO queues are all you need for cache
+/// eviction", SOSP 2023): a record begins in the first one, a tenth of the cache, and leaves the cache at its end if no
+/// other step used it.  Otherwise it goes to the second queue, where it goes around once for each use.
 class RecordCache {
  public:
   /// Use an empty file, by its descriptor, which the object closes; `name` stands in messages.  `budget` is in bytes.

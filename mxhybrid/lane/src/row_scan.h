@@ -10,8 +10,8 @@
 
 namespace lane {
 
-/// Goes through the rows of a store, which must not change meanwhile.  Memory is bounded by the portion: each portion
-/// is found by a pass over the keys of all slots, and histograms divide the keys into portions.
+/// Iterates over the rows of a store, which must not change until the end.  Memory is bounded by the portion: each
+/// portion is found by a pass over the keys of all slots, and histograms divide the keys into portions.
 class RowScan {
  public:
   /// Scan the rows that changed after step `since`, at most `portion` at a time; -1: all rows.

@@ -163,7 +163,7 @@ uint64_t lane_row_scan_count(void* scan) { return static_cast<RowScan*>(scan)->c
 int64_t lane_row_scan_next(void* scan) {
   return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<RowScan*>(scan)->next()); }, -1);
 }
-/// Write what the rows of the portion have: 0: keys, 1: rows, 2 and 3: state, 4: steps, 5: numbers of updates.
+/// Write one field of the rows of the portion: 0: keys, 1: rows, 2 and 3: state, 4: steps, 5: numbers of updates.
 int lane_row_scan_read(void* scan, uint32_t what, void* values) {
   return guarded([&] {
     RowScan& rows = *static_cast<RowScan*>(scan);

@@ -61,7 +61,7 @@ LANE_INLINE void exponential(const Value& number, Value& result) {
   result = number < lowest ? zero : series * scale;
 }
 
-/// Call a function for each element of a row, one or a Vector of them at once, and return the sum of what it adds.
+/// Call a function for each element of a row, for one element or a Vector at a time, and return the sum of its results.
 template <typename Function>
 LANE_INLINE float sum_of(size_t count, Function function) {
   double sum = 0;
@@ -98,7 +98,7 @@ LANE_INLINE float largest_of(const float* row, size_t count) {
   return result;
 }
 
-/// Return what is subtracted from the elements of a part of a row, which may be masked by -inf as a whole.
+/// Return the number to subtract from the elements of a part of a row, which may be masked by -inf as a whole.
 LANE_INLINE float shift_of(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
 /// Copy a part of a row, and return the sum of exponentials.

@@ -5,8 +5,9 @@
 
 namespace lane {
 
-/// Files are scratch: they lose their names when they are made, so that nothing is left behind however the process
-/// ends.  A file `lock` is locked as long as the object exists; one that a killed process left is taken over.
+/// Files are temporary: they lose their names as soon as they are created, so that they disappear with the process,
+/// however it ends.  A file `lock` is locked as long as the object exists; one that a killed process left is taken
+/// over.
 class StorageDirectory {
  public:
   /// Make the directory, whose parent exists, and lock it; throws std::runtime_error, also if another store has it.

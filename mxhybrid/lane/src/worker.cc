@@ -20,7 +20,8 @@ namespace {
 constexpr uint32_t kPrefetchedRows = 6;
 /// Memory of a push is given back if it had this many times the rows of the push before, such as a whole table.
 constexpr uint32_t kUnusualGrowth = 4;
-/// A call for several tables notifies agents of its pushes after this many bytes, so that they work meanwhile.
+/// A call for several tables notifies agents of its pushes after this many bytes, so that they work while the call goes
+/// on.
 constexpr size_t kNotifiedBytes = 1 << 20;
 
 /// Throw std::runtime_error unless a request may have these ids and this staleness.

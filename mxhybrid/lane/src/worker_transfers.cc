@@ -262,7 +262,7 @@ bool PersistentTransfer::add_some() {
   return progressed;
 }
 
-/// Return the end of those bytes of a partial sum to whose elements all earlier ones have been added.
+/// Return the end of the bytes of a partial sum to whose elements all earlier partial sums have been added.
 size_t PersistentTransfer::addable_bytes(size_t number) const {
   const PeerStream& partial = *partials_[number];
   if (number == 0 || partials_[number - 1]->ended()) return partial.padded;
@@ -341,7 +341,8 @@ bool PersistentTransfer::write_ring(PeerStream& to) {
   return true;
 }
 
-/// Copy or add what has arrived from another worker, up to byte `end` of the run; return whether there was any.
+/// Copy or add the bytes that have arrived from another worker, up to byte `end` of the run; return whether there were
+/// any.
 bool PersistentTransfer::read_ring(PeerStream& from, Apply apply, size_t end) {
   if (from.done >= end) return false;
   Channel& channel = *from.link->in;

@@ -45,8 +45,8 @@ def weight_boxes(graph: Graph, entry: Entry, box: Box) -> Iterator[Tuple[str, Bo
 def structure_of(graph: Graph, entry: Entry) -> Tuple[Any, List[str]]:
     """Return a key of the operators that compute an output of weights alone, and the names of these weights.
 
-    Outputs with equal keys are computed alike: :func:`weight_boxes` yields the same boxes of the weight at the same
-    place of the names.
+    Outputs with equal keys are computed in the same way: :func:`weight_boxes` yields the same boxes of the weight at
+    the same place of the names.
     """
     names: List[str] = []
 

@@ -61,8 +61,8 @@ def _assignments(degrees: List[int], limits: List[int]) -> Iterator[Tuple[int, .
 
 def _ranks_for(graph: Graph, operator: Operator, position: int, degrees: Tuple[int, ...], computed: Dict[int, Box]
                ) -> Optional[List[int]]:
-    """Return the ranks of the shards of a split, in order, so that each has what its shard reads; None if some shard
-    reads more than any rank has.
+    """Return the ranks of the shards of a split, in order, so that each rank has all that its shard reads; None if some
+    shard reads more than any rank has.
     """
     rule = rule_of(operator)
     numbered = Split(degrees[:-1], range(len(computed)), degrees[-1])

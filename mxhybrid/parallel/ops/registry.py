@@ -1,4 +1,6 @@
-"""The rules of all operators: each is registered beside its class, and is found here by the name of the operator."""
+"""The rules of all operators: each is registered where its class is defined, and is found here by the name of the
+operator.
+"""
 import functools
 from typing import Any, Callable, Dict, Mapping, Optional, Type, TypeVar
 
@@ -74,14 +76,14 @@ def indices(operator: Operator) -> Optional[int]:
 
 
 def collective_of(collectives: Mapping[str, Collective], operator: Operator) -> Optional[Collective]:
-    """Return what builds an operator that ranks compute together, one of `collectives`; None if there is nothing, or
-    dimensions of its arrays have factors.
+    """Return the builder of an operator that ranks compute together, one of `collectives`; None if there is no builder,
+    or dimensions of its arrays have factors.
     """
     return None if operator.has_factors else collectives.get(operator.op)
 
 
 def collectives(training: bool = True, joint_statistics: bool = True) -> Dict[str, Collective]:
-    """Return what builds the operators that ranks compute together, by their names.
+    """Return the builders of operators that ranks compute together, by the operators' names.
 
     Normalization by statistics is not among them in inference, nor where each rank has statistics of its own.
     """

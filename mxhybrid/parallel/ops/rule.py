@@ -32,7 +32,7 @@ class OperatorShard:
 
 
 class Rule:
-    """The rule of a kind of operators: how they can be split, and what else runtime and planner need to know of them.
+    """The rule of a kind of operators: how they can be split, and other properties that runtime and planner need.
 
     The base class is the rule of operators that cannot be split.
     """
@@ -209,7 +209,7 @@ class OnOneRank(Rule):
 
 
 class Collective(Protocol):
-    """An operator that several ranks compute together: they send each other what they have computed of their shards."""
+    """An operator that several ranks compute together: they send each other results of their shards."""
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
@@ -272,7 +272,7 @@ def with_range(box: Box, dimension: int, value: Range) -> Box:
 
 
 def shape_only(graph: Graph, operator: Operator, first: int = 1) -> List[Optional[Box]]:
-    """Return what shards read of the inputs, from number `first` on, whose shapes alone count: nothing, but the whole
-    of a weight, so that some rank holds it.
+    """Return the boxes that shards read of the inputs, from number `first` on, of which only the shapes count: no box,
+    except the whole of a weight, so that some rank holds it.
     """
     return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in operator.inputs[first:]]

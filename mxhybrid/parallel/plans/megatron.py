@@ -105,7 +105,7 @@ class Megatron(Plan):
 
     @staticmethod
     def _followed(graph: Graph, operator: Operator, cuts: Dict[int, Cut]) -> Optional[Cut]:
-        """Return the cut with which an operator reads what its rank has; None if there is none."""
+        """Return the cut with which an operator reads only elements that its rank has; None if there is no such cut."""
         rule = rule_of(operator)
         for source, _ in operator.inputs:
             axis = cuts[source].axis if source in cuts else None

@@ -42,7 +42,7 @@ class Plan:
     """A plan that splits operators.  This class is data parallelism; subclasses override :meth:`request`."""
 
     name = 'data parallel'
-    #: The routes of tables, and what sums dense weights.
+    #: The routes of tables, and the transport that sums dense weights.
     store = StorePlan()
     #: Patterns of the names of blocks whose activations are computed again in the backward pass.
     recompute: Tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Plan:
         return split, ''
 
     def as_json(self) -> Dict[str, Any]:
-        """Return what :func:`~.plan_json.from_json` reads."""
+        """Return the plan as JSON, which :func:`~.plan_json.from_json` reads."""
         recompute = {'recompute': list(self.recompute)} if self.recompute else {}
         return {**self._layers_as_json(), **self.store.as_json(), **recompute}
 

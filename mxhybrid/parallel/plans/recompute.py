@@ -1,7 +1,7 @@
 """Recomputation: blocks whose activations are computed again in the backward pass (Chen et al., "Training Deep Nets
 with Sublinear Memory Cost", 2016; ``torch.utils.checkpoint``; Korthikanti et al., MLSys 2023).
 
-A segment is what is computed again at once: the operators of one call of a block.
+A segment is a group of operators that are computed again together: the operators of one call of a block.
 """
 import fnmatch
 from typing import AbstractSet, Any, Dict, List, NamedTuple, Sequence, Set, Tuple

@@ -34,7 +34,7 @@ class Stages(NamedTuple):
         return next(stage for stage, ranks in enumerate(self.ranks) if rank in ranks)
 
     def as_json(self) -> Dict[str, Any]:
-        """Return what :func:`stages_from_json` reads."""
+        """Return the stages as JSON, which :func:`stages_from_json` reads."""
         return {'stages': [list(ranks) for ranks in self.ranks], 'micro_batches': self.micro_batches,
                 'schedule': self.schedule}
 

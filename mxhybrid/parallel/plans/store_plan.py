@@ -1,4 +1,4 @@
-"""The choices of a plan for the store: the routes of tables, and what sums dense weights."""
+"""The choices of a plan for the store: the routes of tables, and the transport that sums dense weights."""
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
@@ -25,7 +25,7 @@ class StorePlan(NamedTuple):
     dense: Optional[str] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return what :func:`store_plan_from_json` reads: keys of a plan's JSON, without choices that are None."""
+        """Return keys of a plan's JSON, which :func:`store_plan_from_json` reads, without choices that are None."""
         keys: Dict[str, Any] = {}
         if self.tables:
             keys['tables'] = {label: {key: value for key, value in table._asdict().items() if value is not None}

@@ -87,8 +87,8 @@ class TransformerLayers:
         return self._graph.array_shapes[operator.inputs[1]]
 
     def _paired(self, second: Operator) -> Optional[Set[int]]:
-        """Return the dense layers whose outputs reach a dense layer through elementwise operators alone; None if
-        anything else does, or reads what lies between, or numbers of features differ.
+        """Return the dense layers whose outputs reach a dense layer through elementwise operators alone; None if they
+        also reach another operator, if another operator reads an array between, or if numbers of features differ.
         """
         graph = self._graph
         if _summed_dimension(graph, second) is None or reads_heads(graph, second) is not None:

@@ -1,4 +1,4 @@
-"""Outlines: what networks of all workers must have in common, line by line; names may differ."""
+"""Outlines: the properties that networks of all workers must have in common, line by line; names may differ."""
 import hashlib
 import json
 from typing import Any, List, NamedTuple, Optional

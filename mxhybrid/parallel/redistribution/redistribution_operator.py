@@ -133,7 +133,7 @@ class RedistributionOperator:
         return after, received
 
     def ending(self, symbol: Any) -> Any:
-        """Return what a graph may have as an output, of an output of the operator."""
+        """Return a symbol that a graph may have as an output, for an output of the operator."""
         return symbol if self._operator is None else mx.sym.identity(symbol)
 
     def forward(self, source: Any, token: Any, target: Any) -> None:

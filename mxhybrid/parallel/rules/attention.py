@@ -72,7 +72,8 @@ class Scores(_Attention):
         return 2.0 * elements_of(shard.outputs[:1]) * features
 
     def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
-        """Return the elements of queries, keys and scores; values lie beside the keys and are not read."""
+        """Return the elements of queries, keys and scores; values are in the same array as the keys and are not read.
+        """
         inputs = shard.inputs
         read = elements_of(inputs[:1]) + elements_of(inputs[1:]) // 2 if self.between else 2 * elements_of(inputs) // 3
         return elements_of(shard.outputs[:1]) + read
@@ -137,8 +138,8 @@ class Weighted(_Attention):
         return 2.0 * elements_of(shard.outputs[:1]) * shape_of(attention)[-1]
 
     def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
-        """Return the elements of values, attention and outputs; keys and queries lie beside the values and are not
-        read.
+        """Return the elements of values, attention and outputs; keys and queries are in the same array as the values
+        and are not read.
         """
         values, attention = shard.inputs
         return elements_of(shard.outputs[:1] + [attention]) + elements_of([values]) // (2 if self.between else 3)

@@ -107,13 +107,12 @@ def with_own_statistics(graph: Graph) -> Graph:
 
 
 def _epsilon_of(operator: Operator) -> float:
-    """Return what is added to a variance; the default is a number of float32 (batch_norm-inl.h)."""
+    """Return the epsilon that is added to a variance; the default is a number of float32 (batch_norm-inl.h)."""
     return float(operator.get('eps', np.float32(1e-3)))
 
 
 def copied_input(symbol: Any) -> Any:
-    """Return what a compiled operator may read of a symbol: a copy of an input, whose gradients may have to be
-    added.
+    """Return a symbol that a compiled operator may read: a copy of an input, whose gradients may have to be added.
     """
     return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 

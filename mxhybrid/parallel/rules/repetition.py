@@ -92,7 +92,7 @@ class Repeat(Rule):
 
 @register('tile')
 class Tile(Rule):
-    """tile: a tensor several times beside itself; every dimension that is not tiled can be split."""
+    """tile: copies of a tensor, concatenated; every dimension that is not tiled can be split."""
 
     @staticmethod
     def _repetitions(graph: Graph, operator: Operator) -> List[int]:

@@ -51,7 +51,7 @@ def read_boxes(graph: Graph, shards: NetworkShards) -> Dict[Entry, Dict[int, Box
 
 
 def output_boxes(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> Dict[Entry, Dict[int, Box]]:
-    """Return the box of each output of a network that each rank computes for the others.
+    """Return the box of each output of a network that each rank computes for the other ranks.
 
     `dimensions` are those of the joint batch, as a micro-batch of one sample has no dimension of samples.
 
@@ -170,11 +170,11 @@ class SampleRoutes:
                 for ends in self._ranges]
 
     def distribute(self, array: Any) -> List[Any]:
-        """Send this rank's samples of an input; return what it reads of each micro-batch."""
+        """Send this rank's samples of an input; return the part of each micro-batch that it reads."""
         return [self._merged(route.send(piece)) for route, piece in zip(self._forward, self._pieces(array))]
 
     def collect(self, micro_batch: int, array: Any) -> Any:
-        """Send what this rank has computed of an output; return its samples of this micro-batch, None for none."""
+        """Send this rank's shard of an output; return its samples of this micro-batch, or None if it has no samples."""
         return self._forward[micro_batch].send(self._factored(array, self._sides[micro_batch][1]))
 
     def join(self, pieces: List[Any]) -> Any:

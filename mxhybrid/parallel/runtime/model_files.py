@@ -47,7 +47,7 @@ class ModelFiles:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def save(self, filename: Any, deduplicate: bool) -> None:
-        """Write what gluon's ``save_parameters`` writes (collective)."""
+        """Write the file of gluon's ``save_parameters`` (collective)."""
         names = dict(self.paths)
         if deduplicate:
             names = {path: name for name, path in {name: path for path, name in names.items()}.items()}
@@ -55,7 +55,7 @@ class ModelFiles:
         self._write('save_parameters', os.fspath(filename), names)
 
     def export(self, path: Any, epoch: int, remove_amp_cast: bool) -> None:
-        """Write what gluon's ``export`` writes (collective)."""
+        """Write the files of gluon's ``export`` (collective)."""
         self._workers.allgather(None, 'export')
         path, used = os.fspath(path), self._symbol
         self._on_worker_0('export', lambda: write_atomically(

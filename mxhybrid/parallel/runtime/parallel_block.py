@@ -220,7 +220,7 @@ class Parallel(gluon.Block):
     # -- whole models ----------------------------------------------------------------------------------------------
 
     def save_parameters(self, filename: Any, deduplicate: bool = False) -> None:
-        """Write what ``save_parameters`` of the network writes: whole weights, by their paths in it (collective: all
+        """Write the file of the network's ``save_parameters``: whole weights, by their paths in it (collective: all
         workers call it, worker 0 writes).
 
         Parameters
@@ -239,8 +239,8 @@ class Parallel(gluon.Block):
 
     def load_parameters(self, filename: Any, ctx: Any = None, allow_missing: bool = False, ignore_extra: bool = False,
                         cast_dtype: bool = False, dtype_source: str = 'current') -> None:
-        """Read what ``save_parameters`` of the network has written, whatever its plan was (collective: all workers call
-        it, worker 0 reads).
+        """Read a file of the network's ``save_parameters``, whatever its plan was (collective: all workers call it,
+        worker 0 reads).
 
         Parameters
         ----------

@@ -35,7 +35,7 @@ class Program(FetchedInputs):
     outputs : dict of Entry to list of dict of int to Box
         The boxes of each output of the network that each rank returns, concatenated; some ranks may return nothing.
     collectives : dict of str to Collective
-        What builds operators that ranks compute together, by their names.
+        Builders of operators that ranks compute together, by the operators' names.
     make_node : callable
         Makes the nodes of redistributions.
     first : int
@@ -283,7 +283,7 @@ class Program(FetchedInputs):
 
     def _build_inside(self, segment: Segment, operators: List[Operator], masks: Dict[int, Any],
                       is_again: bool) -> Inside:
-        """Return what this rank computes in a segment, as symbols of its inputs."""
+        """Return the operators of this rank in a segment, as symbols of the segment's inputs."""
         outside = {name: getattr(self, name) for name in Inside.REPLACED}
         self._inside = Inside(self._local, self.graph, masks, is_again)
         self._local, self._token, self.uses_token = self._inside.local, mx.sym.var(TOKEN, dtype='float32'), False

@@ -48,8 +48,8 @@ def sum_pieces(have: Layout, needed: Dict[int, Box], itemsize: int) -> Optional[
 
 
 def _saved_elements(have: Layout, box: Box, ranks: int) -> int:
-    """Return by how many elements two steps lessen what the busiest rank sends or receives of a box that some ranks
-    need.
+    """Return the elements of a box that the busiest rank sends or receives less with two steps, given the ranks that
+    need the box.
     """
     if ranks == 1:
         return 0

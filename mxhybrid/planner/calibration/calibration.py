@@ -152,7 +152,7 @@ class Calibration:
     # -- hosts -----------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> Tuple[List[Host], List[Dict[str, Any]]]:
-        """Return the hosts with their cores and memory, and what each rank has found."""
+        """Return the hosts with their cores and memory, and the findings of each rank."""
         topology = self._job.topology
         resources = self._meter.allgather(local_resources())
         has_hidden_quota = any(local['hidden'] for local in resources)
@@ -205,7 +205,7 @@ class Calibration:
         idle_s = [max(0.0, measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups)
                   for measurement in measurements]
         _, seconds_per_byte = least_squares([(1.0, float(size)) for size in sizes], idle_s)
-        # At most the rate at which a core copies: the time beside that of cores may be next to nothing.
+        # At most the rate at which a core copies: the time that is not a core's may be almost 0.
         rate = min(1 / max(float(seconds_per_byte), 1e-15), copy_rate)
         latency = self._latency(groups)
         self._log('memory: %.1f GB/s, latency %.0f us', rate / 1e9, 1e6 * latency)

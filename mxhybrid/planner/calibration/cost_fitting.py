@@ -51,7 +51,7 @@ def relative_errors(rows: Any, seconds: Any, coefficients: Any) -> np.ndarray:
 
 
 def _scale(readings: np.ndarray) -> np.ndarray:
-    """Return what errors are relative to: the readings, with a lower bound for those that are next to nothing."""
+    """Return the scale of errors: the readings, with a lower bound for readings that are almost 0."""
     return np.maximum(readings, max(1e-9, _LITTLE * float(readings.max())))
 
 

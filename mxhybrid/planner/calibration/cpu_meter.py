@@ -51,7 +51,7 @@ def process_seconds(pid: int) -> float:
 
 
 class CpuMeter:
-    """Times what all workers of a job do at once (every method is collective).
+    """Times an action that all workers of a job do at once (every method is collective).
 
     The seconds of servers are divided among the workers of their host.  The time of barriers, and the time that threads
     take while nothing happens, are subtracted.

@@ -1,4 +1,4 @@
-"""Steps of a Trainer with dense weights: what the store adds to a step."""
+"""Steps of a Trainer with dense weights: the time that the store adds to a step."""
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional
 

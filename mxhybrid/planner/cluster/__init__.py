@@ -1,1 +1,1 @@
-"""Hosts, ranks, links, and what each kind of transfer costs on them."""
+"""Hosts, ranks, links, and the cost of each kind of transfer on them."""

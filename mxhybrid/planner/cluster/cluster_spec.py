@@ -59,8 +59,8 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class TransferCost:
-    """The cost of a transfer beside links: ``fixed_s + per_item_s * items + per_byte_s * bytes`` seconds of a rank's
-    core, and a latency, `latency_s`, in which no core computes.
+    """The cost of a transfer in addition to the time on links: ``fixed_s + per_item_s * items + per_byte_s * bytes``
+    seconds of a rank's core, and a latency, `latency_s`, in which no core computes.
     """
 
     fixed_s: float
@@ -133,7 +133,9 @@ class Cluster:
         return ('lane', 'horovod') if BY_HOROVOD['sum'] in self.costs else ()
 
     def cost(self, kind: str, dense: Optional[str] = None) -> TransferCost:
-        """Return the cost of a kind; `dense` names what sums dense weights, which counts if both costs are known."""
+        """Return the cost of a kind; `dense` names the transport that sums dense weights, which counts if both costs
+        are known.
+        """
         if dense == 'horovod' and self.sums:
             kind = BY_HOROVOD.get(kind, kind)
         return self.costs.get(kind, self.costs['sum'])

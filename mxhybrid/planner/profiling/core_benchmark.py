@@ -72,7 +72,7 @@ class BenchmarkResult(NamedTuple):
     times : KernelTimes
         The fastest of the repeats.
     others : float
-        Share of the processors that other programs used meanwhile.
+        Share of the processors that other programs used during the benchmark.
     spread : float
         Half of the repeats were slower than the fastest one by at least this share.
     """
@@ -83,7 +83,7 @@ class BenchmarkResult(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """A description of what disturbed the benchmark; empty on a quiet machine."""
+        """A description of other programs that disturbed the benchmark; empty on a quiet machine."""
         if self.others > BUSY_SHARE:
             return 'other programs use %.0f %% of the processors' % (100 * self.others)
         if self.spread > _UNSTEADY:

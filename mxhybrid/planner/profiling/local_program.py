@@ -107,7 +107,8 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
         nodes[node.name] = node
         return node
     program = _OneRank(parts, rank, inputs, outputs, collectives, make_node, 0, gradient_inputs, frozen)
-    # The token is an input that is passed through, and so is what an exchange brings for the network's outputs.
+    # The token is an input that is passed through, and so is an array that an exchange receives for the network's
+    # outputs.
     symbol = mx.sym.Group([output for output in program.symbol if output.list_outputs() != output.list_inputs()])
     limits = index_limits(graph)
     numbers = {operator.name: operator.number for operator in graph.operators if operator.op == 'null'}

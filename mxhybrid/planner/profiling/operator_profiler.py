@@ -54,8 +54,8 @@ class OperatorProfiler:
     collectives : dict, optional
         What builds operators that ranks compute together, see :func:`mxhybrid.parallel.ops.registry.collectives`.
     keep_busy : bool, optional
-        True: keep times also if other programs computed meanwhile, which makes them too long.  By default such times
-        are used by this object and not written, and a warning says so.
+        True: keep times also if other programs computed during the measurement, which makes them too long.  By default
+        such times are used by this object and not written, and a warning says so.
 
     Raises
     ------
@@ -249,7 +249,7 @@ class OperatorProfiler:
             self.save()
 
     def save(self) -> None:
-        """Write new times, and read those that other processes have written meanwhile.
+        """Write new times, and read times that other processes have written since the last call.
 
         If the file cannot be written, a warning says so, and this object uses the times all the same.  If other
         programs computed while operators were timed, a warning says so, and nothing is written.
@@ -286,7 +286,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _shard_to_time(graph: Graph, operator: Operator, output_shard: OutputShard, needed: bool) -> Optional[ScaledShard]:
-    """Return what to time for a shard: itself; a scaled shard if it is too large and needed; or None."""
+    """Return the shard that is timed for a shard: itself; a scaled shard if it is too large and needed; or None."""
     shard = scaled_shard(graph, operator, output_shard, MAX_BYTES)
     return shard if shard is None or needed or shard.output_shard == output_shard else None
 

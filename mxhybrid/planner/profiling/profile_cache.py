@@ -42,7 +42,7 @@ def _code_version() -> str:
 
 
 def this_machine() -> Dict[str, str]:
-    """Return what times depend on: MXNet's build, this package's code, the CPU, the number of threads."""
+    """Return the facts on which times depend: MXNet's build, this package's code, the CPU, the number of threads."""
     library = mx.libinfo.find_lib_path()[0]
     return {'mxnet': '%s, %d bytes' % (mx.__version__, os.path.getsize(library)), 'mxhybrid': _code_version(),
             'cpu': _cpu(), 'threads': str(timer.omp_threads())}

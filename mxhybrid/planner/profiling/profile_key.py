@@ -63,7 +63,7 @@ class ProfileKeys:
         return geometry_of(graph, operator), json.dumps([inputs, self._summed(operator), self.has_backward(operator)])
 
     def key(self, operator: Operator, output_shard: OutputShard, operator_shard: Optional[OperatorShard] = None) -> str:
-        """Return the key of a shard; `operator_shard` is what the operator's rule says of it, if that is known."""
+        """Return the key of a shard; `operator_shard` is the result of the operator's rule for it, if that is known."""
         graph = self._graph
         operator_shard = operator_shard or rule_of(operator).shard(graph, operator, output_shard)
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}

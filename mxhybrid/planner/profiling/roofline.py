@@ -1,4 +1,4 @@
-"""The work of a shard, and estimates of the times of shards that were not measured from those of others.
+"""The work of a shard, and estimates of its time from the times of shards that were measured.
 
 The model is that of Williams, Waterman and Patterson, "Roofline" (CACM 2009), with a sum in place of the maximum: an
 operator of MXNet does not compute while it waits for memory.

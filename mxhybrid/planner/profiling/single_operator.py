@@ -18,7 +18,7 @@ from .local_program import LocalProgram, local_program
 
 
 class _PlaceholderSplit(Split):
-    """A split with one known shard; the others lie beside it, wherever the tensor ends."""
+    """A split with one known shard; the other shards have the same size, even beyond the end of the tensor."""
 
     def __init__(self, output_shard: OutputShard, degrees: Tuple[int, ...]):
         count = output_shard.partials

@@ -150,7 +150,7 @@ def _copies(program: LocalProgram, call_s: float) -> int:
 
 @functools.lru_cache(None)
 def call_overhead() -> PassSeconds:
-    """Return the time that a call takes beside its operators, as a lower bound."""
+    """Return a lower bound of the time that a call takes in addition to its operators."""
     symbol, program_timers = mx.sym.var('data'), []
     for number in range(2):
         symbol = mx.sym.Activation(symbol, act_type='relu', name='relu%d' % number)

@@ -22,7 +22,7 @@ class TimingBatch:
         self._others = OtherPrograms()
 
     def end(self) -> str:
-        """Return a description of what disturbed the batch; empty if the machine was quiet."""
+        """Return a description of other programs that disturbed the batch; empty if the machine was quiet."""
         share = self._others.share()
         if share > BUSY_SHARE and not self._problem:
             self._problem = 'other programs used %.0f %% of the processors' % (100 * share)

@@ -1,4 +1,4 @@
-"""The critical path of a simulated step in sentences: the bottlenecks, and what would relieve them."""
+"""The critical path of a simulated step in sentences: the bottlenecks, and remedies for them."""
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...base.text import seconds_text

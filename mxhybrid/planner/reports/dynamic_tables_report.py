@@ -1,4 +1,4 @@
-"""The report of the dynamic tables of a script: bytes on servers and workers, and what is assumed."""
+"""The report of the dynamic tables of a script: bytes on servers and workers, and the assumptions."""
 from typing import Callable, List, Sequence
 
 from ...base.text import aligned, size_text

@@ -53,8 +53,8 @@ def prediction_table(network: TracedNetwork, splits: Mapping[int, Split], predic
 
 def joint_notes(network: TracedNetwork, cluster: Cluster, splits: Mapping[int, Split], prediction: Prediction,
                 stages: Optional[Stages] = None) -> List[str]:
-    """Return lines about operators that some ranks, or all, compute for the joint batch, and what that costs: those
-    that take longest with the reason, then the number of the others.
+    """Return lines about operators that some ranks, or all, compute for the joint batch, and their cost: the operators
+    that take longest, with the reason, then the number of all others.
     """
     graph, seconds = network.graph, prediction.seconds_of()
     joint = {graph.label(graph.operators[number]): note for number, note in joint_operators(

@@ -375,7 +375,7 @@ class _ChainRunner:
         """Draw some connected operators, few of them more often than many."""
         length = int(2 ** self._random.uniform(1, max(1.0, math.log2(min(_MAX_RUN, len(self._current)) + 1))))
         run = [operator]
-        for member in run:  # which grows meanwhile
+        for member in run:  # which grows in this loop
             run += [neighbour for neighbour in self._problem.neighbours(member) if neighbour not in run][
                 :length - len(run)]
         return run

@@ -11,8 +11,8 @@ from ..task_graph.step_tasks import StepTasks
 from .search_problem import Limit
 from .search_space import SearchSpace
 
-#: A plan as a search has it: the splits of deciding operators in their order, the route of each table, and what sums
-#: dense weights, if there is a choice.
+#: A plan as a search has it: the splits of deciding operators in their order, the route of each table, and the
+#: transport that sums dense weights, if there is a choice.
 Decisions = Tuple[Any, ...]
 
 
@@ -76,7 +76,7 @@ class PlanEvaluator:
         return dict(zip(self._space.tables, decisions[self._first_table:]))
 
     def dense(self, decisions: Decisions) -> Optional[str]:
-        """Return what sums dense weights; None where there is no choice."""
+        """Return the transport that sums dense weights; None where there is no choice."""
         return decisions[self._sums_index] if self._space.sums else None
 
     def begin(self, assignment: Decisions) -> float:

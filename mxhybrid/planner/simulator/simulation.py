@@ -1,4 +1,5 @@
-"""A discrete-event simulation of a training step: when each task starts and ends, and what the last end waits for.
+"""A discrete-event simulation of a training step: when each task starts and ends, and which tasks the last end waits
+for.
 
 A resource is a :class:`~.TokenBucket`, and does one task at a time, first come first served.  Tasks come in blocks
 (:class:`~.task_block.TaskBlock`), which are replaced as wholes::

@@ -83,7 +83,7 @@ class TaskBlock:
     second : int or array_like of int, shape (n,)
         Another resource that a task holds at the same time, or -1.
     latency : float or array_like, shape (n,)
-        Seconds from the end of a task until its successors may start; its resources are free meanwhile.
+        Seconds from the end of a task until its successors may start; its resources are free during this time.
     high_priority : bool or array_like of bool, shape (n,)
         Whether a task overtakes tasks of normal priority that wait for its resource.
     edges : array_like of int, shape (m, 2)

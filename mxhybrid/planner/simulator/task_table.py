@@ -1,7 +1,7 @@
 """The table of all tasks of a simulation: arrays, to which changes only append.
 
-A rejected change is rolled back by dropping what it appended.  The tasks that accepted changes leave behind are dropped
-when the arrays are full: then all blocks are copied to new arrays.
+A rejected change is rolled back by dropping the tasks that it appended.  Tasks that accepted changes have replaced are
+dropped when the arrays are full: then all blocks are copied to new arrays.
 """
 from typing import Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .task_block import TASK, TaskBlock
 
-#: The capacity of the arrays: a multiple of what the first blocks need, and more; untouched memory costs nothing.
+#: The capacity of the arrays: a multiple of the size of the first blocks, and more; untouched memory costs nothing.
 _SPARE_FACTOR, _MIN_CAPACITY = 3, 1024
 
 

@@ -13,7 +13,7 @@ from .dataflow import SCRIPT, Dataflow
 from .operator_tasks import OperatorTasks
 from .task_builder import TaskSubgraph
 
-#: Arrays of each weight beside the weight, its gradient and the states of the optimizer: the gradient of one
+#: Arrays of each weight in addition to the weight, its gradient and the states of the optimizer: the gradient of one
 #: micro-batch, and the sum of these.
 MICRO_BATCH_ARRAYS = 2
 

@@ -161,7 +161,7 @@ class ShardedOperator:
 
 
 class SplitOperator:
-    """An operator with a split: its load and its memory; operators that are alike share it.
+    """An operator with a split: its load and its memory; operators with the same key share one object.
 
     Attributes
     ----------

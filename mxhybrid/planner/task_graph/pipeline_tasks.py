@@ -1,9 +1,9 @@
 """The blocks of simulated steps of a pipeline: passes of micro-batches through the stages, as scheduled.
 
 MXNet computes the micro-batches that a stage holds at a time in as many copies of the memory of its operators.  An
-operator therefore begins with a micro-batch when its backward pass of an earlier one is complete, which has had the
-same memory: that is what makes a stage alternate between forward and backward passes.  A forward pass begins when the
-one before it is complete, and so does a backward pass, because redistributions are made in one order
+operator therefore begins with a micro-batch when its backward pass of an earlier one is complete, which used the same
+memory: therefore a stage alternates between forward and backward passes.  A forward pass begins when the one before it
+is complete, and so does a backward pass, because redistributions are made in one order
 (:mod:`mxhybrid.parallel.runtime.pipeline_calls`).  Otherwise tasks that are ready begin in order.
 """
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -69,7 +69,7 @@ class PipelineTasks(GradientBuckets):
         self._begins: Dict[bool, Dict[int, bool]] = {False: {}, True: {}}
         self._find_ends()
         self.memory = self._memory()
-        #: The tasks of each block of a step, what they wait for in the step, and in the step before.
+        #: The tasks of each block of a step, and their dependencies in the step and in the step before.
         self._subgraphs: Dict[Tuple[Any, ...], TaskSubgraph] = {}
         self._waits: Dict[Tuple[Any, ...], List[_Wait]] = {}
         self._former_waits: Dict[Tuple[Any, ...], List[_Wait]] = {}

@@ -20,7 +20,9 @@ _STEPS, _REPORTED_STEP = 4, 2
 
 
 class _Plan(NamedTuple):
-    """The splits of operators, the routes of tables, what sums dense weights, and the pipeline, if there is one."""
+    """The splits of operators, the routes of tables, the transport that sums dense weights, and the pipeline, if there
+    is one.
+    """
 
     splits: Mapping[int, Split]
     tables: Optional[Mapping[str, TablePlan]]

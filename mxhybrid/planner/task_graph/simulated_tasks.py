@@ -1,4 +1,4 @@
-"""The tasks of a simulated step for reports: what keeps which rank or link busy, from when until when."""
+"""The tasks of a simulated step for reports: the rank or link of each task, its start and its end."""
 import dataclasses
 import heapq
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union

@@ -21,7 +21,7 @@ BlockName = Tuple[str, Any]
 
 
 class BlockSpec(NamedTuple):
-    """The tasks of a block, and what they wait for.
+    """The tasks of a block, and their dependencies.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class StepTasks(GradientBuckets):
     tables : mapping of str to TablePlan, optional
         The routes of tables, by name; the store chooses those of others.
     dense : str, optional
-        What sums dense weights.
+        The transport that sums dense weights.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class StepTasks(GradientBuckets):
     def propose(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
                 limit: Optional[Callable[[], float]] = None, dense: Optional[str] = None
                 ) -> Optional[Dict[int, Optional[TaskBlock]]]:
-        """Change the splits of some operators, the routes of some tables, and what sums dense weights.
+        """Change the splits of some operators, the routes of some tables, and the transport that sums dense weights.
 
         Parameters
         ----------

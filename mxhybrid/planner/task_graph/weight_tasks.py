@@ -39,7 +39,7 @@ class WeightShards:
 
 
 class WeightArrays(NamedTuple):
-    """The arrays beside each trained weight and its gradient, and whether ranks divide its updates.
+    """The arrays of each trained weight in addition to its gradient, and whether ranks divide its updates.
 
     Attributes
     ----------
@@ -281,5 +281,5 @@ class WeightTasks:
         return self.bytes_of[name] + self._dataflow.parameters[name][0] * self._itemsizes[name]
 
     def table_bytes(self, name: str, plan: TablePlan) -> np.ndarray:
-        """Return the bytes by rank that the route of a table's rows needs beside weight and gradient."""
+        """Return the bytes by rank that the route of a table's rows needs in addition to weight and gradient."""
         return np.full(self._machine.ranks, float(self._buffer_bytes(name) if plan.route == 'allreduce' else 0))

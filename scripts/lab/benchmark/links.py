@@ -49,7 +49,7 @@ def sample(hosts: int, file: str) -> None:
 
 
 def read(file: str, hosts: int) -> Samples:
-    """Return what :func:`sample` wrote."""
+    """Return the record that :func:`sample` wrote."""
     values = np.fromfile(file).reshape(-1, 1 + 2 * hosts)
     return Samples(values[:, 0], values[:, 1:1 + hosts], values[:, 1 + hosts:])
 

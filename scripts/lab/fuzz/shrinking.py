@@ -77,7 +77,7 @@ def _with(program: Program, **changes: Any) -> Program:
 
 
 def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
-    """Drop what can be dropped: large pieces first, then each by itself."""
+    """Drop all pieces that can be dropped: large groups first, then each piece by itself."""
     pieces = 2
     while True:
         events = program['events']

@@ -108,7 +108,7 @@ class Operators:
         self._write = None
 
     def execute(self, source, _, local_names):
-        """Do what `exec` does in the module."""
+        """Run code in the module, as `exec` does."""
         if self._write is None:
             self._write = self._globals[self._writer]
             self._globals[self._writer] = self.written

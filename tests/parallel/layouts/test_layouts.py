@@ -37,7 +37,7 @@ PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'ch
 
 
 def found_by(result, workers, networks):
-    """Return what every worker reports of every plan, by the name of the network that is trained."""
+    """Return the reports of all workers for every plan, by the name of the network that is trained."""
     assert sorted(result.results) == list(range(workers))
     return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in networks}
 

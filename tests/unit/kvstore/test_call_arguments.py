@@ -77,7 +77,7 @@ def test_several_initial_values_of_a_key_are_refused(keys, values):
 
 
 def route(key, sparse=False):
-    """Return what the arguments read of a route."""
+    """Return a route with the attributes that the arguments read."""
     return SimpleNamespace(key=key, name=str(key), shape=(2,), dtype=np.dtype('float32'), sparse=sparse, rows=2)
 
 

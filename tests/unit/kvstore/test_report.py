@@ -12,14 +12,14 @@ from mxhybrid.telemetry.traffic import Traffic
 
 
 def route(name, shape, kind, traffic, partitioning=None, wire='float32'):
-    """Return what the table reads of a route."""
+    """Return a route with the attributes that the table reads."""
     return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, partitioning=partitioning,
                                  choice=None, all_rows=kind == 'allreduce', dtype='float32', wire=wire,
                                  carried_error=None)
 
 
 def job(**changes):
-    """Return what the table reads of a job."""
+    """Return a job with the attributes that the table reads."""
     made = {'num_workers': 4, 'num_servers': 2, 'rank': 0, 'hosts': ['a', 'a', 'b', 'b'],
             'wires': 'rows and dense sums by the lane', **changes}
     return types.SimpleNamespace(topology=types.SimpleNamespace(hosts=made.pop('hosts')), **made)

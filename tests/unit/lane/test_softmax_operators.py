@@ -38,7 +38,7 @@ def outputs_and_gradients(symbol, data, head):
 
 
 def whole(op, data, head, axis):
-    """Return what MXNet computes in float64."""
+    """Return the results of MXNet in float64."""
     symbol = getattr(mx.sym, op)(mx.sym.var('data'), axis=axis)
     return outputs_and_gradients(symbol, data.astype('float64'), head)
 

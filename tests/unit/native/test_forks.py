@@ -35,7 +35,7 @@ forks.prepare(lambda: None)
 array = mx.nd.zeros(3)
 
 def child():
-    """Return what a child reports of an array that an operation was to write."""
+    """Return the report of a child about an array that an operation was to write."""
     pid = os.fork()
     if not pid:
         os._exit(int(array.sum().asscalar()) + 3)

@@ -22,7 +22,7 @@ from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, network, 
 
 
 class Counted(Times):
-    """Knows what was measured, and counts it."""
+    """Counts the shards that are measured, each once."""
 
     def __init__(self):
         self.known, self.measured = set(), 0

@@ -35,7 +35,7 @@ OF_THE_FORMER_VERSION = '''{
 
 
 def content_of_a_search():
-    """Return what a search of one table leaves, beside a table that was not searched."""
+    """Return the result of a search of one table, with a second table that was not searched."""
     table = Candidate('words', 1, 1, 64, lambda old, new, known: 0.0)
     tuning = Tuning([table], 18.0, 10)
     while tuning.next() is not None:

@@ -8,7 +8,7 @@ from mxhybrid.servers.optimized_table import OptimizedTable
 
 
 class Listener(OptimizedTable):
-    """Remembers what it is told."""
+    """Remembers the calls that it receives."""
 
     def __init__(self):
         super().__init__('words', 3, 'float32')

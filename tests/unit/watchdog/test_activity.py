@@ -15,7 +15,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 def watched(pid, looks=4):
-    """Return what the activity of a process says after each of some samples."""
+    """Return the verdict about the activity of a process after each of some samples."""
     seen = Activity()
     answers = []
     while len(answers) < looks:

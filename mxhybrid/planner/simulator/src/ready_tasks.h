@@ -97,10 +97,9 @@ class Heap {
 
 // The ready tasks, in one event queue.
 //
-// A task with two resources that waits for one of them does not hold the other one meanwhile, but waits in a resource
-// queue. Each resource has two: the odd one is for high-priority tasks, the even one for other tasks. The event queue
-// has an entry for the first task of a resource queue only, under a number below zero, at the time when the resource is
-// free.
+// A task with two resources that waits for one of them does not hold the other one, but waits in a resource queue. Each
+// resource has two: the odd one is for high-priority tasks, the even one for other tasks. The event queue has an entry
+// for the first task of a resource queue only, under a number below zero, at the time when the resource is free.
 class ReadyTasks {
  public:
   ReadyTasks(const Task* tasks, int64_t resources) : tasks_(tasks), queues_(2 * resources) {}

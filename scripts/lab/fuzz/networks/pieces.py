@@ -277,7 +277,10 @@ def masks_problems(values_by_name, spec):
 
 
 def differences(values, whole, others=(), slack=None, tolerance=TOLERANCE):
-    """List what differs from one process, or lacks: step and words; `others` are as good as `whole`."""
+    """List the arrays that differ from one process or are missing, as (step, description).
+
+    A value may also equal the one in `others`.
+    """
     problems = []
     for name, expected in whole.items():
         if name.startswith('box of '):

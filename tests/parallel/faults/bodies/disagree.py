@@ -40,7 +40,7 @@ def network(case, odd):
 
 
 def run(case, odd):
-    """Do what the workers disagree about; train where nothing is refused before."""
+    """Make the call about which the workers disagree; train if nothing was refused before."""
     if case == 'settings' and odd:
         os.environ['MXHYBRID_PARTITIONS'] = '3'
     if case in ('partitions', 'on_demand_rows', 'wrong'):

@@ -45,7 +45,7 @@ class Mixed(gluon.Block):
             self.out = nn.Dense(2, in_units=21)
 
     def forward(self, ids):
-        """Concatenate what both tables give."""
+        """Concatenate the rows of both tables."""
         parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.replicated)]
         return self.out(mx.nd.concat(*parts, dim=1))
 

@@ -63,7 +63,7 @@ class Model(gluon.Block):
             self.out = nn.Dense(2, in_units=3 * sum(widths), use_bias=use_bias)
 
     def forward(self, ids):
-        """Concatenate what all tables give."""
+        """Concatenate the rows of all tables."""
         parts = [table(ids).reshape((ids.shape[0], -1)) for table in self.tables]
         return self.out(mx.nd.concat(*parts, dim=1))
 
