@@ -327,7 +327,7 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
     keywords = {name: value for name, value in (keywords or {}).items() if value is not None}
     for name in keywords:
         if name not in DECLARED and name not in FORMER_NAMES:
-            raise SettingError('unknown setting %r: the settings are %s' % (name, ', '.join(DECLARED)))
+            raise SettingError('unknown setting %r: use one of %s' % (name, ', '.join(DECLARED)))
     former_names = {}  # by the present name
     for former, name in FORMER_NAMES.items():
         if former in keywords:

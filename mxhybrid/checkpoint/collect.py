@@ -164,7 +164,7 @@ def _state(trainer: Any, item: Item) -> Optional[List[Array]]:
         arrays_of_state = []
         for array in state_arrays(states_here[item.key]):
             if not isinstance(array, mx.nd.NDArray):
-                raise InputError('optimizer %r keeps a %s for %s: checkpoints hold arrays only'
+                raise InputError('optimizer %r keeps a %s for %s: checkpoints hold arrays only: make it an NDArray'
                                  % (name_of(optimizer), type(array).__name__, item.name))
             arrays_of_state.append(Array('', tuple(array.shape), np.dtype(array.dtype), _later(_pieces_of, array)))
         return arrays_of_state

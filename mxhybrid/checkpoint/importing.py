@@ -68,7 +68,7 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
 
     def end() -> None:
         if problem:
-            raise CheckpointError('%s on the way: rows before are imported' % problem)
+            raise CheckpointError('%s during the import: the rows before are imported. Import the file again' % problem)
 
     on_worker_0(workers, 'import_rows', end)
     return int(count)
@@ -123,7 +123,7 @@ class _GivenRows:
             piece = keys[start_row:start_row + PIECE_BYTES // 8]
             lowest, highest = int(piece.min()), int(piece.max())
             if lowest < first or highest > last:
-                raise InputError('%s: key %d is not from %d to %d'
+                raise InputError('%s: key %d is not a key of the table: give keys from %d to %d'
                                  % (self._param.name, lowest if lowest < first else highest, first, last))
 
     def pieces(self, piece_rows: int) -> int:
@@ -146,7 +146,7 @@ def _opened(label: str, source: Any) -> np.ndarray:
             path, name = os.fspath(source[0]), source[1]
             tensors: Dict[str, np.ndarray] = tensor_files.tensors_of(path)
             if name not in tensors:
-                raise InputError('%s: %s has no tensor %r of a type that NumPy has, but %s'
+                raise InputError('%s: %s has no tensor %r of a type that NumPy has: give one of these names: %s'
                                  % (label, path, name, ', '.join(sorted(tensors)) or 'none'))
             return tensors[name]
         if isinstance(source, (str, os.PathLike)):

@@ -141,11 +141,11 @@ def _integers(name: str, values: Any, rows: Optional[int]) -> np.ndarray:
     if values.dtype.kind not in 'iu' and values.size:
         raise InputError('%s: keys of dtype %s: give integers' % (name, values.dtype))
     if values.dtype.kind == 'u' and values.size and int(values.max()) >= 1 << 63:
-        raise InputError('%s: key %d is no 64-bit signed integer' % (name, values.max()))
+        raise InputError('%s: key %d is too large: give signed 64-bit integers' % (name, values.max()))
     keys = values.astype(np.int64)
     if rows is not None and keys.size and (keys.min() < 0 or keys.max() >= rows):
         wrong = keys[(keys < 0) | (keys >= rows)].reshape(-1)[0]
-        raise InputError('%s has rows 0 to %d, not %d' % (name, rows - 1, wrong))
+        raise InputError('%s: %d is not a row: give row ids from 0 to %d' % (name, wrong, rows - 1))
     return keys
 
 
@@ -228,7 +228,7 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
         among = [name]
     problems = []
     if not folder.names(directory):
-        raise CheckpointError('%s has no checkpoint' % directory)
+        raise CheckpointError('%s has no checkpoint: give the directory to which a job saves' % directory)
     with folder.kept(directory) as names:
         for name in names if among is None else among:
             locks = contextlib.ExitStack()
@@ -246,4 +246,5 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
                 locks.close()
                 problems.append(str(problem))
                 logger.warning('damaged checkpoint: %s; trying the one before', problem)
-    raise CheckpointError('no checkpoint in %s is whole: %s' % (directory, '; '.join(problems)))
+    raise CheckpointError('no checkpoint in %s is whole: %s. Save again, or read a copy'
+                          % (directory, '; '.join(problems)))

@@ -150,7 +150,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
         if record is None and not whole:
             continue
         if not _is_step(record):
-            raise InputError('%s: line %d is not a step as MXHYBRID_METRICS writes it: is this another file?'
+            raise InputError('%s: line %d is not a step: give a file that MXHYBRID_METRICS has written'
                              % (source, number))
         run = current.get(record['store'])
         if run is None or record['step'] <= run.steps[-1]['step']:
@@ -160,7 +160,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
             runs.append(run)
         run.steps.append(record)
     if broken and not runs:
-        raise InputError('%s holds no step as MXHYBRID_METRICS writes it: is this another file?' % source)
+        raise InputError('%s has no step in it: give a file that MXHYBRID_METRICS has written' % source)
     return runs, broken
 
 
@@ -178,6 +178,6 @@ def read(path: str) -> Tuple[List[Run], int]:
     except OSError as error:
         raise InputError('%s cannot be read: %s' % (path, error.strerror or error)) from error
     if not runs:
-        raise InputError('%s has no steps yet: a job with MXHYBRID_METRICS writes a line after each step of a Trainer'
+        raise InputError('%s has no steps yet: wait for the first step of a Trainer, after which a line is written'
                          % path)
     return runs, broken

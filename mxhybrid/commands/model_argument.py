@@ -37,7 +37,7 @@ def load_model(argument: str) -> Tuple[Any, Dict[Any, float]]:
     except (OSError, ImportError, SyntaxError) as error:
         raise InputError('model: cannot read %s: %s' % (source, error)) from error
     if not callable(namespace.get(name)):
-        raise InputError('model: %s has no function %s' % (source, name))
+        raise InputError('model: %s has no function %s: give FILE:FUNCTION or MODULE:FUNCTION' % (source, name))
     try:
         inspect.signature(namespace[name]).bind()
     except TypeError as error:

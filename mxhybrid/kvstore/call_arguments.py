@@ -29,7 +29,8 @@ def pairs(call: str, key: Any, value: Any) -> List[Tuple[Any, List[Any]]]:
     """Return keys and values, in any of MXNet's forms, as ``[(key, [array per device]), …]``; refuse other forms."""
     if isinstance(key, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(key):
-            raise InputError('%s: %d keys need a list of %d values, one for each key' % (call, len(key), len(key)))
+            raise InputError('%s: the values do not match the %d keys: give a list of %d values, one for each key'
+                             % (call, len(key), len(key)))
         arrays_by_key: Dict[Any, List[Any]] = {}
         for one_key, one_value in zip(key, value):
             for checked_key, arrays in pairs(call, one_key, one_value):
@@ -39,7 +40,7 @@ def pairs(call: str, key: Any, value: Any) -> List[Tuple[Any, List[Any]]]:
         raise InputError('%s: key %r is of type %s: use int or str' % (call, key, type(key).__name__))
     arrays = list(value) if isinstance(value, (list, tuple)) else [value]
     if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
-        raise InputError('%s: the value of key %r is not an NDArray or a list of NDArrays, but of type %s'
+        raise InputError('%s: the value of key %r is of type %s: give an NDArray or a list of NDArrays'
                          % (call, key, type(value).__name__))
     # Arrays of the NumPy interface share their memory with classic ones, but refuse to be copied to or from them.
     return [(key if isinstance(key, str) else int(key), [array.as_nd_ndarray() for array in arrays])]
@@ -141,8 +142,8 @@ class CallArguments:
         if isinstance(key, (list, tuple)):
             row_ids = [row_ids] if len(key) == 1 and isinstance(row_ids, mx.nd.NDArray) else row_ids
             if not all(isinstance(values, (list, tuple)) and len(values) == len(key) for values in (out, row_ids)):
-                raise InputError('row_sparse_pull: %d keys need lists of %d outputs and %d row_ids, one for each key'
-                                 % (len(key), len(key), len(key)))
+                raise InputError('row_sparse_pull: out or row_ids do not match the %d keys: give lists of %d outputs '
+                                 'and %d row_ids, one for each key' % (len(key), len(key), len(key)))
             if len(set(key)) != len(key):
                 raise InputError('row_sparse_pull: a key occurs twice in %r: give it several outputs instead' % (key,))
             ids_by_key = list(row_ids)

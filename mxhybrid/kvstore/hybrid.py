@@ -286,7 +286,8 @@ class Hybrid(KVStore):
     def set_optimizer(self, optimizer: Any) -> None:
         """Update weights in the store with `optimizer` from now on; later changes to it reach the servers, too."""
         if not isinstance(optimizer, mx.optimizer.Optimizer):
-            raise InputError('set_optimizer: %r is not an mxnet.optimizer.Optimizer' % (optimizer,))
+            raise InputError('set_optimizer: %r is not an optimizer: give an object of mxnet.optimizer.Optimizer'
+                             % (optimizer,))
         self._backend.set_optimizer(optimizer)
 
     def _set_updater(self, updater: Any) -> None:

@@ -76,7 +76,7 @@ def _check_floats(array: np.ndarray, table: str) -> None:
     exact_below = _EXACT_BELOW[array.dtype.name] if array.dtype.name in _EXACT_BELOW else 1 << 53
     finite = np.isfinite(array)
     if not finite.all():
-        raise InputError('%s: id %s is not a number of a row: %s' % (table, array[~finite].flat[0], advice))
+        raise InputError('%s: id %s is not an integer: %s' % (table, array[~finite].flat[0], advice))
     fractional = array != np.floor(array)
     if fractional.any():
         raise InputError('%s: id %s is not a whole number: round ids, or %s'

@@ -172,7 +172,8 @@ class TrainerTables:
             table.param.check_capacity()
 
     def _refuse_taken(self, param: TableParameter) -> None:
-        raise InputError('step: %s has got another Trainer, which has its rows: make steps with that one' % param.name)
+        raise InputError('step: %s was given to another Trainer, which trains its rows: call step() of that Trainer'
+                         % param.name)
 
     def overflow(self) -> bool:
         """Return whether a gradient of this worker is not finite."""

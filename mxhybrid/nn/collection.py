@@ -63,7 +63,7 @@ class EmbeddingCollection(Block):
                              % type(features).__name__)
         unknown = [feature for feature in features if feature not in self._tables]
         if unknown:
-            raise InputError('EmbeddingCollection: there is no table for %r: the features are %s'
+            raise InputError('EmbeddingCollection: there is no table for the feature %r: use features among %s'
                              % (unknown[0], ', '.join(map(str, self._tables))))
         blocks = [self._tables[feature] for feature in features]
         lookups = [block.lookup(**self._arguments(feature, given))

@@ -14,8 +14,8 @@ def shapes(call: str, name: str, arrays: List[Any], shape: tuple) -> None:
     """Refuse arrays whose shape is not the key's."""
     for array in arrays:
         if tuple(array.shape) != tuple(shape):
-            raise InputError('%s: %s has shape %s, but the value given has shape %s'
-                             % (call, name, tuple(shape), tuple(array.shape)))
+            raise InputError('%s: %s has shape %s, but the array has shape %s: give an array of the shape of %s'
+                             % (call, name, tuple(shape), tuple(array.shape), name))
 
 
 def dtypes(call: str, name: str, arrays: List[Any], dtype: Any) -> None:
@@ -37,7 +37,7 @@ def stypes(call: str, name: str, arrays: List[Any], allowed: Tuple[str, ...], ad
 def server_dtype(call: str, name: str, dtype: Any) -> None:
     """Refuse a dtype that parameter servers cannot hold."""
     if np.dtype(dtype) not in [np.dtype(known) for known in SERVER_DTYPES]:
-        raise InputError('%s: %s has dtype %s, but parameter servers hold float16, float32 or float64'
+        raise InputError('%s: %s has dtype %s, but parameter servers hold float16, float32 or float64: cast it'
                          % (call, name, np.dtype(dtype)))
 
 
@@ -53,7 +53,7 @@ def row_ids(call: str, name: str, ids: np.ndarray, rows: int) -> None:
     """Refuse row ids outside the table."""
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= rows):
         bad = ids[(ids < 0) | (ids >= rows)]
-        raise InputError('%s: row id %d is out of range for %s, which has rows 0 to %d'
+        raise InputError('%s: row id %d is out of range for %s: give row ids from 0 to %d'
                          % (call, int(bad[0]), name, rows - 1))
 
 
@@ -83,7 +83,7 @@ def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
     if few_ids is not None:
         return few_ids
     if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':
-        raise InputError('%s: row_ids of %s must be dense NDArrays, not %s' % (call, name, type(ids).__name__))
+        raise InputError('%s: row_ids of %s are of type %s: give dense NDArrays' % (call, name, type(ids).__name__))
     int_ids = whole_ids(call, name, host_view(ids).reshape(-1))
     unique_ids = sorted_unique(int_ids, rows)
     if unique_ids is None:

@@ -62,13 +62,16 @@ def read(path: str) -> Optional[Dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise InputError('%s cannot be read: %s' % (path, error)) from error
     if not isinstance(content, dict) or content.get('format') != FORMAT:
-        raise InputError('%s is not a partition file of format %d' % (path, FORMAT))
+        raise InputError('%s is not a partition file of format %d: give another file name, or remove the file'
+                         % (path, FORMAT))
     tables = content.get('tables')
     if not isinstance(tables, dict) or not all(_is_entry(entry) for entry in tables.values()):
-        raise InputError('%s is a damaged partition file: its tables are not as %s describes' % (path, __name__))
+        raise InputError('%s is a partition file with invalid tables: remove it, so that the search begins again'
+                         % path)
     if not (all(_is_positive(content.get(name)) for name in ('workers', 'servers'))
             and all(_is_number(content.get(name)) for name in ('seconds_before', 'seconds_after', 'lost', 'budget'))):
-        raise InputError('%s is a damaged partition file: its numbers are not as %s describes' % (path, __name__))
+        raise InputError('%s is a partition file with invalid numbers: remove it, so that the search begins again'
+                         % path)
     return content
 
 

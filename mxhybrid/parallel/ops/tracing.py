@@ -93,8 +93,8 @@ def _initializer(init: Any) -> Any:
     try:
         return mx.initializer.create(init)
     except Exception as error:  # MXNet raises several types
-        raise InputError("parallelize: init=%r is not an initializer: give one, as mx.init.Xavier(), or the name of "
-                         "one, as 'xavier'" % (init,)) from error
+        raise InputError("parallelize: init=%r is not an initializer: give an initializer, for example "
+                         "mx.init.Xavier(), or its name, for example 'xavier'" % (init,)) from error
 
 
 def dimensions_of(graph: Graph, axes: Dict[str, Optional[int]]) -> Dimensions:
@@ -107,7 +107,8 @@ def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
     """Return the network for joint batches of another shape; errors as :meth:`~.parallel_block.Parallel.for_data`."""
     shapes, axes = shapes_of(data), network.axes
     if len(shapes) != len(axes):
-        raise InputError('for_data: shapes of %d inputs, but the network takes %d' % (len(shapes), len(axes)))
+        raise InputError('for_data: shapes of %d inputs, but the network takes %d: give the shape of each input'
+                         % (len(shapes), len(axes)))
     _check_shapes(shapes, axes)
     graph = network.graph.with_data(network.symbol, dict(zip(axes, shapes)))
     return network._replace(graph=graph, dimensions=dimensions_of(graph, axes))
@@ -133,7 +134,8 @@ def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]])
     for shape, axis in zip(shapes, axes.values()):
         if axis is not None and (not isinstance(axis, (int, np.integer)) or isinstance(axis, bool)
                                  or not 0 <= axis < len(shape)):
-            raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
+            raise InputError('parallelize: batch_axis=%r is not a dimension of data of shape %s: give an integer from '
+                             '0 to %d, or None for an input without samples' % (axis, shape, len(shape) - 1))
         if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
             raise InputError('parallelize: data=%s: give a shape of positive whole numbers, that of the joint batch'
                              % (shape,))

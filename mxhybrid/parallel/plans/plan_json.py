@@ -87,9 +87,10 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
         stages = stages_from_json(value['pipeline'], splits, workers) if 'pipeline' in value else None
         return Explicit(splits, str(value['model']), workers, None if cluster is None else str(cluster), stages=stages)
     except KeyError as error:
-        raise InputError('plan: not a valid explicit plan: %s is missing' % error) from error
+        raise InputError('plan: %s is missing: give a plan that mxhybrid.parallel.save has written' % error) from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise InputError('plan: not a valid explicit plan: %s' % error) from error
+        raise InputError('plan: not a valid explicit plan (%s): give a plan that mxhybrid.parallel.save has written'
+                         % error) from error
 
 
 def _whole(number: Any, owner: str, key: str) -> int:

@@ -153,7 +153,7 @@ class Parallel(gluon.Block):
 
     def _check(self, args: Sequence[Any]) -> None:
         if len(args) != len(self._network.names):
-            raise InputError('a parallelized network: %d inputs, but it was made for %d'
+            raise InputError('a parallelized network was called with %d inputs: give %d, as in parallelize'
                              % (len(args), len(self._network.names)))
         for name, array, (shape, _) in zip(self._network.names, args, self._local_inputs):
             if not isinstance(array, mx.nd.NDArray):

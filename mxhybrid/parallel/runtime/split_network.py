@@ -93,7 +93,8 @@ def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
     retraced = reshaped(network.joint, data)
     for name, shape in retraced.graph.parameter_arrays.items():
         if shape != network.graph.parameter_arrays[name]:
-            raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
+            raise InputError('for_data: with data of shapes %s, %s would have shape %s instead of %s: change only '
+                             'dimensions that no weight depends on'
                              % (retraced.graph.data, name, shape, network.graph.parameter_arrays[name]))
     micro_batch = micro_batch_of(retraced, network.plan.micro_batches)
     split = apply_plan(network.workers, retraced, network.plan.for_graph(network.graph, micro_batch.graph),

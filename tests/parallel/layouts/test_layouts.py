@@ -243,8 +243,8 @@ def test_impossible_input_is_refused_on_every_worker(two):
         assert all(errors.values()), [name for name, text in errors.items() if not text]
         assert 'is for 15 workers, but the job has 2: choose factors whose product is 2' in errors['another product']
         assert 'call initialize() first, or give parallelize init=' in errors['no values']
-        assert 'init=3 is not an initializer: give one' in errors['no initializer']
-        assert "init='xaviar' is not an initializer: give one" in errors['no name of an initializer']
+        assert 'init=3 is not an initializer: give an initializer' in errors['no initializer']
+        assert "init='xaviar' is not an initializer: give an initializer" in errors['no name of an initializer']
         assert 'is for 3 workers, but the job has 2' in errors['other model groups']
         assert 'a pipeline of 3 stages on 2 workers: give at most 2 stages' in errors['too many stages']
         assert ('3 micro-batches do not divide the joint batch of 8 samples: give one of 1, 2, 4, 8'
@@ -260,7 +260,7 @@ def test_impossible_input_is_refused_on_every_worker(two):
         assert "take 'joint'" in errors['statistics']
         assert "recompute: 'rnn*' matches no block" in errors['no block']
         assert "recompute=3: give a pattern of names of blocks, as 'layer*'" in errors['no pattern']
-        assert 'net_dense0_weight would have shape (32, 24), not (32, 3)' in errors['weights of other data']
+        assert 'net_dense0_weight would have shape (32, 24) instead of (32, 3)' in errors['weights of other data']
         for name, words in DIFFERENCES.items():
             for word in words:
                 assert word in errors[name], (name, errors[name])

@@ -359,7 +359,7 @@ def test_states_without_an_optimizer_are_refused(tmp_path):
 
 def test_values_that_are_no_optimizers_are_refused():
     text = problem(mxhybrid.create().set_optimizer, 'sgd')
-    assert text.startswith("set_optimizer: 'sgd' is not an mxnet.optimizer.Optimizer")
+    assert text.startswith("set_optimizer: 'sgd' is not an optimizer: give an object of mxnet.optimizer.Optimizer")
 
 
 def test_gradient_compression_is_refused_with_the_way_out():
@@ -445,7 +445,7 @@ def test_broadcast_outputs_must_fit():
     store.broadcast(0, dense(1), dense(0))
 
 
-@pytest.mark.parametrize('ids, text', [([6], 'row id 6 is out of range for 1, which has rows 0 to 5'),
+@pytest.mark.parametrize('ids, text', [([6], 'row id 6 is out of range for 1: give row ids from 0 to 5'),
                                        ([-1, 2], 'row id -1 is out of range'),
                                        ([0.5], 'row id 0.5 of 1 is not a whole number')])
 def test_wrong_row_ids_are_refused(store, ids, text):

@@ -117,7 +117,7 @@ def test_parameters_and_default_combination():
 
 
 @pytest.mark.parametrize('features, message', [
-    ({'age': [1]}, r"there is no table for 'age': the features are user, item, last item"),
+    ({'age': [1]}, r"there is no table for the feature 'age': use features among user, item, last item"),
     ([1], r'a list: give a dict'), ({'item': ([1], [0], 'sum', None, 0, 1)}, r"'item' has 6 arguments"),
     ({'item': {'offsets': [0]}}, r"'item' has the arguments offsets: give ids"),
     ({'item': [100]}, r'id 100 is out of range')])

@@ -280,7 +280,7 @@ def test_another_trainer_takes_the_rows_and_begins_without_state():
             trainer.step(12)
     same(net, reference, 1e-10)
     compute(net, 0, 'float64')
-    with pytest.raises(mxhybrid.InputError, match='has got another Trainer'):
+    with pytest.raises(mxhybrid.InputError, match='was given to another Trainer'):
         former.step(12)
 
 

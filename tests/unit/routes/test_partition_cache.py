@@ -71,8 +71,8 @@ def test_no_file_is_no_error(tmp_path):
 
 @pytest.mark.parametrize('text, words', [
     ('', 'cannot be read'), ('{', 'cannot be read'), ('\xff', 'cannot be read'), ('[]', 'not a partition file'),
-    ('{"format": 2}', 'not a partition file'), ('{"format": 1}', 'damaged'), ('{"format": 1, "tables": []}', 'damaged'),
-    ('{"format": 1, "tables": {"a": {}}}', 'damaged')])
+    ('{"format": 2}', 'not a partition file'), ('{"format": 1}', 'invalid'), ('{"format": 1, "tables": []}', 'invalid'),
+    ('{"format": 1, "tables": {"a": {}}}', 'invalid')])
 def test_other_files_are_refused(tmp_path, text, words):
     (tmp_path / 'partitions.json').write_bytes(text.encode('latin1'))
     with pytest.raises(InputError, match=words) as caught:
@@ -88,7 +88,7 @@ def test_damaged_entries_are_refused(path, name, value):
     content = content_of_a_search()
     content['tables']['words'][name] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match='damaged'):
+    with pytest.raises(InputError, match='invalid'):
         partition_cache.read(str(path))
 
 
@@ -98,7 +98,7 @@ def test_damaged_numbers_are_refused(path, name, value):
     written = content_of_a_search()
     for content in (dict(written, **{name: value}), {key: kept for key, kept in written.items() if key != name}):
         path.write_text(json.dumps(content))
-        with pytest.raises(InputError, match='damaged'):
+        with pytest.raises(InputError, match='invalid'):
             partition_cache.read(str(path))
 
 

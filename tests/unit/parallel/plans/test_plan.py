@@ -47,7 +47,7 @@ def without_model():
     ({'plan': 'grid', 'modle': 2},
      "modle is not a key of a plan of kind 'grid': remove it; the keys are batch, dense, do"),
     ({'plan': 'data_parallel', 'sums': 'lane'}, 'sums is not a key'), (explicit(densee='lane'), 'densee is not a key'),
-    (without_model(), "not a valid explicit plan: 'model' is missing"),
+    (without_model(), "plan: 'model' is missing: give a plan"),
     (explicit(workers=float('inf')), 'not a valid explicit plan'),
     (explicit(one={'degrees': [float('inf'), 1]}), 'not a valid explicit'),
     (explicit(one={'degrees': [1.9, 2]}), 'dense0_fwd has 1.9 in degrees: give whole numbers'),
