@@ -51,8 +51,8 @@ def test_other_values_are_refused(value):
 def test_keys_and_values_must_be_equally_many(values):
     text = problem(pairs, 'init', ['x', 'y'], values)
     assert text.startswith('init: the values do not match the 2 keys: give a list of 2 values')
-    assert 'init: 2 keys' in problem(pairs, 'init', ['x', 'y'], [mx.nd.zeros(1)])
-    assert 'init: 1 keys' in problem(pairs, 'init', ['x'], mx.nd.zeros(1))
+    assert 'do not match the 2 keys' in problem(pairs, 'init', ['x', 'y'], [mx.nd.zeros(1)])
+    assert 'do not match the 1 keys' in problem(pairs, 'init', ['x'], mx.nd.zeros(1))
 
 
 def test_a_wrong_key_inside_a_list_is_named():
