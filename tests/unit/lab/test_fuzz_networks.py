@@ -51,6 +51,7 @@ def test_all_sorts_are_drawn(programs):
     plans = {program['plan']['kind'] for program in programs}
     assert plans == {'data_parallel', 'one_weird_trick', 'grid', 'megatron', 'pipeline', 'layers', 'splits'}
     assert any('sequence' in program['plan'] and program['plan']['kind'] == 'grid' for program in programs)
+    assert any('recompute' in program['plan'] for program in programs)
     splits = [split for program in programs if program['plan']['kind'] == 'splits'
               for split in program['plan']['splits'].values()]
     assert any(copies > 1 for *_, copies in splits) and any(max(degrees) > 1 for degrees, *_ in splits)
@@ -64,6 +65,13 @@ def test_all_sorts_are_drawn(programs):
     assert any(len(program['heads']) > 2 for program in programs)
     ops = {statement['op'] for program in programs for statement in program['statements']}
     assert len(ops) > 80 and ops & {'Dense again', 'Conv again', 'BatchNorm again', 'LayerNorm again'}
+
+
+def test_layers_that_are_left_out_are_not_computed_again():
+    program = small(plan={'kind': 'data_parallel', 'recompute': ['dense0', 'conv0']})
+    assert program['plan'] == {'kind': 'data_parallel', 'recompute': ['dense0']}
+    assert pieces.plan_of(program['plan']).recompute == ('dense0',)
+    assert 'recompute' not in pruned(dict(program, heads=[{'name': 'x0', 'drawn': None}]))['plan']
 
 
 def test_every_function_of_mxnet_is_drawn_or_has_a_reason(programs):

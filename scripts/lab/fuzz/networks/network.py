@@ -76,6 +76,9 @@ def pruned(program: Program) -> Program:
     known = {each['name'] for each in smaller['params']} | {layer['name'] for layer in smaller['layers']}
     smaller['frozen'] = [name for name in smaller['frozen'] if any(
         name == 'net_' + each or name.startswith('net_%s_' % each) for each in known)]
+    if 'recompute' in smaller.get('plan', ()):
+        recomputed = [name for name in smaller['plan'].pop('recompute') if name in layers]
+        smaller['plan'].update({'recompute': recomputed} if recomputed else {})
     return smaller
 
 

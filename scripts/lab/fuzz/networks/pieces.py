@@ -106,6 +106,9 @@ class Splits(mxhybrid.parallel.Plan):
 def plan_of(plan):
     """Make a plan of its data."""
     kind, arguments = plan['kind'], {name: value for name, value in plan.items() if name != 'kind'}
+    recomputed = arguments.pop('recompute', None)
+    if recomputed:
+        return plan_of(dict(arguments, kind=kind)).with_recompute(recomputed)
     if kind == 'splits':
         return Splits(arguments['splits'])
     if kind == 'layers':

@@ -1,5 +1,5 @@
 """Draws plans: data parallelism, grids, Megatron, pipelines, the one weird trick, patterns of layers, and splits of
-single operators.
+single operators; and layers that are computed again in the backward pass.
 """
 import random as randoms
 from typing import Any, Dict, List
@@ -9,6 +9,7 @@ import numpy as np
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.recompute import recomputed_segments
 
 from . import pieces
 from .alone import class_of
@@ -35,7 +36,14 @@ def factors(random: randoms.Random, count: int, pieces_of: int) -> List[int]:
 
 
 def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
-    """A plan for a network."""
+    """A plan for a network, with which some layers may be computed again in the backward pass."""
+    plan = _splitting_plan(program, random)
+    recomputed = _recomputed(program, random) if random.random() < 0.3 else []
+    return {**plan, 'recompute': recomputed} if recomputed else plan
+
+
+def _splitting_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
+    """A plan that says how operators are split."""
     workers = program['workers']
     chances = {'data_parallel': 4, 'one_weird_trick': 2, 'grid': 2, 'domain': 2, 'sequence': 2, 'megatron': 2,
                'pipeline': 3, 'layers': 3, 'splits': 7}
@@ -78,6 +86,21 @@ def _fits(plan: Dict[str, Any], program: Program) -> bool:
     except InputError:
         return False
     return True
+
+
+def _recomputed(program: Program, random: randoms.Random) -> List[str]:
+    """The names of some layers; none where mxhybrid refuses to compute them again."""
+    names = [layer['name'] for layer in program['layers']]
+    if not names:
+        return []
+    patterns = sorted(random.sample(names, random.randint(1, len(names))))
+    try:
+        network = graph_of(program)
+        recomputed_segments(network.graph, network.blocks, patterns, {}, set(program['frozen']),
+                            set(network.axes) if program['input_grad'] else set(), True)
+    except InputError:
+        return []
+    return patterns
 
 
 def _pipeline(program: Program, random: randoms.Random) -> Dict[str, Any]:

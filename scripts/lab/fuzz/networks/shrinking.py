@@ -122,11 +122,18 @@ def _settings(program: Program, examine: Examine) -> Iterator[Program]:
 def _plans(program: Program, examine: Examine) -> Iterator[Program]:
     """A simpler plan, and fewer workers."""
     plan = program['plan']
+    recomputed = plan.get('recompute', [])
+    if recomputed:
+        yield dict(program, plan={name: value for name, value in plan.items() if name != 'recompute'})
+        for layer in recomputed:
+            yield dict(program, plan={**plan, 'recompute': [layer]})
+    recompute = {'recompute': recomputed} if recomputed else {}
     for kind in ('data_parallel', 'one_weird_trick'):
-        yield dict(program, workers=2, plan={'kind': kind})
-        yield dict(program, plan={'kind': kind})
+        yield dict(program, workers=2, plan={'kind': kind, **recompute})
+        yield dict(program, plan={'kind': kind, **recompute})
     if plan['kind'] == 'pipeline':
-        yield dict(program, workers=2, plan={'kind': 'pipeline', 'stages': 2, 'micro_batches': 1, 'schedule': 'gpipe'})
+        yield dict(program, workers=2, plan={'kind': 'pipeline', 'stages': 2, 'micro_batches': 1, 'schedule': 'gpipe',
+                                             **recompute})
     kind = {'splits': 'splits', 'layers': 'by_pattern'}.get(plan['kind'])
     if kind is None:
         return
@@ -135,8 +142,8 @@ def _plans(program: Program, examine: Examine) -> Iterator[Program]:
             entry[1] if isinstance(entry, list) else entry.get('ranks', []))):
         yield dict(program, workers=2)
     for label in entries:
-        yield dict(program, plan={'kind': plan['kind'], kind: {
+        yield dict(program, plan={**plan, kind: {
             other: entry for other, entry in entries.items() if other != label}})
     for label in entries:
         if len(entries) > 2:
-            yield dict(program, plan={'kind': plan['kind'], kind: {label: entries[label]}})
+            yield dict(program, plan={**plan, kind: {label: entries[label]}})
