@@ -149,6 +149,11 @@ class SampleRoutes:
             if differentiable:
                 self._backward.append(Route(transport, redistribution.backward, target, source, redistribution.dtype))
 
+    @property
+    def computes(self) -> bool:
+        """Tell whether this rank computes a part of this output, or reads a part of this input, of each micro-batch."""
+        return self._sides[0][1] is not None
+
     def _merged(self, array: Any) -> Any:
         """Return an array without factors of its dimensions."""
         if array is None or self._factors is None:

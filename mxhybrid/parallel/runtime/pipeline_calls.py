@@ -99,6 +99,8 @@ class PipelineCalls:
                  inputs: Mapping[str, SampleRoutes], outputs: List[SampleRoutes], number: int):
         self._workers, self._stages, self._params = network.workers, stages, params
         self._inputs, self._outputs = inputs, outputs
+        #: The outputs of which this rank computes a part, which are the first outputs of its program.
+        self._computed = [routes for routes in outputs if routes.computes]
         self._programs = programs
         self._runners: Dict[bool, ProgramRunner] = {}
         self._passes = passes(stages.schedule, stages.of_rank(network.workers.rank), len(stages.ranks),
@@ -298,7 +300,7 @@ class PipelineCalls:
     def _backward(self, call: _Call, micro_batch: int, gradients: List[Any]) -> None:
         """Make the backward pass of a micro-batch, with the gradients of this rank's parts of outputs."""
         heads, after, before = call.waiting.pop(micro_batch)
-        arrays = [head for head, routes in zip(heads, self._outputs) if routes.differentiable]
+        arrays = [head for head, routes in zip(heads, self._computed) if routes.differentiable]
         assert len(arrays) == len(gradients), (len(arrays), len(gradients))
         if after is not None:
             if gradients:  # one backward pass after the other, as forward passes
@@ -316,16 +318,16 @@ class PipelineCalls:
                 call.sums[name] = self._gradients[name].copy()
 
     def _collect(self, collected: List[List[Any]], micro_batch: int, heads: List[Any]) -> None:
-        rest = list(heads)
+        rest = iter(heads)
         for routes, pieces in zip(self._outputs, collected):
-            pieces.append(routes.collect(micro_batch, rest.pop(0) if rest else None))
+            pieces.append(routes.collect(micro_batch, next(rest) if routes.computes else None))
 
     # -- the gradient of the loss --------------------------------------------------------------------------------------
 
     def _loss_gradients(self, heads: List[Any]) -> List[Any]:
         """Return gradients of ones for the first output, and of zeros for others."""
-        return [mx.nd.zeros_like(head) if at else mx.nd.ones_like(head) for at, (head, routes) in
-                enumerate(zip(heads, self._outputs)) if routes.differentiable]
+        return [mx.nd.ones_like(head) if routes is self._outputs[0] else mx.nd.zeros_like(head)
+                for head, routes in zip(heads, self._computed) if routes.differentiable]
 
     def _checked_scale(self, gradients: List[Any]) -> float:
         """Return the number that came back as the gradient of every sample's loss (collective).

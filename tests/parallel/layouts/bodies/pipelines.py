@@ -27,7 +27,7 @@ LAYERS = [['embedding*', 'layer0*'], 'layer1*', 'layer2*', 'decoder*']
 
 class Model(gluon.HybridBlock):
     """A network that computes its loss: the weight of its first layer is also that of its last one, and its last layer
-    reads outputs of the first.
+    reads outputs of the first.  Its last output is one of the first stage.
     """
 
     def __init__(self, norm):
@@ -47,7 +47,7 @@ class Model(gluon.HybridBlock):
     def hybrid_forward(self, F, words, labels):
         first = self.embedding(words)
         decoded = self.decoder(self.layers(first) + first)
-        return self.loss(decoded, labels), F.argmax(decoded, axis=2)
+        return self.loss(decoded, labels), F.argmax(decoded, axis=2), F.sum(first, axis=2)
 
 
 def build(seed, norm=True, dtype='float64'):
@@ -63,8 +63,10 @@ def build(seed, norm=True, dtype='float64'):
 DATA = [np.random.RandomState(seed).randint(0, WORDS, (STEPS, BATCH, TIMES)) for seed in (1, 2)]
 
 
-def train_alone(norm, micro_batches, scale, dtype):
-    """Train in one process; return losses by step, and the values of all parameters by name."""
+def train_alone(norm, micro_batches, scale, dtype, early_scale):
+    """Train in one process; return losses and outputs of the first stage by step, and the values of all parameters by
+    name.
+    """
     net, losses = build(1, norm, dtype), []
     for param in net.collect_params().values():
         param.grad_req = 'null' if param.grad_req == 'null' else 'add'
@@ -74,18 +76,18 @@ def train_alone(norm, micro_batches, scale, dtype):
         parts = []
         for micro_batch in np.split(np.arange(BATCH), micro_batches):
             with autograd.record():
-                loss, _ = net(*[mx.nd.array(batch[step][micro_batch], dtype=dtype) for batch in DATA])
+                loss, _, early = net(*[mx.nd.array(batch[step][micro_batch], dtype=dtype) for batch in DATA])
                 scaled = loss * scale
-            scaled.backward()
-            parts.append(loss.asnumpy())
+            autograd.backward([scaled, early], [mx.nd.ones_like(scaled), mx.nd.ones_like(early) * early_scale])
+            parts.append(np.concatenate([loss.expand_dims(1).asnumpy(), early.asnumpy()], axis=1))
         trainer.step(BATCH)
         losses.append(np.concatenate(parts))
     return losses, {name: param.data().asnumpy() for name, param in net.collect_params().items()}
 
 
-def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64'):
+def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64', early_scale=0.0):
     """Train by a pipeline; return what is reported of it."""
-    losses, expected = computed_once(store, lambda: train_alone(norm, micro_batches, scale, dtype))
+    losses, expected = computed_once(store, lambda: train_alone(norm, micro_batches, scale, dtype, early_scale))
     net = mxhybrid.parallelize(build(1 + store.rank, norm, dtype), plan, [(BATCH, TIMES)] * 2, dtype=dtype)
     trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=mxhybrid.create())
     apart = 0.0
@@ -94,12 +96,16 @@ def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64'):
         if step == 1:
             net(*samples)  # neither recorded nor in training mode
         with autograd.record():
-            loss, best = net(*samples)
+            loss, best, early = net(*samples)
             scaled = loss * scale
-        scaled.backward()
+        if early_scale:
+            autograd.backward([scaled, early], [mx.nd.ones_like(scaled), mx.nd.ones_like(early) * early_scale])
+        else:
+            scaled.backward()
         trainer.step(BATCH)
         assert best.shape == samples[0].shape
-        apart = max(apart, float(np.abs(loss.asnumpy() - losses[step][net.samples]).max()))
+        returned = np.concatenate([loss.expand_dims(1).asnumpy(), early.asnumpy()], axis=1)
+        apart = max(apart, float(np.abs(returned - losses[step][net.samples]).max()))
     largest = max(np.abs(value).max() for value in expected.values())
     worst, tied = 0.0, None
     for name, param in net.collect_params().items():
@@ -148,7 +154,7 @@ def overlap(store):
     RedistributionOperator.forward = forward
     try:
         with autograd.record():
-            loss, _ = net(*[mx.nd.array(batch[0][net.samples], dtype='float64') for batch in DATA])
+            loss, _, _ = net(*[mx.nd.array(batch[0][net.samples], dtype='float64') for batch in DATA])
         loss.backward()
         mx.nd.waitall()
     finally:
@@ -198,7 +204,7 @@ def main():
     results['1f1b'], net = train(pipeline(LAYERS, 8), 8, store)
     results['files'] = files(net, store)
     results['eager-1f1b'], _ = train(pipeline(LAYERS, 8, 'eager-1f1b'), 8, store)
-    results['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store)
+    results['gpipe'], _ = train(pipeline(LAYERS, 8, 'gpipe'), 8, store, early_scale=0.5)
     for schedule in ('1f1b', 'eager-1f1b', 'gpipe'):
         recomputed = pipeline(LAYERS, 8, schedule).with_recompute(['layer*', 'norm*'])
         results['recomputed ' + schedule], _ = train(recomputed, 8, store)
