@@ -10,6 +10,7 @@ from ..lane.row_files import SIGHTINGS, merged_sightings
 from . import files, folder, manifest, newest, npy_files, table_files
 from .layers import Layers, merged
 from .npy_files import ArrayWriter
+from .reader import Reader
 from .table_files import PartWriter, TableDescription
 
 #: Bytes of a part that is written.
@@ -71,7 +72,7 @@ def compact(directory: Any, progress: Progress = lambda name, rows: None) -> Opt
 _OF_THE_FILES = ('arrays', 'shards', 'dynamic_tables', 'base', 'oldest_base', 'format', 'step', 'replaces')
 
 
-def _copy(source: files.Reader, bases: List[files.Reader], writer: files.Writer, progress: Progress) -> None:
+def _copy(source: Reader, bases: List[Reader], writer: files.Writer, progress: Progress) -> None:
     for name, entry in source.content['arrays'].items():
         writer.add(name, tuple(entry['shape']), entry['dtype'], _pieces(source, name, manifest.size(entry['shape'])))
     for number, (name, entry) in enumerate(source.tables.items()):
@@ -81,7 +82,7 @@ def _copy(source: files.Reader, bases: List[files.Reader], writer: files.Writer,
                          _merge(path, name, description, source.layers(name, bases), progress))
 
 
-def _pieces(source: files.Reader, name: str, elements: int) -> Iterator[np.ndarray]:
+def _pieces(source: Reader, name: str, elements: int) -> Iterator[np.ndarray]:
     for start in range(0, elements, _COPIED_ELEMENTS):
         yield source.read(name, start, min(start + _COPIED_ELEMENTS, elements))
 

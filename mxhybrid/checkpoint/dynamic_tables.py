@@ -23,6 +23,7 @@ from ..native.optimizers import name_of
 from . import files, npy_files, table_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged
+from .reader import MANIFEST, Reader, remaining_bases
 from .table_files import TableDescription
 
 logger = get_logger(__name__)
@@ -102,7 +103,7 @@ class TableSave:
         if last.directory != self._directory:
             return {}
         try:
-            bases = files.remaining_bases(last.directory, last.identities)
+            bases = remaining_bases(last.directory, last.identities)
         except CheckpointError:  # one was removed, or the last one is damaged
             return {}
         tables = {item.name: item.param.table for item in self._tables}
@@ -172,7 +173,7 @@ class TableSave:
             self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, (identity, *self.bases), marks)
 
 
-def stored_tables(checkpoint: files.Reader) -> Dict[str, Any]:
+def stored_tables(checkpoint: Reader) -> Dict[str, Any]:
     """Return description and parts of each table of a checkpoint, as JSON: the paths of the parts, from old to new."""
     bases = checkpoint.bases()
     stored = {}
@@ -237,7 +238,7 @@ def take_first_values(tables: List[Item], stored: Dict[str, Any]) -> None:
 
 
 def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers: Any,
-               reader: Callable[[], files.Reader], note: Callable[[str], None]) -> None:
+               reader: Callable[[], Reader], note: Callable[[str], None]) -> None:
     """Replace the rows of all tables by those of a checkpoint (collective).
 
     Worker 0 sends the rows if not all servers see the files.  It has the `reader`; ``note(problem)`` gets errors.
@@ -252,7 +253,7 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
             table.expect_count(description.updates)
         parts, hosts = stored[item.name]['parts'], []
         if workers.rank == 0 and parts:
-            hosts = table.hosts_without(os.path.join(reader().path, files.MANIFEST))
+            hosts = table.hosts_without(os.path.join(reader().path, MANIFEST))
         is_seen = not workers.allgather_json(hosts, 'checkpoint.hosts')[0]
         try:
             table.load(parts if is_seen else [])
@@ -262,7 +263,7 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
             note(str(error))
 
 
-def _send_rows(item: Item, description: TableDescription, workers: Any, reader: Callable[[], files.Reader]) -> None:
+def _send_rows(item: Item, description: TableDescription, workers: Any, reader: Callable[[], Reader]) -> None:
     """Send the rows and the state of a table from worker 0 to the servers, in pieces (collective)."""
     table, problem = item.param.table, ''
     piece_rows = max(1, min(table.batch_rows, _PIECE_BYTES // (table.width * table.dtype.itemsize)))
@@ -284,7 +285,7 @@ def _send_rows(item: Item, description: TableDescription, workers: Any, reader: 
             raise CheckpointError(problem)
 
 
-def _rows_of(reader: files.Reader, name: str, description: TableDescription, column: str,
+def _rows_of(reader: Reader, name: str, description: TableDescription, column: str,
              piece_rows: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
     """Yield keys and a column of all rows, as wide as rows are, `piece_rows` at most at a time."""
     for keys, columns in merged(reader.layers(name, reader.bases()), description):

@@ -10,7 +10,7 @@ import numpy as np
 from ..base.errors import CheckpointError
 from ..base.log import get_logger
 from . import folder
-from .files import Damaged, Reader
+from .reader import Damaged, Reader
 
 logger = get_logger(__name__)
 

@@ -9,9 +9,9 @@ import numpy as np
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from . import folder, layers, tensor_files
-from .files import Damaged, Reader, shard_file, shard_key
 from .npy_files import FormatError
 from .philox import fill_first_values
+from .reader import Damaged, Reader, shard_file, shard_key
 from .table_files import Part, TableDescription
 
 logger = get_logger(__name__)

@@ -17,7 +17,8 @@ from lab import jobs
 from lab.launchers import over_hosts
 from lab.processes import PATIENCE
 from mxhybrid.base.errors import CheckpointError
-from mxhybrid.checkpoint import files as checkpoint_files, folder
+from mxhybrid.checkpoint import folder
+from mxhybrid.checkpoint.reader import Reader
 
 from . import faults
 from .cases import IMPORT_S, SILENCE_S
@@ -372,7 +373,7 @@ class _Run:
         for directory in (self.directory / 'saved', self.directory / 'disk'):
             try:
                 for name in folder.names(str(directory)):
-                    checkpoint_files.Reader(str(directory / name)).verify()
+                    Reader(str(directory / name)).verify()
                     complete.append(name)
             except CheckpointError as error:
                 return [str(error)]

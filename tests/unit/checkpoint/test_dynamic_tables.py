@@ -10,10 +10,11 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
-from mxhybrid.checkpoint import files, folder, importing, manifest
+from mxhybrid.checkpoint import folder, importing, manifest
 from mxhybrid.checkpoint.collect import items_of
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
+from mxhybrid.checkpoint.reader import MANIFEST, Reader
 
 WIDTH, STEPS = 3, 9
 BIG = 2 ** 40
@@ -73,7 +74,7 @@ TRAININGS = [(optimizer, settings, dtype, optimizer != 'groupadagrad') for optim
 
 
 def tables_in(path):
-    return files.Reader(path).tables
+    return Reader(path).tables
 
 
 @pytest.mark.parametrize('optimizer, settings, dtype, dense', TRAININGS, ids=str)
@@ -149,7 +150,7 @@ def test_when_a_delta_is_whole(tmp_path):
         path = training.save(directory, 1, delta=True)
         entries = tables_in(path)
         assert len({entry['delta'] for entry in entries.values()}) == 1
-        assert bool(files.Reader(path).content.get('base')) == entries['users.weight']['delta']
+        assert bool(Reader(path).content.get('base')) == entries['users.weight']['delta']
         return not entries['users.weight']['delta']
 
     assert is_whole(tmp_path / 'a')
@@ -203,9 +204,9 @@ def test_a_delta_costs_the_same_after_many_others(tmp_path, monkeypatch):
             patch.setattr('builtins.open', counted(open))
             path = training.save(tmp_path, step, delta=True)
         assert tables_in(path)['users.weight']['delta']
-        numbers.append((opened.count(files.MANIFEST), len(opened)))
+        numbers.append((opened.count(MANIFEST), len(opened)))
     assert len(folder.names(str(tmp_path))) == 13
-    assert opened.count(files.MANIFEST) == 5  # the last one, those of the three that stay, and the one that is written
+    assert opened.count(MANIFEST) == 5  # the last one, those of the three that stay, and the one that is written
     assert set(numbers[4:]) == {numbers[-1]}
     expected = training.fit(2, STEPS)
     second = Training(seed=2)
@@ -240,7 +241,7 @@ def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
     with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), '00000001-step-1')):  # so that compact leaves it
         compact(tmp_path)
     assert save(3, 4) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
-    assert files.Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
+    assert Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
 
 
 def test_bases_of_a_delta_of_an_earlier_version_stay(tmp_path):
@@ -248,12 +249,12 @@ def test_bases_of_a_delta_of_an_earlier_version_stay(tmp_path):
     for step in range(3):
         training.fit(step, step + 1)
         path = training.save(tmp_path, step, delta=True)
-    with open(os.path.join(path, files.MANIFEST)) as file:
+    with open(os.path.join(path, MANIFEST)) as file:
         content = json.load(file)['content']
     del content['oldest_base']  # as earlier versions wrote it
-    with open(os.path.join(path, files.MANIFEST), 'w') as file:
+    with open(os.path.join(path, MANIFEST), 'w') as file:
         json.dump({'blake2b': manifest.digest(manifest.canonical(content)), 'content': content}, file)
-    assert files.Reader(path).oldest_base() == '00000001-step-0'
+    assert Reader(path).oldest_base() == '00000001-step-0'
     training.save(tmp_path, 3, keep=2)
     assert len(folder.names(str(tmp_path))) == 4
     training.save(tmp_path, 4, keep=1)
@@ -330,7 +331,7 @@ def test_state_of_other_widths_is_refused(tmp_path):
     training = Training('adagrad')
     training.fit(0, 2)
     path = training.save(tmp_path, 2)
-    reader = files.Reader(path)
+    reader = Reader(path)
     reader.content['dynamic_tables']['users.weight']['state_widths'] = [1]
     tables = split_off_tables(training.trainer, items_of(training.net, training.trainer))[1]
     stored = {name: {'description': entry, 'parts': []} for name, entry in reader.tables.items()}

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import CheckpointError, InputError
 from mxhybrid.checkpoint import files as checkpoint_files, folder, manifest as checkpoint_manifest
-from mxhybrid.checkpoint.files import Damaged, Reader, Writer
+from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.folder import kept, locked, names
 from mxhybrid.checkpoint.manifest import plain
 from mxhybrid.checkpoint.newest import NewestCheckpoint, newest
+from mxhybrid.checkpoint.reader import Damaged, Reader
 
 pytestmark = pytest.mark.both_pythons
 

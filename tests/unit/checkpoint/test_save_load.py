@@ -13,6 +13,7 @@ from mxnet.contrib.amp.loss_scaler import LossScaler
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
 from mxhybrid.checkpoint import collect, files, save_load as checkpoint
+from mxhybrid.checkpoint.reader import Reader
 from mxhybrid.checkpoint.workers import on_worker_0
 
 ROWS, STEPS, SAVED_AT = 20, 8, 4
@@ -143,7 +144,7 @@ def test_float16(tmp_path, multi_precision):
     weight, params, trainer = training()
     fit(weight, trainer)
     path = checkpoint.save(tmp_path, params, trainer, 3)
-    dtypes = [entry['dtype'] for entry in files.Reader(path).content['arrays'].values()]
+    dtypes = [entry['dtype'] for entry in Reader(path).content['arrays'].values()]
     assert sorted(dtypes) == (['float16', 'float32', 'float32'] if multi_precision else ['float16', 'float16'])
     again = training()
     checkpoint.load(tmp_path, again[1], again[2])
@@ -299,7 +300,7 @@ def test_a_shared_parameter_is_stored_once(tmp_path):
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
     path = checkpoint.save(tmp_path, net, trainer, 1)
-    assert sorted(files.Reader(path).content['arrays']) == ['0.bias/weight', '0.weight/weight']
+    assert sorted(Reader(path).content['arrays']) == ['0.bias/weight', '0.weight/weight']
     net[0].weight.set_data(mx.nd.zeros((2, 2)))
     checkpoint.load(tmp_path, net, trainer)
     assert net[1].weight.data().asnumpy().any()
@@ -458,7 +459,7 @@ def test_damage_on_the_way_is_an_error(tmp_path, monkeypatch):
     def verified(reader):
         os.truncate(shard, 100)
 
-    monkeypatch.setattr(files.Reader, 'verify', verified)
+    monkeypatch.setattr(Reader, 'verify', verified)
     with pytest.raises(CheckpointError, match='00001.safetensors has 100 of its .* bytes on the way'):
         Training().load(tmp_path)
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings, strategies as st
 from mxhybrid.base.errors import CheckpointError, InputError
 from mxhybrid.checkpoint import compaction, files, folder, layers, npy_files, table_files, tensor_files
 from mxhybrid.checkpoint.compaction import compact
-from mxhybrid.checkpoint.files import Reader, Writer
+from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.newest import newest
 from mxhybrid.checkpoint.philox import fill_first_values, philox
 from mxhybrid.checkpoint.read_only import open_checkpoint
+from mxhybrid.checkpoint.reader import Damaged, Reader
 from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
 from mxhybrid.lane.row_store import FirstValues
 
@@ -295,7 +296,7 @@ def test_a_manifest_made_to_hurt(tmp_path, change, message):
     digest = files.manifest.digest(files.manifest.canonical(content))
     with open(file, 'w') as stream:
         json.dump({'blake2b': digest, 'content': content}, stream)
-    with pytest.raises(files.Damaged, match=message):
+    with pytest.raises(Damaged, match=message):
         Reader(path)
 
 

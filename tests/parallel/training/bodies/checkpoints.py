@@ -15,7 +15,7 @@ from train import OPTIMIZERS, Model, Worker, fill, fit
 
 import mxhybrid
 from mxhybrid import CheckpointError
-from mxhybrid.checkpoint import collect, files, save_load as checkpoint
+from mxhybrid.checkpoint import collect, files, reader, save_load as checkpoint
 
 #: More than it takes until servers hold the weight of an ``nn.Embedding``.
 BEFORE, AFTER = 8, 6
@@ -117,10 +117,10 @@ def faults(worker, directory):
         os.truncate(os.path.join(second, '00000.safetensors'), 99)
     errors.append(str(checkpoint.load(path, net, trainer).step))
     # Damaged after the check, by whatever: the workers stay in step, and all of them learn of it.
-    verify = files.Reader.verify
-    files.Reader.verify = lambda reader: None
+    verify = reader.Reader.verify
+    reader.Reader.verify = lambda reader: None
     attempt(checkpoint.load, path, net, trainer)
-    files.Reader.verify = verify
+    reader.Reader.verify = verify
     if worker.rank == 0:
         os.remove(os.path.join(path, '00000001-step-1', 'manifest.json'))
     attempt(checkpoint.load, path, net, trainer)
