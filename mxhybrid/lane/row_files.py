@@ -12,8 +12,10 @@ of it, too.
 Memory is bounded by the portion: one thread writes portions, and another one computes their digests, while the next
 one is collected.  The disk starts to write a portion at once, so that little is left for the end.
 """
+import ctypes
 import hashlib
 import io
+import itertools
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -112,16 +114,18 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
         rows = int(library.row_scan_count(scan))
         outputs += [_Output(library, os.path.join(path, name + '.npy'), dtype, (rows,) + shape)
                     for name, dtype, shape in columns]
+        buffers = itertools.cycle([[np.empty((min(rows, portion_rows),) + shape, dtype) for _, dtype, shape in columns]
+                                   for _ in range(_WAITING_PORTIONS + 1)])
         with _Threads() as threads:
             while True:
                 count = library.checked(library.row_scan_next(scan))
                 if not count:
                     break
-                portion = [np.empty((count,) + shape, dtype) for _, dtype, shape in columns]
-                for (name, _, _), values in zip(columns, portion):
-                    library.checked(library.row_scan_read(scan, _COLUMNS.index(name), values.ctypes.data))
+                portion = [values[:count] for values in next(buffers)]
+                addresses = {name: values.ctypes.data for (name, _, _), values in zip(columns, portion)}
+                library.checked(library.row_scan_read(
+                    scan, (ctypes.c_void_p * len(_COLUMNS))(*map(addresses.get, _COLUMNS))))
                 threads.add(outputs, portion)
-                del portion, values
             threads.finish()
         removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
         if is_delta:

@@ -7,17 +7,13 @@
 #include <vector>
 
 #include "add.h"
+#include "radix_sort.h"
 
 namespace lane {
 namespace {
 
-/// The bits of a digit of the radix sort.
-constexpr int kDigitBits = 8;
-constexpr uint32_t kDigits = 1 << kDigitBits;
 /// Maps signed numbers to unsigned numbers of the same order.
 constexpr uint64_t kSignBit = uint64_t{1} << 63;
-/// Fewer ids than these are sorted by comparisons.
-constexpr uint64_t kFewIds = 256;
 
 /// Call `use(row, position, factor)` for each position of a row of segments.
 template <typename T, typename Use>
@@ -62,20 +58,6 @@ bool has_double_segments(Dtype dtype) {
 
 }  // namespace
 
-/// Sort entries by one digit, in a stable way.
-void KeySorter::sort_by_digit(int shift, uint64_t count) {
-  uint32_t next[kDigits] = {};
-  for (uint64_t i = 0; i < count; ++i) ++next[entries_[i].key >> shift & (kDigits - 1)];
-  uint32_t total = 0;
-  for (uint32_t& first : next) {
-    const uint32_t size = first;
-    first = total;
-    total += size;
-  }
-  for (uint64_t i = 0; i < count; ++i) sorted_[next[entries_[i].key >> shift & (kDigits - 1)]++] = entries_[i];
-  entries_.swap(sorted_);
-}
-
 uint64_t KeySorter::distinct_keys(const int64_t* ids, uint64_t count, int64_t* keys, int32_t* positions) {
   if (count > INT32_MAX) throw std::runtime_error(std::to_string(count) + " ids are too many for one call");
   bool is_ascending = true;
@@ -96,14 +78,7 @@ uint64_t KeySorter::distinct_keys(const int64_t* ids, uint64_t count, int64_t* k
   for (uint64_t i = 0; i < count; ++i) {
     entries_[i] = {static_cast<uint64_t>(ids[i]) ^ kSignBit, static_cast<int32_t>(i)};
   }
-  if (count < kFewIds) {
-    std::sort(entries_.begin(), entries_.begin() + static_cast<int64_t>(count),
-              [](const Entry& a, const Entry& b) { return a.key < b.key; });
-  } else {
-    for (int shift = 0; shift < 64; shift += kDigitBits) {
-      if ((varying_bits >> shift & (kDigits - 1)) != 0) sort_by_digit(shift, count);
-    }
-  }
+  radix_sort(entries_, sorted_, count, varying_bits);
   uint64_t distinct = 0;
   for (uint64_t i = 0; i < count; ++i) {
     if (i == 0 || entries_[i].key != entries_[i - 1].key) {

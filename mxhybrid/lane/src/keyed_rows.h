@@ -22,8 +22,6 @@ class KeySorter {
     int32_t position;
   };
 
-  void sort_by_digit(int shift, uint64_t count);
-
   std::vector<Entry> entries_, sorted_;
 };
 

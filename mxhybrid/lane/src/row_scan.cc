@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "radix_sort.h"
+
 namespace lane {
 namespace {
 
 constexpr uint64_t kBuckets = 4096;
+/// The most rows whose slots are found in one pass, unless a portion has more.
+constexpr uint64_t kGatheredRows = 1 << 22;
 /// The number of rows by which prefetching is ahead.
 constexpr size_t kAhead = 16;
+constexpr size_t kLine = 64;
 
 }  // namespace
 
@@ -25,7 +30,9 @@ RowScan::RowScan(const RowStore& store, int64_t since, size_t portion)
   if (count_) ranges_.push_back({first, last, count_});
 }
 
-bool RowScan::is_scanned(uint64_t slot) const { return store_.is_live(slot) && store_.step_of(slot) > since_; }
+bool RowScan::is_scanned(uint64_t slot) const {
+  return store_.is_live(slot) && (since_ < 0 || store_.step_of(slot) > since_);
+}
 
 void RowScan::divide(const Range& range) {
   const uint64_t length = (range.last - range.first) / kBuckets + 1;
@@ -49,61 +56,90 @@ void RowScan::divide(const Range& range) {
   ranges_.insert(ranges_.end(), parts.rbegin(), parts.rend());
 }
 
-size_t RowScan::next() {
-  slots_.clear();
-  records_ = Buffer();
-  if (ranges_.empty()) return 0;
-  while (ranges_.back().count > portion_) {
+void RowScan::gather() {
+  gathered_.clear();
+  past_portions_ = past_slots_ = 0;
+  uint64_t total = 0;
+  while (!ranges_.empty()) {
     const Range range = ranges_.back();
+    if (range.count > portion_) {
+      ranges_.pop_back();
+      divide(range);
+      continue;
+    }
+    if (!gathered_.empty() && total + range.count > kGatheredRows) break;
     ranges_.pop_back();
-    divide(range);
+    gathered_.push_back(range);
+    total += range.count;
   }
-  const Range range = ranges_.back();
-  ranges_.pop_back();
-  std::vector<std::pair<int64_t, uint32_t>> entries;
-  entries.reserve(range.count);
+  if (gathered_.empty()) return;
+  const uint64_t first = gathered_.front().first, last = gathered_.back().last;
+  int shift = 0;
+  while ((last - first) >> shift >= kBuckets) ++shift;
+  // The first portion that may have the keys of a bucket.
+  std::vector<uint32_t> portion_of(kBuckets);
+  std::vector<size_t> next(gathered_.size());
+  size_t slots = 0;
+  for (uint32_t portion = 0, bucket = 0; portion < gathered_.size(); ++portion) {
+    for (; bucket <= (gathered_[portion].last - first) >> shift; ++bucket) portion_of[bucket] = portion;
+    next[portion] = slots;
+    slots += gathered_[portion].count;
+  }
+  slots_.resize(slots);
   for (uint64_t slot = 0; slot < store_.slots(); ++slot) {
     const uint64_t key = ordered(store_.key_of(slot));
-    if (key < range.first || key > range.last || !is_scanned(slot)) continue;
-    entries.emplace_back(store_.key_of(slot), static_cast<uint32_t>(slot));
-  }
-  std::sort(entries.begin(), entries.end());
-  slots_.reserve(entries.size());
-  for (const auto& entry : entries) slots_.push_back(entry.second);
-  return slots_.size();
-}
-
-void RowScan::keys(int64_t* keys) const {
-  for (uint32_t slot : slots_) *keys++ = store_.key_of(slot);
-}
-
-void RowScan::copy(size_t offset, size_t bytes, char* to) {
-  const size_t record_bytes = store_.record_bytes();
-  if (store_.is_cached() && records_.size() == 0) {
-    records_ = Buffer(slots_.size() * record_bytes);
-    store_.copy_records(slots_.data(), slots_.size(), records_.data());
-  }
-  const auto record = [&](size_t i) {
-    return records_.size() ? records_.data() + i * record_bytes : store_.record_at(slots_[i]);
-  };
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (i + kAhead < slots_.size()) __builtin_prefetch(record(i + kAhead) + offset);
-    std::memcpy(to + i * bytes, record(i) + offset, bytes);
+    if (key < first || key > last || !is_scanned(slot)) continue;
+    uint32_t portion = portion_of[(key - first) >> shift];
+    while (key > gathered_[portion].last) ++portion;
+    slots_[next[portion]++] = static_cast<uint32_t>(slot);
   }
 }
 
-void RowScan::rows(char* rows) { copy(0, store_.row_bytes(), rows); }
-
-void RowScan::states(uint32_t number, char* states) {
-  copy(store_.state_offset(number), store_.state_bytes(number), states);
+size_t RowScan::next() {
+  if (past_portions_ == gathered_.size()) gather();
+  size_ = 0;
+  if (gathered_.empty()) return 0;
+  size_ = gathered_[past_portions_++].count;
+  if (entries_.size() < size_) {
+    entries_.resize(size_);
+    spare_.resize(size_);
+  }
+  uint64_t varying_bits = 0;
+  for (size_t i = 0; i < size_; ++i) {
+    const uint32_t slot = slots_[past_slots_ + i];
+    entries_[i] = {ordered(store_.key_of(slot)), slot};
+    varying_bits |= entries_[i].key ^ entries_[0].key;
+  }
+  past_slots_ += size_;
+  radix_sort(entries_, spare_, size_, varying_bits);
+  return size_;
 }
 
-void RowScan::steps(uint32_t* steps) const {
-  for (uint32_t slot : slots_) *steps++ = store_.step_of(slot);
-}
-
-void RowScan::update_counts(uint32_t* counts) const {
-  for (uint32_t slot : slots_) *counts++ = store_.update_count_of(slot);
+void RowScan::read(const Columns& to) const {
+  const size_t record_bytes = store_.record_bytes(), row_bytes = store_.row_bytes();
+  Buffer records;  // if they may have to be read from a file
+  if (store_.is_cached()) {
+    std::vector<uint32_t> slots(size_);
+    for (size_t i = 0; i < size_; ++i) slots[i] = entries_[i].slot;
+    records = Buffer(size_ * record_bytes);
+    store_.copy_records(slots.data(), size_, records.data());
+  }
+  for (size_t i = 0; i < size_; ++i) {
+    if (i + kAhead < size_ && !store_.is_cached()) {
+      const char* later = store_.record_at(entries_[i + kAhead].slot);
+      for (size_t offset = 0; offset < record_bytes; offset += kLine) __builtin_prefetch(later + offset);
+    }
+    const uint32_t slot = entries_[i].slot;
+    const char* record = store_.is_cached() ? records.data() + i * record_bytes : store_.record_at(slot);
+    if (to.keys) to.keys[i] = unordered(entries_[i].key);
+    if (to.rows) std::memcpy(to.rows + i * row_bytes, record, row_bytes);
+    for (uint32_t number = 0; number < 2; ++number) {
+      const size_t bytes = store_.state_bytes(number);
+      if (to.states[number]) std::memcpy(to.states[number] + i * bytes, record + store_.state_offset(number), bytes);
+    }
+    if (to.steps) to.steps[i] = store_.step_of(slot);
+    if (to.update_counts) to.update_counts[i] = store_.update_count_of(slot);
+  }
 }
 
 }  // namespace lane

@@ -10,8 +10,9 @@
 
 namespace lane {
 
-/// Iterates over the rows of a store, which must not change until the end.  Memory is bounded by the portion: each
-/// portion is found by a pass over the keys of all slots, and histograms divide the keys into portions.
+/// Iterates over the rows of a store, which must not change until the end.  Memory is bounded: histograms divide the keys
+/// into portions, and each pass over the keys of all slots finds the slots of as many portions as have some millions of
+/// rows.
 class RowScan {
  public:
   /// Scan the rows that changed after step `since`, at most `portion` at a time; -1: all rows.
@@ -22,33 +23,48 @@ class RowScan {
   /// Go to the next portion and return its number of rows; 0 after the last one.
   size_t next();
 
-  // The current portion.
-  void keys(int64_t* keys) const;
-  void rows(char* rows);
-  void states(uint32_t number, char* states);
-  /// The step that changed each row last, and the number of its updates if the store counts these.
-  void steps(uint32_t* steps) const;
-  void update_counts(uint32_t* counts) const;
+  /// The memory to which the columns of a portion are written; null for a column that is left out.
+  struct Columns {
+    int64_t* keys;
+    char* rows;
+    char* states[2];
+    /// The step that changed each row last, and the number of its updates if the store counts these.
+    uint32_t* steps;
+    uint32_t* update_counts;
+  };
+  /// Write the columns of the current portion.
+  void read(const Columns& to) const;
 
  private:
   /// Ordered keys from `first` to `last`, which `count` rows have.
   struct Range {
     uint64_t first, last, count;
   };
+  struct Entry {
+    uint64_t key;  // ordered
+    uint32_t slot;
+  };
 
   /// Return a key as a number with the same order.
   static uint64_t ordered(int64_t key) { return static_cast<uint64_t>(key) ^ uint64_t{1} << 63; }
+  static int64_t unordered(uint64_t key) { return static_cast<int64_t>(key ^ uint64_t{1} << 63); }
   bool is_scanned(uint64_t slot) const;
   void divide(const Range& range);
-  void copy(size_t offset, size_t bytes, char* to);
+  /// Find the slots of the next portions.
+  void gather();
 
   const RowStore& store_;
   const int64_t since_;
   const size_t portion_;
   uint64_t count_ = 0;
   std::vector<Range> ranges_;  // those that are left, in descending order
+  /// The portions whose slots are known, those slots, portion by portion, and the numbers of those that are past.
+  std::vector<Range> gathered_;
   std::vector<uint32_t> slots_;
-  Buffer records_;  // of the portion, if they may have to be read from a file: once for all of their columns
+  size_t past_portions_ = 0, past_slots_ = 0;
+  /// The entries of the current portion, and memory to sort them.
+  std::vector<Entry> entries_, spare_;
+  size_t size_ = 0;
 };
 
 }  // namespace lane

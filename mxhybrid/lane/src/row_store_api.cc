@@ -163,26 +163,13 @@ uint64_t lane_row_scan_count(void* scan) { return static_cast<RowScan*>(scan)->c
 int64_t lane_row_scan_next(void* scan) {
   return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<RowScan*>(scan)->next()); }, -1);
 }
-/// Write one field of the rows of the portion: 0: keys, 1: rows, 2 and 3: state, 4: steps, 5: numbers of updates.
-int lane_row_scan_read(void* scan, uint32_t what, void* values) {
+/// Write the columns of the portion: keys, rows, state 0 and 1, steps, numbers of updates; null for those that are left
+/// out.
+int lane_row_scan_read(void* scan, void* const* columns) {
   return guarded([&] {
-    RowScan& rows = *static_cast<RowScan*>(scan);
-    switch (what) {
-      case 0:
-        rows.keys(static_cast<int64_t*>(values));
-        break;
-      case 1:
-        rows.rows(static_cast<char*>(values));
-        break;
-      case 4:
-        rows.steps(static_cast<uint32_t*>(values));
-        break;
-      case 5:
-        rows.update_counts(static_cast<uint32_t*>(values));
-        break;
-      default:
-        rows.states(what - 2, static_cast<char*>(values));
-    }
+    static_cast<RowScan*>(scan)->read({static_cast<int64_t*>(columns[0]), static_cast<char*>(columns[1]),
+                                       {static_cast<char*>(columns[2]), static_cast<char*>(columns[3])},
+                                       static_cast<uint32_t*>(columns[4]), static_cast<uint32_t*>(columns[5])});
     return 0;
   }, -1);
 }

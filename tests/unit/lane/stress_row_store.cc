@@ -140,14 +140,11 @@ class Program {
     int64_t last = INT64_MIN;
     while (const size_t count = scan.next()) {
       std::vector<int64_t> list(count);
-      std::vector<double> values(count * width_), states(count * width_);
-      std::vector<uint32_t> numbers(count);
-      scan.keys(list.data());
-      scan.rows(reinterpret_cast<char*>(values.data()));
-      scan.states(0, reinterpret_cast<char*>(states.data()));
-      scan.states(1, reinterpret_cast<char*>(states.data()));
-      scan.steps(numbers.data());
-      scan.update_counts(numbers.data());
+      std::vector<double> values(count * width_), states(count * width_), more_states(count * width_);
+      std::vector<uint32_t> steps(count), numbers(count);
+      scan.read({list.data(), reinterpret_cast<char*>(values.data()),
+                 {reinterpret_cast<char*>(states.data()), reinterpret_cast<char*>(more_states.data())},
+                 steps.data(), numbers.data()});
       check(std::is_sorted(list.begin(), list.end()) && (rows == 0 || list[0] > last), "a scan is not sorted");
       last = list.back();
       rows += count;
