@@ -14,34 +14,52 @@ constexpr uint64_t kGatheredRows = 1 << 22;
 /// The number of rows by which prefetching is ahead.
 constexpr size_t kAhead = 16;
 constexpr size_t kLine = 64;
+/// Slots whose steps are compared at once.
+constexpr uint64_t kBlock = 16;
 
 }  // namespace
 
 RowScan::RowScan(const RowStore& store, int64_t since, size_t portion)
     : store_(store), since_(since), portion_(std::max<size_t>(portion, 1)) {
   uint64_t first = UINT64_MAX, last = 0;
-  for (uint64_t slot = 0; slot < store.slots(); ++slot) {
-    if (!is_scanned(slot)) continue;
-    const uint64_t key = ordered(store.key_of(slot));
+  bool are_few = since >= 0;
+  each_slot([&](uint64_t slot) {
+    const uint64_t key = ordered(store_.key_of(slot));
     first = std::min(first, key);
     last = std::max(last, key);
     ++count_;
-  }
+    are_few = are_few && count_ <= kGatheredRows;
+    if (are_few) changed_.push_back(static_cast<uint32_t>(slot));
+  });
+  are_few_ = are_few;
+  if (!are_few) std::vector<uint32_t>().swap(changed_);
   if (count_) ranges_.push_back({first, last, count_});
 }
 
-bool RowScan::is_scanned(uint64_t slot) const {
-  return store_.is_live(slot) && (since_ < 0 || store_.step_of(slot) > since_);
+template <typename Function>
+void RowScan::each_slot(Function function) const {
+  if (are_few_) {
+    for (uint32_t slot : changed_) function(slot);
+    return;
+  }
+  for (uint64_t first = 0; first < store_.slots(); first += kBlock) {
+    const uint64_t end = std::min(first + kBlock, store_.slots());
+    bool has_changed = since_ < 0;
+    for (uint64_t slot = first; since_ >= 0 && slot < end; ++slot) has_changed |= store_.step_of(slot) > since_;
+    if (!has_changed) continue;
+    for (uint64_t slot = first; slot < end; ++slot) {
+      if (is_scanned(slot)) function(slot);
+    }
+  }
 }
 
 void RowScan::divide(const Range& range) {
   const uint64_t length = (range.last - range.first) / kBuckets + 1;
   std::vector<uint64_t> counts(kBuckets, 0);
-  for (uint64_t slot = 0; slot < store_.slots(); ++slot) {
-    if (!is_scanned(slot)) continue;
+  each_slot([&](uint64_t slot) {
     const uint64_t key = ordered(store_.key_of(slot));
     if (key >= range.first && key <= range.last) ++counts[(key - range.first) / length];
-  }
+  });
   std::vector<Range> parts;
   for (uint64_t bucket = 0; bucket < kBuckets; ++bucket) {
     if (counts[bucket] == 0) continue;
@@ -86,13 +104,13 @@ void RowScan::gather() {
     slots += gathered_[portion].count;
   }
   slots_.resize(slots);
-  for (uint64_t slot = 0; slot < store_.slots(); ++slot) {
+  each_slot([&](uint64_t slot) {
     const uint64_t key = ordered(store_.key_of(slot));
-    if (key < first || key > last || !is_scanned(slot)) continue;
+    if (key < first || key > last) return;
     uint32_t portion = portion_of[(key - first) >> shift];
     while (key > gathered_[portion].last) ++portion;
     slots_[next[portion]++] = static_cast<uint32_t>(slot);
-  }
+  });
 }
 
 size_t RowScan::next() {

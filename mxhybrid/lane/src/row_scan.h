@@ -48,7 +48,12 @@ class RowScan {
   /// Return a key as a number with the same order.
   static uint64_t ordered(int64_t key) { return static_cast<uint64_t>(key) ^ uint64_t{1} << 63; }
   static int64_t unordered(uint64_t key) { return static_cast<int64_t>(key ^ uint64_t{1} << 63); }
-  bool is_scanned(uint64_t slot) const;
+  bool is_scanned(uint64_t slot) const {
+    return store_.is_live(slot) && (since_ < 0 || store_.step_of(slot) > since_);
+  }
+  /// Call `function` with each slot whose row is scanned, in their order.
+  template <typename Function>
+  void each_slot(Function function) const;
   void divide(const Range& range);
   /// Find the slots of the next portions.
   void gather();
@@ -58,6 +63,9 @@ class RowScan {
   const size_t portion_;
   uint64_t count_ = 0;
   std::vector<Range> ranges_;  // those that are left, in descending order
+  /// All slots whose rows are scanned, if these are few rows of a store; else they are looked for in each pass.
+  std::vector<uint32_t> changed_;
+  bool are_few_ = false;
   /// The portions whose slots are known, those slots, portion by portion, and the numbers of those that are past.
   std::vector<Range> gathered_;
   std::vector<uint32_t> slots_;
