@@ -14,6 +14,9 @@ constexpr uint32_t kUnusualGrowth = 4;
 constexpr uint32_t kPrefetchedRows = 4;
 /// The number of keys by which prefetching of the cache of a dynamic table is ahead.
 constexpr uint32_t kPrefetchedKeys = 12;
+/// Rows of a dynamic table up to this size are read again for each request if this agent owns them: a search in the cache
+/// takes as long.
+constexpr size_t kRereadRowBytes = 256;
 
 }  // namespace
 
@@ -150,7 +153,8 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
   char* const cached_rows = table.memory.at<char>(table.layout.cache);
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
   std::vector<Id> missing;
-  uint64_t num_rows = 0, num_missing = 0;
+  uint64_t num_rows = 0, num_searched = 0, num_missing = 0;
+  const bool rereads = shape.dynamic && shape.row_bytes() <= kRereadRowBytes && shape.staleness == 0;
   for (uint32_t i = 0; i < groups * parts; ++i) {
     const uint32_t part = i % parts, *bounds = all_bounds + i - part;
     const Part& partition = table.parts[part];
@@ -178,14 +182,15 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
     const uint32_t part = number % parts, first = all_bounds[number], count = all_bounds[number + 1] - first;
     const uint32_t version = newest - (shape.staleness - number / parts);
     if (!table.parts[part].handled || count == 0) continue;
-    if (flags & kUncached) {
+    if (flags & kUncached || (rereads && table.parts[part].is_owned)) {
       const uint32_t first_slot = cache.take(count);
       for (uint32_t i = 0; i < count; ++i) slots[first + i] = first_slot + i;
-      send_pull(table, part, version, kUncached, ids + first, count, cached_rows + first_slot * shape.row_bytes(),
-                used_at);
+      send_pull(table, part, version, flags & kUncached, ids + first, count,
+                cached_rows + first_slot * shape.row_bytes(), used_at);
       local.pulls.push_back(pulls_sent_);
       continue;
     }
+    num_searched += count;
     missing.clear();
     uint32_t first_slot = 0;
     for (uint32_t i = 0; i < count; ++i) {
@@ -206,7 +211,7 @@ void Agent::start_keyed_request(Table& table, const LocalRequest& waiting) {
     send_pull(table, part, version, 0, missing.data(), static_cast<uint32_t>(missing.size()),
               cached_rows + first_slot * shape.row_bytes(), used_at);
   }
-  if (!(flags & kUncached)) table.shared->cache_counts.add(num_rows, num_rows - num_missing);
+  if (!(flags & kUncached)) table.shared->cache_counts.add(num_rows, num_searched - num_missing);
   std::sort(local.pulls.begin(), local.pulls.end());
   local.pulls.erase(std::unique(local.pulls.begin(), local.pulls.end()), local.pulls.end());
   table.started_requests.push_back(std::move(local));

@@ -83,8 +83,15 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   record_bytes_ = record_bytes;
 }
 
+void RowStore::prefetch_row(uint32_t slot) const {
+  const size_t bytes = std::min(row_bytes_, kLines * kLine);
+  if (cache_) return cache_->prefetch(slot, bytes);
+  const char* row = mapped_record(slot);
+  for (size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(row + offset);
+  __builtin_prefetch(row + bytes - 1);
+}
+
 void RowStore::prefetch_record(uint32_t slot) const {
-  __builtin_prefetch(keys() + slot);
   __builtin_prefetch(steps() + slot, 1);
   const size_t bytes = std::min(record_bytes_, kLines * kLine);
   if (cache_) return cache_->prefetch(slot, bytes);
@@ -100,17 +107,21 @@ void RowStore::load(const int64_t* keys, size_t count, uint32_t step) const {
   loaded.reserve(count);
   for (size_t first = 0; first < count; first += kBlock) {
     const size_t block = std::min(kBlock, count - first);
-    find_block(keys + first, block, hashes, slots);
+    find_block<Fetched::kNothing>(keys + first, block, hashes, slots);
     std::copy_if(slots, slots + block, std::back_inserter(loaded), [](uint32_t slot) { return slot != SlotIndex::kNone; });
   }
   cache_->load(loaded.data(), loaded.size(), step);
 }
 
+template <RowStore::Fetched kFetched>
 void RowStore::find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const {
   for (size_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash_of(keys[i]));
   for (size_t i = 0; i < count; ++i) {
     slots[i] = index_.guess(hashes[i]);
-    if (slots[i] != SlotIndex::kNone) prefetch_record(slots[i]);
+    if (slots[i] == SlotIndex::kNone) continue;
+    __builtin_prefetch(this->keys() + slots[i]);
+    if constexpr (kFetched == Fetched::kRow) prefetch_row(slots[i]);
+    if constexpr (kFetched == Fetched::kAll) prefetch_record(slots[i]);
   }
   for (size_t i = 0; i < count; ++i) {
     if (slots[i] != SlotIndex::kNone && key_of(slots[i]) == keys[i]) continue;
@@ -128,7 +139,7 @@ void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
   in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
     for (; first < end; first += kBlock) {
       const size_t block = std::min(kBlock, end - first);
-      find_block(keys + first, block, hashes, slots);
+      find_block<Fetched::kRow>(keys + first, block, hashes, slots);
       for (size_t i = 0; i < block; ++i) {
         char* row = rows + (first + i) * row_bytes_;
         if (slots[i] == SlotIndex::kNone) {
@@ -388,7 +399,7 @@ void RowStore::update_block(const int64_t* keys, const char* const* gradients, s
   in_batches(keys, count, step_, [&](size_t first, size_t end) {
     for (; first < end; first += kBlock) {
       const size_t number = std::min(kBlock, end - first);
-      find_block(keys + first, number, hashes, slots);
+      find_block<Fetched::kAll>(keys + first, number, hashes, slots);
       for (size_t i = 0; i < number; ++i) update_slot(slots[i], keys[first + i], hashes[i], gradients[first + i]);
     }
   });

@@ -155,6 +155,7 @@ class RowStore {
   /// Return a row with its state, to be read or to be changed, until the next call.
   const char* record_of(uint32_t slot) const { return cache_ ? cache_->read(slot) : mapped_record(slot); }
   char* changed_record(uint32_t slot) { return cache_ ? cache_->change(slot) : mapped_record(slot); }
+  void prefetch_row(uint32_t slot) const;
   void prefetch_record(uint32_t slot) const;
   /// Call `function` with the bounds of each batch of keys.  If there is a cache, the records of a batch are read into
   /// it at once, for a step.
@@ -185,7 +186,10 @@ class RowStore {
   void update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient);
   /// Keys for which memory is fetched before it is used.
   static constexpr size_t kBlock = 64;
+  /// The part of a record that is fetched after its slot is found.
+  enum class Fetched { kNothing, kRow, kAll };
   /// Find the slots of at most kBlock keys; kNone where a key has none.
+  template <Fetched kFetched>
   void find_block(const int64_t* keys, size_t count, uint64_t* hashes, uint32_t* slots) const;
   void check_state(uint32_t slot) const;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "attribute.h"
+#include "avx2.h"
 
 namespace lane {
 namespace {
@@ -30,7 +31,7 @@ struct Arrays {
 };
 
 template <typename T>
-void sgd(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void sgd(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   if (clip >= 0) {
@@ -41,7 +42,7 @@ void sgd(const UpdateSettings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void momentum(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void momentum(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip, momentum = set.momentum;
   const T rate = lr * wd;
@@ -56,7 +57,7 @@ void momentum(const UpdateSettings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void adam(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void adam(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T beta1 = set.beta1, beta2 = set.beta2, epsilon = set.epsilon;
@@ -76,7 +77,7 @@ void adam(const UpdateSettings& set, const RowUpdate& row) {
 
 /// The same as sgd, in the order of operations of `multi_sgd_update`.
 template <typename T>
-void multi_sgd(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void multi_sgd(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T rate = lr * wd, scale = lr * rescale;
@@ -88,7 +89,7 @@ void multi_sgd(const UpdateSettings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void dense_adam(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void dense_adam(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T beta1 = set.beta1, beta2 = set.beta2, epsilon = set.epsilon;
@@ -102,7 +103,7 @@ void dense_adam(const UpdateSettings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void adagrad(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void adagrad(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, rescale = set.rescale, clip = set.clip, epsilon = set.epsilon;
   for (size_t j = 0; j < a.n; ++j) {
@@ -115,7 +116,7 @@ void adagrad(const UpdateSettings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void group_adagrad(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void group_adagrad(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, rescale = set.rescale, clip = set.clip, epsilon = set.epsilon;
   T squares = 0;
@@ -133,7 +134,7 @@ void group_adagrad(const UpdateSettings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void ftrl(const UpdateSettings& set, const RowUpdate& row) {
+LANE_INLINE void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);  // s is z, t is n
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T lamda1 = set.lamda1, beta = set.beta;
@@ -148,29 +149,47 @@ void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   }
 }
 
+/// A copy of a kernel for processors with AVX2, which gives the same bits.
+template <UpdateKernel kKernel>
+LANE_FAST void fast(const UpdateSettings& settings, const RowUpdate& row) {
+  kKernel(settings, row);
+}
+
+const bool kFast = is_fast();
+
 /// A kind of rule: its name in Python, and, if it is an optimizer, its kernels and its arrays of state.
 struct RuleRow {
   RuleKind kind;
   const char* name;
-  UpdateKernel float32, float64;
+  /// By 0: all processors, 1: those with AVX2.
+  UpdateKernel float32[2], float64[2];
   uint32_t states;
 };
 
+/// Return the row of a rule that is no optimizer.
+constexpr RuleRow row_of(RuleKind kind, const char* name) {
+  return {kind, name, {nullptr, nullptr}, {nullptr, nullptr}, 0};
+}
+template <UpdateKernel kFloat32, UpdateKernel kFloat64>
+constexpr RuleRow row_of(RuleKind kind, const char* name, uint32_t states) {
+  return {kind, name, {kFloat32, fast<kFloat32>}, {kFloat64, fast<kFloat64>}, states};
+}
+
 /// All rules, in the order of RuleKind.  To add an optimizer's kernel, add its enumerator, its kernel and its row here.
 constexpr RuleRow kRules[] = {
-    {RuleKind::kIgnore, "ignore", nullptr, nullptr, 0},
-    {RuleKind::kAssign, "assign", nullptr, nullptr, 0},
-    {RuleKind::kReplace, "replace", nullptr, nullptr, 0},
-    {RuleKind::kAssignState, "assign state", nullptr, nullptr, 0},
-    {RuleKind::kCallback, "callback", nullptr, nullptr, 0},
-    {RuleKind::kSgd, "sgd", sgd<float>, sgd<double>, 0},
-    {RuleKind::kMomentum, "momentum", momentum<float>, momentum<double>, 1},
-    {RuleKind::kAdam, "adam", adam<float>, adam<double>, 2},
-    {RuleKind::kAdagrad, "adagrad", adagrad<float>, adagrad<double>, 1},
-    {RuleKind::kGroupAdagrad, "group adagrad", group_adagrad<float>, group_adagrad<double>, 1},
-    {RuleKind::kFtrl, "ftrl", ftrl<float>, ftrl<double>, 2},
-    {RuleKind::kMultiSgd, "multi sgd", multi_sgd<float>, multi_sgd<double>, 0},
-    {RuleKind::kDenseAdam, "dense adam", dense_adam<float>, dense_adam<double>, 2},
+    row_of(RuleKind::kIgnore, "ignore"),
+    row_of(RuleKind::kAssign, "assign"),
+    row_of(RuleKind::kReplace, "replace"),
+    row_of(RuleKind::kAssignState, "assign state"),
+    row_of(RuleKind::kCallback, "callback"),
+    row_of<sgd<float>, sgd<double>>(RuleKind::kSgd, "sgd", 0),
+    row_of<momentum<float>, momentum<double>>(RuleKind::kMomentum, "momentum", 1),
+    row_of<adam<float>, adam<double>>(RuleKind::kAdam, "adam", 2),
+    row_of<adagrad<float>, adagrad<double>>(RuleKind::kAdagrad, "adagrad", 1),
+    row_of<group_adagrad<float>, group_adagrad<double>>(RuleKind::kGroupAdagrad, "group adagrad", 1),
+    row_of<ftrl<float>, ftrl<double>>(RuleKind::kFtrl, "ftrl", 2),
+    row_of<multi_sgd<float>, multi_sgd<double>>(RuleKind::kMultiSgd, "multi sgd", 0),
+    row_of<dense_adam<float>, dense_adam<double>>(RuleKind::kDenseAdam, "dense adam", 2),
 };
 constexpr uint32_t kNumRules = sizeof kRules / sizeof *kRules;
 
@@ -230,7 +249,7 @@ UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count) {
 
 UpdateKernel kernel(RuleKind kind, Dtype dtype) {
   const RuleRow& row = kRules[static_cast<uint32_t>(kind)];
-  return dtype == Dtype::kFloat32 ? row.float32 : dtype == Dtype::kFloat64 ? row.float64 : nullptr;
+  return dtype == Dtype::kFloat32 ? row.float32[kFast] : dtype == Dtype::kFloat64 ? row.float64[kFast] : nullptr;
 }
 
 size_t state_width(RuleKind kind, uint32_t slot, size_t width) {
