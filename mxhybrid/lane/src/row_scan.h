@@ -63,7 +63,7 @@ class RowScan {
   const size_t portion_;
   uint64_t count_ = 0;
   std::vector<Range> ranges_;  // those that are left, in descending order
-  /// All slots whose rows are scanned, if these are few rows of a store; else they are looked for in each pass.
+  /// All slots whose rows are scanned, if these are few; otherwise each pass looks for them.
   std::vector<uint32_t> changed_;
   bool are_few_ = false;
   /// The portions whose slots are known, those slots, portion by portion, and the numbers of those that are past.
