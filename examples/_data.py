@@ -44,7 +44,7 @@ HELD_OUT = 0.025  # share of each document that is validation text; the same aga
 
 
 class DataError(RuntimeError):
-    """The data cannot be downloaded, or is damaged; the message says what to do."""
+    """The data cannot be downloaded, or is damaged; the message names a remedy."""
 
 
 @dataclasses.dataclass(frozen=True)

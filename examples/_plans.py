@@ -101,9 +101,11 @@ class OneProcess:
 
     @staticmethod
     def joint(trainer, net, loss, alone):
-        """The mean loss of the joint batch, of what each worker has of it, and that of one process (collective)."""
+        """Return the mean loss of the joint batch, from the samples of each worker, and the loss of one process
+        (collective).
+        """
         found = mxhybrid.checkpoint.gather(trainer, [
             net.samples.start, loss.asnumpy().tolist(), None if alone is None else alone.mean().asscalar().item()])
-        # Where there are fewer samples than workers, several have the same one.
+        # If there are fewer samples than workers, several workers have the same sample.
         of_sample = {first + at: one for first, losses, _ in found for at, one in enumerate(losses)}
         return sum(of_sample.values()) / len(of_sample), found[0][2]

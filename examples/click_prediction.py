@@ -12,13 +12,13 @@ The data is MovieLens-100k: its raw fields and pairs of them, as text. A rating 
 ``--drawn`` it is drawn, in the shape of Criteo's logs: the features have 10^9 possible keys, whose frequencies follow a
 power law, and each key has a hidden weight, from which the clicks are drawn.
 
-With ``--checkpoint DIR`` the first checkpoint is whole, and each of the following ones has only the rows that changed.
+With ``--checkpoint DIR`` the first checkpoint is whole, and each later checkpoint has only the rows that changed.
 In the end worker 0 reads the newest one, without MXNet and without servers, and prints the metrics again;
 ``--evaluate`` does only that. ``mxhybrid checkpoint compact DIR`` merges the files.
 
 ``--batch-size`` counts the samples of all workers together, and each worker trains on its own part of every batch: N
-workers compute what one process computes with the same flags, up to float rounding. The last line is ``final test AUC
-X, log loss Y``.
+workers compute the same values as one process with the same flags, up to float rounding. The last line is ``final test
+AUC X, log loss Y``.
 """
 import argparse
 import time

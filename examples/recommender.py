@@ -8,18 +8,18 @@ dense (Horovod's allreduce). Run it with any of ::
     horovodrun -np 2 --gloo python examples/recommender.py                      # servers start by themselves
     scripts/launch.py -n 2 -s 1 --launcher local python examples/recommender.py # MXNet's way
 
-With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores;
-docs/launching.md has several hosts, docs/observing.md what worker 0 logs. To compare::
+With several workers on one machine, set OMP_NUM_THREADS so that the threads of all workers fit its cores. See
+docs/launching.md for jobs on several hosts, and docs/observing.md for the log of worker 0. To compare::
 
     python examples/recommender.py --kvstore local
     scripts/launch.py -n 2 -s 1 --launcher local python examples/recommender.py --kvstore dist_sync
 
 ``--batch-size`` counts the samples of all workers together, and each worker trains on its own part of every
-batch: N workers compute what one process computes with the same flags, up to float rounding.
+batch: N workers compute the same values as one process with the same flags, up to float rounding.
 
 The ratings are split 80/10/10 by a fixed random order into training, validation and test, whatever ``--seed``
 says. The last line is ``final test RMSE X``, in stars; the RMSE of a model that knows only the mean rating is
-printed at the start. Training errors are those of rank 0's share. The first run downloads the ratings, see
+printed at the start. Training errors are computed from rank 0's share. The first run downloads the ratings, see
 ``_data.py``. The default takes well under a minute.
 
 The L2 penalty is part of the loss, on the rows of the batch only: weight decay in the optimizer would touch every

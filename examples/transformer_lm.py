@@ -34,7 +34,7 @@ from mxhybrid.parallel import megatron, pipeline
 
 
 class Attention(gluon.HybridBlock):
-    """Attention of each time to itself and to earlier ones, over several heads."""
+    """Attention of each time to itself and to earlier times, over several heads."""
 
     def __init__(self, units, heads, times, **kwargs):
         super().__init__(**kwargs)

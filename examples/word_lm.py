@@ -8,15 +8,15 @@ goes through Horovod's allreduce. Run it with any of ::
     horovodrun -np 2 --gloo python examples/word_lm.py                      # servers start by themselves
     scripts/launch.py -n 2 -s 1 --launcher local python examples/word_lm.py # MXNet's way
 
-With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores;
-docs/launching.md has several hosts, docs/observing.md what worker 0 logs. To compare::
+With several workers on one machine, set OMP_NUM_THREADS so that the threads of all workers fit its cores. See
+docs/launching.md for jobs on several hosts, and docs/observing.md for the log of worker 0. To compare::
 
     python examples/word_lm.py --kvstore local
     scripts/launch.py -n 2 -s 1 --launcher local python examples/word_lm.py --kvstore dist_sync
 
 ``--batch-size`` counts the samples of all workers together: the text is cut into that many columns, each worker
-trains on its own adjacent columns, and all draw the same negative candidates. So N workers compute what one
-process computes with the same flags, up to float rounding.
+trains on its own adjacent columns, and all draw the same negative candidates. N workers therefore compute the same
+values as one process with the same flags, up to float rounding.
 
 With ``--checkpoint DIR --resume`` it saves everything every ``--save-every`` steps, and after a crash goes on from
 there as if nothing had happened, with the same or another number of workers; ``scripts/restart.py`` starts it again by

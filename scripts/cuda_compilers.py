@@ -15,7 +15,8 @@ from typing import List, Mapping, Tuple
 
 
 def _on_path(name: str, path: str) -> List[str]:
-    """All programs of that name on a PATH, not only the first: toolkits of several versions may be there."""
+    """Yield all programs of a name on a PATH, not only the first one: several versions of a toolkit may be installed.
+    """
     return [os.path.join(folder, name) for folder in path.split(os.pathsep) if folder]
 
 

@@ -289,7 +289,7 @@ def group_exists(group):
 
 
 def describe_command(command, env):
-    """Parse a command of the tracker: find out what it runs.
+    """Parse a command of the tracker, and find the program that it runs.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def describe_command(command, env):
     Returns
     -------
     role : {'worker', 'server', 'scheduler', 'submission'}
-        The last is what only hands a job to a queue.
+        The last is a program that only hands a job to a queue.
     label : str
         For messages.
     """

@@ -34,7 +34,7 @@ log = logging.getLogger('restart.py')
 
 
 class Runner:
-    """Runs commands one after the other, and passes signals on to the running one."""
+    """Runs commands one after the other, and passes signals on to the running command."""
 
     def __init__(self) -> None:
         self.stopped: Optional[int] = None

@@ -1,7 +1,7 @@
 """Settings of all tests: import paths, time limits, an order, and a last check for processes left behind.
 
 One process of pytest runs cheap directories first. Several processes that share the tests begin with the files that
-took longest when `durations.json` was written, so that none of them ends long after the others; files whose tests run
+took longest when `durations.json` was written, so that all of them end at about the same time; files whose tests run
 alone come last. ``--store-durations`` writes that file.
 
 If several processes of pytest share the tests (pytest-xdist, as scripts/test does), no other test runs beside a test

@@ -54,7 +54,7 @@ CONGESTION_CONTROL = 'reno'
 
 
 class EmulationError(RuntimeError):
-    """The network cannot be made; the message says what is missing or which command failed."""
+    """The network cannot be made; the message names the missing program or the command that failed."""
 
 
 class Host(NamedTuple):

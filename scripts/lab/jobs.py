@@ -1,4 +1,4 @@
-"""Real jobs: start one, watch it, read what its workers report, leave nothing behind.
+"""Real jobs: start a job, watch it, read the reports of its workers, and end all of its processes.
 
 A *body* is a Python script that every worker of a job runs, under a launcher::
 

@@ -1,10 +1,10 @@
 """Train a Transformer under a memory limit that is a third of what one process needs, split over four workers.
 
 ``python -m lab.memory_limit`` in ``scripts/``, as root: each worker moves itself to a memory cgroup (version 1 or 2),
-whose limit and peak count what it allocates from then on.  First one process trains without a limit; its peak consists
-of weights, gradients, optimizer state and activations.  Then one process, and four workers by ``megatron(4,
-sequence=True)`` with recomputation and sharded updates, have a third of this peak.  ``--compare`` adds the four workers
-without a limit, with and without recomputation.
+whose limit and peak count the memory that it allocates from then on.  First one process trains without a limit; its
+peak consists of weights, gradients, optimizer state and activations.  Then one process, and four workers by
+``megatron(4, sequence=True)`` with recomputation and sharded updates, have a third of this peak.  ``--compare`` adds
+the four workers without a limit, with and without recomputation.
 """
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Write docs/operators.md: what can be split of each operator of MXNet that has a gradient.
+"""Write docs/operators.md: the dimensions that can be split of each operator of MXNet that has a gradient.
 
 MXNet's registry says which operators there are; its gradient pass says which of them have a gradient.  The descriptions
 are those of the rules' classes.  ``tests/unit/lab/test_operators.py`` compares the page with the rules.
@@ -122,7 +122,7 @@ def _any_value(kind: str) -> str:
 
 
 def _whole_symbol(name: str) -> Any:
-    """Return the symbol of an operator with all of its outputs, also the hidden ones."""
+    """Return the symbol of an operator with all of its outputs, also hidden outputs."""
     handle = _handle(name)
     _, arguments, counter = _signature(handle)
     attributes = {key: _any_value(kind) for key, kind in arguments.items()

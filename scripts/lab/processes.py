@@ -29,7 +29,7 @@ POLL_S = 0.05
 
 
 class JobFailed(AssertionError):
-    """A job did not come to its end, or left something behind; the message shows what its processes said last."""
+    """A job did not end, or left processes behind; the message shows the last output of its processes."""
 
 
 class Process(NamedTuple):

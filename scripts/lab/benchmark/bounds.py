@@ -66,7 +66,7 @@ def lower_bound(workload: Workload, hosts: int, workers: int, mbit_per_s: Option
             # Pushed to, or pulled from, the other hosts; and the same for them at this host's server.
             per_host += counts * (hosts - 1) / hosts + (counts.sum() - counts) / hosts
         moved.append(per_host.max())
-    # Push and pull mirror each other, so a host receives what it sends.
+    # A pull moves as many bytes as a push, in the opposite direction, so a host receives as many bytes as it sends.
     both = float(np.mean(moved)) + ring_bytes(workload.dense_bytes, hosts)
     seconds = None if mbit_per_s is None else both * 8 / (mbit_per_s * 1e6)
     return Bound(float(np.mean(rows)), both, both, seconds)

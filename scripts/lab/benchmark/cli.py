@@ -1,8 +1,8 @@
-"""Arguments of scripts/bench, and what runs in which order.
+"""Arguments of scripts/bench, and the order of its runs.
 
-Contenders take turns: in every round each one's job is started, measured and ended before the next begins.  Jobs are
-not held beside each other, because an idle Horovod goes on talking: its workers agree every millisecond that there is
-nothing to do, over the link and on the cores that are being measured.
+Contenders take turns: in every round each one's job is started, measured and ended before the next begins.  Jobs do not
+run at the same time, because Horovod is never idle: its workers communicate every millisecond, over the link and on the
+cores that are being measured.
 """
 import argparse
 import itertools

@@ -60,7 +60,7 @@ class Contender:
     def verify(self, batch: int) -> Dict[str, Dict[str, Checksum]]:
         """Make one more step; returns checksums by parameter of what the `step` summed.
 
-        Contenders that keep weights also return those of the `past` steps, as found before it.
+        Contenders that keep weights also return those of the `past` steps, as they were before it.
         """
         raise NotImplementedError
 
@@ -182,7 +182,8 @@ class Hybrid(_Store):
         return mxhybrid.create(routes=os.environ.get('MXHYBRID_ROUTES', 'servers'), **self._settings)
 
     def _push(self, batch: int) -> None:
-        # As mxhybrid has gluon.Trainer do it: dense gradients first, which are there before those of embeddings.
+        # The order of gluon.Trainer with mxhybrid: dense gradients first, which backward computes before the gradients
+        # of embeddings.
         dense = self._write_dense()
         numbered = list(enumerate(self.parameters))
         keys = [key for key, parameter in numbered if isinstance(parameter, Dense)]
@@ -271,7 +272,7 @@ class _Horovod(Contender):
 
 
 class HorovodDense(_Horovod):
-    """Gradients of tables as dense arrays, summed by allreduce like all others."""
+    """Gradients of tables as dense arrays, which allreduce sums like all other gradients."""
 
     def start(self) -> None:
         super().start()
@@ -300,7 +301,7 @@ class HorovodDense(_Horovod):
 class HorovodGather(_Horovod):
     """Every worker gets the rows of all workers by allgather.
 
-    They are not added up here: what that costs is left out, in this contender's favour.
+    They are not added up here: the figures do not contain that cost, in this contender's favour.
     """
 
     def start(self) -> None:

@@ -28,7 +28,7 @@ def row_pattern(rank: int, count: int, width: int) -> np.ndarray:
 
 
 def dense_value(rank: int, index: int) -> float:
-    """Every element of the gradient of the dense parameter that is number `index` of the dense ones."""
+    """Every element of the gradient of the dense parameter with number `index` of the dense ones."""
     return float(1 + rank % _RANKS + index % _PARAMETERS)
 
 

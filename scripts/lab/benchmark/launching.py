@@ -69,5 +69,5 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
 
 
 def worker_environment(spec: Dict[str, Any]) -> Dict[str, str]:
-    """Variables by which `lab.benchmark.worker` learns what to do."""
+    """Variables by which `lab.benchmark.worker` gets its task."""
     return {'MXHYBRID_BENCH_SPEC': json.dumps(spec)}

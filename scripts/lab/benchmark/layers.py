@@ -102,7 +102,7 @@ class Layers:
             return ask('layers_formula', question, _FORMULA_S, check)
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """Return the measured gains of plans beside the predicted ones, and forget them: other hosts are next."""
+        """Return the measured and the predicted gains of plans, and clear them for the next hosts."""
         formula, self._formula = self._formula, None
         if formula is None:
             return []
@@ -120,8 +120,8 @@ class Layers:
 def gain_sentence(name: str, data: Dict[str, Any], split: Dict[str, Any], formula: Dict[str, float], cores: int) -> str:
     """Compare the speedup of a plan over data parallelism with the speedup that formulas predict.
 
-    They count no computing.  All hosts share this machine's cores, so that it takes as long as these need for the CPU
-    seconds of all processes, which what moves is a part of.
+    They count no computing.  All hosts share this machine's cores, so a step takes as long as these cores need for the
+    CPU seconds of all processes, transfers included.
     """
     computing = [figures['cpu_s'] / cores for figures in (data, split)]
     predicted = (formula['data'] + computing[0]) / (formula['split'] + computing[1])

@@ -88,7 +88,7 @@ class Trained:
         self.phases: Dict[str, float] = {}
 
     def start(self) -> None:
-        """Join the others, and split the network."""
+        """Join the other workers, and split the network."""
         contender, _, sharded = self._spec['contender'].partition('_')
         self._store = mxhybrid.create(shard_updates=bool(sharded))
         batch = self._spec['batch']
@@ -128,6 +128,6 @@ class Trained:
         self._store.backend.barrier()
 
     def verify(self, batch: int) -> Dict[str, float]:
-        """The loss of this worker's samples after one update: later ones differ as rounding has grown."""
+        """The loss of this worker's samples after one update: later losses differ because rounding errors grow."""
         self.step(batch)
         return {'loss': float(self._losses[1].mean().asscalar())}

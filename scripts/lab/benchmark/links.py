@@ -1,6 +1,7 @@
 """The use of each host's link over a step: samples of the counters of its port, figures and a picture.
 
-A sampler runs in the namespace of the switch that joins the emulated hosts.  A port receives what its host sends.
+A sampler runs in the namespace of the switch that joins the emulated hosts.  A port receives the bytes that its host
+sends.
 """
 import os
 import select
@@ -85,7 +86,8 @@ def describe(use: Dict[str, Any]) -> str:
 
 
 def median_step(ends: Sequence[float]) -> int:
-    """Return the number of the step of median length, given the ends of all steps since the start of the first."""
+    """Return the number of the step of median length, given the ends of all steps, from the start of the first step on.
+    """
     lengths = np.diff([0.0] + list(ends))
     return int(np.argsort(lengths, kind='stable')[len(lengths) // 2])
 

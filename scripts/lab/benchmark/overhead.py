@@ -24,7 +24,7 @@ VOCAB, WIDTH, COLUMNS, WORDS, SAMPLES = 20000, 128, 64, 35, 512
 #: Blocks of each store in a round; the first blocks do not count.
 BLOCKS, WARMUP = 10, 2
 
-#: Which embeddings, and what their model is trained with besides this project's store.
+#: The kind of embeddings, and the alternatives to this project's store with which their model is trained.
 PAIRS = (('row_sparse weights', 'local'), ('dense weights, row_sparse gradients', None))
 
 _RESAMPLES = 2000

@@ -15,7 +15,7 @@ WORDS, TIMES, UNITS = 1000, 128, 512
 
 
 class _Stage(gluon.HybridBlock):
-    """A layer of a GPT, with what is before the first one or after the last one."""
+    """A layer of a GPT, with the embedding before the first layer or the output layer after the last one."""
 
     def __init__(self, whole: Gpt, stage: int, stages: int):
         super().__init__(prefix='')
@@ -44,7 +44,7 @@ class PipelineTrained:
         self.phases: Dict[str, float] = {}
 
     def start(self) -> None:
-        """Join the others, and cut the network."""
+        """Join the other workers, and cut the network."""
         self._store = mxhybrid.create()
         samples, contender = self._spec['samples'], self._spec['contender']
         draw = np.random.RandomState(0)

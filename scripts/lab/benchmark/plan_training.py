@@ -24,13 +24,13 @@ class PlanTrained:
         self.phases: Dict[str, float] = {}
 
     def start(self) -> None:
-        """Join the others, and split the network."""
+        """Join the other workers, and split the network."""
         shapes = shapes_of(self._case, self._size)
         mx.random.seed(1)
         net = self._case.make()
         net.initialize(mx.init.Xavier())
         net = mxhybrid.parallelize(net, from_json(self._spec['plan']), shapes, dtype=list(self._case.types))
-        self._store = mxhybrid.create()  # after the plan, which says what sums dense weights
+        self._store = mxhybrid.create()  # after the plan, which chooses the transport that sums dense weights
         draw = np.random.RandomState(0)
         # Indices where a network looks something up, which small whole numbers are for all of them.
         self._inputs = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)

@@ -118,7 +118,7 @@ class Plans:
 
 
 class _Case:
-    """A network, and what its rounds have shown."""
+    """A network, and the results of its rounds."""
 
     def __init__(self, name: str):
         self._name = name
@@ -150,7 +150,7 @@ def error_of(run: Dict[str, Any], name: str) -> float:
 
 
 def tau_of(run: Dict[str, Any]) -> Optional[float]:
-    """Kendall's tau between predicted and measured times, over pairs that differ in measured ones."""
+    """Kendall's tau between predicted and measured times, over pairs whose measured times differ."""
     agreed = differing = 0
     for plan, other in itertools.combinations(run['measured'], 2):
         a, b = run['measured'][plan], run['measured'][other]

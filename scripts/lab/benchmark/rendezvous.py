@@ -28,7 +28,7 @@ def slots(names, workers):
 
 
 def environment(slot, address, port, interface):
-    """Variables from which a worker learns its ranks and the addresses of the others."""
+    """Variables that give a worker its ranks and the addresses of the other workers."""
     return {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
             'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
             'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,

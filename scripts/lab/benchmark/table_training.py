@@ -53,7 +53,7 @@ class Training:
         self.trainer = gluon.Trainer(net.collect_params(), optimizer, _SETTINGS, kvstore='hybrid')
 
     def step(self) -> None:
-        """Look a batch up, and update its rows with gradients of ones."""
+        """Look a batch up, and update its rows with gradients that are all 1."""
         self.train(self._batches[self._steps % len(self._batches)])
         self._steps += 1
 

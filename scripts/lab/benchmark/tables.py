@@ -1,8 +1,9 @@
-"""The workload `tables`: what dynamic tables cost, each figure beside a goal.
+"""The workload `tables`: the cost of dynamic tables, each figure with a goal.
 
-The parts are jobs of two workers and two servers on this host, and processes without a job.  Two nets that are compared
-by their steps train in one job, by turns, so that both meet the same moments of the machine; the ratio is the median of
-those of blocks that followed each other.  Starts, checkpoints and PyTorch take turns job by job, or save by save.
+The parts are jobs of two workers and two servers on this host, and processes without a job.  Two nets whose steps are
+compared train in one job, in alternating blocks of steps, so that changes in the machine's speed affect both. The ratio
+is the median of the ratios of neighbouring blocks.  Starts, checkpoints and PyTorch take turns job by job, or save by
+save.
 """
 import argparse
 import importlib.util
@@ -169,7 +170,7 @@ def files_figures(args: argparse.Namespace) -> Iterator[Figure]:
 
 
 def checkpoint_figures(args: argparse.Namespace) -> Iterator[Figure]:
-    """Yield checkpoints beside ``dd``, and deltas beside whole ones."""
+    """Yield checkpoints compared with ``dd``, and deltas compared with whole checkpoints."""
     with tempfile.TemporaryDirectory(prefix='mxhybrid-bench-') as directory:
         yield from save_figures(_work(args, 'checkpoint', touched=args.touched, directory=directory)[0]['rounds'])
 

@@ -64,7 +64,9 @@ class Training:
         """None: here the workers compute, too."""
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """Return sentences about perplexities, and the time to that of the first contender before its last epoch."""
+        """Return sentences about perplexities, and the time to reach the perplexity of the first contender before its
+        last epoch.
+        """
         sentences, goal = [], None
         for name, figures in contenders.items():
             rounds = figures['rounds']

@@ -156,7 +156,8 @@ def _draw(table: Table, seed: List[int]) -> np.ndarray:
 
 
 def _bounded_zipf(random: np.random.RandomState, rows: int, count: int) -> np.ndarray:
-    """Ids k from 0 with probability in proportion to (k + 1) ** -ZIPF_EXPONENT; what falls outside is drawn again."""
+    """Ids k from 0 with probability in proportion to (k + 1) ** -ZIPF_EXPONENT; ids outside the range are drawn again.
+    """
     ids = np.empty(0, np.int64)
     while len(ids) < count:
         drawn = random.zipf(ZIPF_EXPONENT, 2 * (count - len(ids)) + 8) - 1

@@ -125,7 +125,7 @@ def main():
     """Train."""
     store = mxhybrid.create()
     if store.num_workers > 1:
-        assert store.backend._servers.on_lane and store.backend._collective.sums_together  # what these cases are about
+        assert store.backend._servers.on_lane and store.backend._collective.sums_together  # the faults of these cases
         hold_while_leaving(store._job.guard.lifeline)
     mx.random.seed(7 + store.rank)
     net = Net()

@@ -22,7 +22,7 @@ def note(path, words):
 
 
 def run(script, name, directory, side, job, swallowed):
-    """Run one program; returns what went wrong, if anything did."""
+    """Run one program; return its problems, if there were any."""
     rank = job.rank
     with open(script) as file:
         namespace = {'__name__': 'program'}

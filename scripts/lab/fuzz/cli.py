@@ -1,4 +1,4 @@
-"""The command line: draws programs, runs them, shrinks those that fail, counts."""
+"""The command line: draws programs, runs them, shrinks failing programs, counts outcomes."""
 import argparse
 import collections
 import re
@@ -39,14 +39,14 @@ def _tell(words: str) -> None:
 
 
 class Session:
-    """Programs run so far, and what became of them."""
+    """Programs that were run so far, and their outcomes."""
 
     def __init__(self, scripts: Path, shrinks: bool):
         self._scripts, self._shrinks = scripts, shrinks
         self.outcomes: Dict[int, runner.Outcome] = {}
 
     def run(self, seeds: List[int]) -> None:
-        """Run the programs of seeds that share a job; examine the failing ones."""
+        """Run the programs of seeds that share a job; examine the programs that fail."""
         began = time.monotonic()
         programs = [draw(seed) for seed in seeds]
         outcomes = runner.run(programs)

@@ -34,7 +34,7 @@ def draw(seed: int) -> Dict[str, Any]:
 
 
 class _Drawing:
-    """Draws one program, and keeps in mind what its events need to know."""
+    """Draws one program, and keeps the state that its events depend on."""
 
     def __init__(self, seed: int):
         self.random = random = randoms.Random(seed)
@@ -315,7 +315,7 @@ class _Drawing:
             if (optimizer['name'] not in FLOAT32 or model['dtype'] == 'float32') and (
                     optimizer['name'] != 'groupadagrad' or not model['bias']):
                 event['optimizer'] = self.optimizer = optimizer
-                # States and checkpoints are those of the optimizer before.
+                # States and checkpoints belong to the optimizer before.
                 self.slots = {slot: what for slot, what in self.slots.items() if what == ['parameters']}
         return event
 

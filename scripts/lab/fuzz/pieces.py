@@ -327,7 +327,7 @@ def load(job, net, trainer, directory, slot, what):
 def set_value(job, params, number, seed):
     """Give one parameter new values in mid-training."""
     if job.alone:
-        # MXNet alone then forgets all rows of other tables but the ones that were pulled last.
+        # MXNet alone then forgets all rows of other tables except the rows that were pulled last.
         whole = [(param, param._reduce()) for param in params if param._stype == 'row_sparse']
         for param, values in whole:
             param.set_data(values.astype(param.dtype))

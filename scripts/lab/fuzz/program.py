@@ -1,4 +1,4 @@
-"""A program as data, and what follows from it: for drawing, writing, running and shrinking programs.
+"""A program as data, and properties of it for modules that draw, write, run and shrink programs.
 
 A program is a dict that JSON can hold::
 

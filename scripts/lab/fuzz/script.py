@@ -157,7 +157,7 @@ def function(program: Dict[str, Any], name: str) -> str:
 
 
 def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str:
-    """A script that runs programs one after the other, and says what differs from MXNet alone in the last one."""
+    """A script that runs programs one after the other, and prints how the last program differs from MXNet alone."""
     names = ['program_%d' % number for number in range(1, len(programs) + 1)]
     rtol, atol = tolerance(programs[-1])
     end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % (', '.join(names), rtol, atol)

@@ -1,4 +1,4 @@
-"""Makes a failing program small: fewer events, then simpler ones, a simpler model, fewer arguments, fewer workers.
+"""Makes a failing program small: fewer events, then simpler events, a simpler model, fewer arguments, fewer workers.
 
 Candidates of a round are run together, many in one job, and the smallest that still fails goes on.
 """

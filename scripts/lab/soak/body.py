@@ -1,9 +1,9 @@
 """Random steps on tables and a dense array, each compared with NumPy; args: SECONDS STEPS, whichever comes later.
 
-Every worker draws the gradients of all workers from one seed, so that each can compute what the servers must hold.
-Gradients have rows anywhere in a table, or no rows; learning rates change, partitions move, rows are prefetched, and
-all rows are pulled from time to time.  Gradients are small whole numbers and learning rates powers of two: sgd without
-momentum must give the same bits as NumPy, the other optimizers may differ by rounding.
+Every worker draws the gradients of all workers from one seed, so that each worker can compute the rows that the servers
+must hold. Gradients have rows anywhere in a table, or no rows; learning rates change, partitions move, rows are
+prefetched, and all rows are pulled from time to time.  Gradients are small whole numbers and learning rates powers of
+two: sgd without momentum must give the same bits as NumPy, the other optimizers may differ by rounding.
 """
 import os
 import sys

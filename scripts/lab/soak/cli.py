@@ -15,7 +15,7 @@ from . import growth
 BODY = Path(__file__).resolve().parent / 'body.py'
 EXPIRY_BODY = BODY.with_name('expiry_body.py')
 
-#: Samples of each process, however long it takes; the first ones, in which it grows up, do not count.
+#: Samples of each process, however long it takes; the first samples, in which it still allocates memory, do not count.
 SAMPLES = 60
 
 #: Seconds that the job may take beyond the time asked for.

@@ -28,8 +28,8 @@ TABLES = {'recent': {'expire_after': 30},
           'files': {'expire_after': 30},
           'bounded': {'capacity': 3000, 'evict': 'rarest', 'admit': 2}}
 
-#: Steps between saved checkpoints; checkpoints between whole ones: worker 0 reads the manifests of all deltas since
-#: then; steps between changes of the learning rate; between progress.
+#: Steps between saved checkpoints; checkpoints between whole checkpoints: worker 0 reads the manifests of all deltas
+#: since then; steps between changes of the learning rate; between progress.
 SAVE, DELTAS, RATE, TELL = 300, 5, 70, 100
 
 

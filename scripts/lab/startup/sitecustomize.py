@@ -2,7 +2,7 @@
 
 MXNet writes the source and the documentation of a Python function for each operator when it is imported, and compiles
 it: 2,500 functions, which take most of the time of the import.  Jobs start many processes, so the compiled functions
-and their documentation are kept beside this module, as those of any module are in ``__pycache__``.
+and their documentation are stored in the directory of this module, as compiled modules are in ``__pycache__``.
 
 An operator's handle, which is an address, is the only part of the source that differs between processes
 (``mxnet/ndarray/register.py``, ``mxnet/symbol/register.py``).

@@ -11,7 +11,7 @@ from . import pieces
 from .network import Program, Rejected, base, samples_of
 from .script import network
 
-#: The relative change of every value that shows what rounding may change.
+#: The relative change of every value that shows how far rounding may change results.
 NOISE = 1e-12
 
 

@@ -1,4 +1,4 @@
-"""The command line for networks: draws, runs, shrinks those that fail, counts outcomes and operators."""
+"""The command line for networks: draws and runs networks, shrinks failing networks, counts outcomes and operators."""
 import argparse
 import collections
 import time

@@ -1,4 +1,4 @@
-"""Counts of the operators that were drawn, and a list of those that never are."""
+"""Counts of the operators that were drawn, and a list of the operators that never are."""
 import collections
 from typing import List
 

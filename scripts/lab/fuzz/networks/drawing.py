@@ -26,7 +26,7 @@ class Layers:
 
 
 class Drawing:
-    """A network under way: what entries of the catalogue draw from, and add to."""
+    """A network that is being drawn: entries of the catalogue read its values and add statements."""
 
     def __init__(self, seed: str):
         self.random = randoms.Random(seed)
@@ -87,11 +87,11 @@ class Drawing:
         return tuple(self.arrays[name].shape)
 
     def known(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> List[str]:
-        """All values of a kind that pass a test, newer ones first."""
+        """All values of a kind that pass a test, newer values first."""
         return [name for name in reversed(list(self.arrays)) if self.kinds[name] == kind and test(self.shape(name))]
 
     def pick(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> str:
-        """Draw one of these values, newer ones more often; raise Rejected if there is none."""
+        """Draw one of these values, newer values more often; raise Rejected if there is none."""
         found = self.known(test, kind)
         if not found:
             raise Rejected('no such value')
@@ -109,7 +109,7 @@ class Drawing:
         return name if self.random.random() < 0.3 else self.param(self.shape(name))
 
     def param(self, shape: Sequence[int]) -> str:
-        """A parameter, one that is there already, or a new one."""
+        """An existing parameter, or a new one."""
         same = [each['name'] for each in self.program['params'] if tuple(each['shape']) == tuple(shape)]
         if same and self.random.random() < 0.4:
             return self.random.choice(same)

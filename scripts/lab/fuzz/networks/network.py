@@ -1,4 +1,4 @@
-"""A network as data, and what follows from it for modules that draw, write, run and shrink it.
+"""A network as data, and properties of it for modules that draw, write, run and shrink it.
 
 A program is a dict that JSON can hold::
 
@@ -57,7 +57,7 @@ def named(statement: Dict[str, Any], code: str) -> str:
 
 
 def pruned(program: Program) -> Program:
-    """The program without what its heads do not need."""
+    """The program without statements that its heads do not need."""
     needed: Set[str] = {base(head['name']) for head in program['heads']}
     statements: List[Dict[str, Any]] = []
     for statement in reversed(program['statements']):

@@ -1,7 +1,7 @@
 """The pieces of a script about one network: values, one worker's part in a job, the network in one process, comparison.
 
-A script holds the source of each piece that it needs (:mod:`lab.fuzz.networks.script`), so the pieces name nothing but
-each other and what the head of such a script imports.
+A script holds the source of each piece that it needs (:mod:`lab.fuzz.networks.script`), so the pieces refer only to
+each other and to the imports in the head of such a script.
 """
 import os
 import sys
@@ -143,7 +143,7 @@ def as_list(outputs):
 
 
 def run_split(rank, make, spec, directory, note):
-    """Train the network split over all workers; return what this worker has found, by name."""
+    """Train the network split over all workers; return the results of this worker, by name."""
     net = prepared(make, spec)
     note('parallelize')
     split = mxhybrid.parallelize(net, plan_of(spec['plan']), data=[tuple(each['shape']) for each in spec['inputs']],
@@ -223,7 +223,7 @@ def train(net, spec, record, shard_of, box_of, note, drawn=None):
 
 
 def joined(records, spec):
-    """Put together what all workers have found; return that and problems."""
+    """Join the results of all workers; return them and problems."""
     whole, problems = {}, []
     for rank, record in enumerate(records):
         for name, value in record.items():
@@ -310,7 +310,7 @@ def differences(values, whole, others=(), slack=None, tolerance=TOLERANCE):
 
 
 def main(make, spec, tolerance):
-    """Compare the network in this job with one process, and say what differs."""
+    """Compare the network in this job with one process, and print the differences."""
     store = mxhybrid.create()
     directory = store.backend.allgather_json(tempfile.mkdtemp(), 'directory')[0]
     record = run_split(store.rank, make, spec, directory, lambda words: None)

@@ -77,7 +77,7 @@ def _splitting_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
 
 
 def _fits(plan: Dict[str, Any], program: Program) -> bool:
-    """Tell whether a network has what a plan splits."""
+    """Return whether a network has the layers that a plan splits."""
     if plan['kind'] == 'pipeline' and (program['input_grad'] or program['calls'] > 1):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Runs networks, many of them in one job, and says what became of each."""
+"""Runs networks, many of them in one job, and reports the outcome of each."""
 import json
 import re
 import shutil
@@ -18,7 +18,7 @@ NOTE_S = 40.0
 
 
 def run_all(programs: List[Dict[str, Any]]) -> List[Outcome]:
-    """Run programs, a job for those with the same number of workers."""
+    """Run programs, in one job for each number of workers."""
     outcomes: Dict[int, Outcome] = {}
     for workers in sorted({program['workers'] for program in programs}):
         numbers = [number for number, program in enumerate(programs) if program['workers'] == workers]
@@ -66,7 +66,7 @@ def _blamed(directory: Path, name: str, ended: Any) -> Outcome:
 
 
 def _run_job(directory: Path, names: List[str], workers: int) -> Any:
-    """Run the body to its end; what became of it, None if it ended well."""
+    """Run the body to its end; return its problem, None if it succeeded."""
     for path in directory.glob('progress.job.*'):
         path.unlink()
     (directory / 'programs.job').write_text(json.dumps(names))

@@ -62,7 +62,7 @@ def network(program: Program, noisy: bool = False) -> str:
 
 
 def standing_alone(program: Program, file: str = 'case.py', tolerance: float = pieces.TOLERANCE) -> str:
-    """A script that runs in a job, and says what differs from one process."""
+    """A script that runs in a job, and prints the differences from one process."""
     end = 'SPEC = %s\n\nif __name__ == \'__main__\':\n    main(Net, SPEC, %r)\n' % (
         pprint.pformat(spec_of(program), width=110, compact=True), tolerance)
     body = network(program) + '\n\n' + end

@@ -43,7 +43,7 @@ def size(program: Program) -> Any:
 
 
 def with_heads(program: Program, names: Sequence[str]) -> Program:
-    """Return the program with these outputs, and those of the random operators on the way to them."""
+    """Return the program with these outputs, and with the outputs of random operators that lead to them."""
     heads = [dict(head) for head in program['heads'] if head['name'] in names and not head['drawn']]
     heads += [{'name': name, 'drawn': None} for name in names if name not in {head['name'] for head in heads}]
     found = pruned(dict(program, heads=heads))

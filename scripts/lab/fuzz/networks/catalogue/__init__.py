@@ -1,4 +1,4 @@
-"""The operators that are drawn, and those that are not, with the reason.
+"""The operators that are drawn, and the operators that are not, with the reason.
 
 =============  ==========================================================================================
 module         contents

@@ -147,7 +147,7 @@ def _recurrent(drawing: Any) -> None:
     shape = drawing.shape(value)
     kind, layout = random.choice(('LSTM', 'GRU', 'RNN')), random.choice(('TNC', 'NTC'))
     hidden = random.choice((1, 2, 3))
-    # One layer: gradients of several layers in float64 are not the same from one run of MXNet 1.9.1 to the next.
+    # There is one layer only: with several layers in float64, gradients of MXNet 1.9.1 differ from run to run.
     layer = drawing.layer('lstm', 'rnn.%s(%d, layout=%r, input_size=%d%s)' % (
         kind, hidden, layout, shape[2], ', bidirectional=True' * random.choice((0, 1))))
     drawing.add(kind, 'self.%s({0})' % layer, value)

@@ -1,4 +1,4 @@
-"""The table of entries: what draws a statement of each operator."""
+"""The table of entries: the function that draws a statement of each operator."""
 from typing import Any, Callable, Dict, Tuple
 
 Entry = Callable[[Any], Any]
