@@ -36,7 +36,7 @@ def total_bytes(root: str = '/') -> int:
 
 
 def available_bytes(root: str = '/') -> int:
-    """Return the bytes that can be allocated without swapping, or what a container has left if less.
+    """Return the bytes that can be allocated without swapping, or the remaining bytes of a container if fewer.
 
     `root` has /proc and /sys.
     """

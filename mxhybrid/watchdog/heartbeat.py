@@ -79,7 +79,7 @@ class Heartbeat:
         return True
 
     def message(self, calls: int, call: str, waiting: Optional[str], busy: bool = False) -> Dict[str, Any]:
-        """Return the heartbeat to send: what this process has done and where its script is."""
+        """Return the heartbeat to send: the activity of this process and the position of its script."""
         beat: Dict[str, Any] = {}
         if self.is_worker:
             beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'location': script_location()}

@@ -229,7 +229,7 @@ class Lifeline:
             self._leave(reason, [self._heartbeat.monitor], is_heard=False)
 
     def _heartbeat_message(self) -> Dict[str, Any]:
-        """Return the heartbeat to send: the calls of this process, and what it waits for."""
+        """Return the heartbeat to send: the calls of this process, and the call or array for which it waits."""
         log = self._log.recent()
         idle = self._heartbeat.is_worker and self._script_watcher.is_idle(log.last, time.monotonic())
         beat = self._heartbeat.message(log.last, log.names[-1] if log.names else '',

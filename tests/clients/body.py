@@ -130,7 +130,9 @@ def trained_alone(client, net, last_bits=0.0):
 
 
 def compared(client, plan, folder):
-    """Train the network alone and by a plan; return the largest differences, and what is computed for all."""
+    """Train the network alone and by a plan; return the largest differences, and the operators that every worker
+    computes whole.
+    """
     batch_size = client.shapes[0][client.batch_axis]
     alone, split, changed = (prepared(client) for _ in range(3))
     random, last_bits = np.random.RandomState(0), LAST_BITS * np.finfo(client.dtype).eps

@@ -15,7 +15,8 @@ N = 4
 
 
 class Case(NamedTuple):
-    """A network: what it computes, shapes of its inputs, and by the dimensions that have samples what its outputs are.
+    """A network: its function, the shapes of its inputs, and the kind of its outputs by the dimensions that have
+    samples.
     """
 
     forward: Callable[..., Any]

@@ -68,8 +68,8 @@ class Ranks:
 
         `data` and `weights` are whole arrays by name, `splits` of every operator by its number; `axes` say which
         dimension of each input has the samples, the first where nothing is said; `segments` are computed again in the
-        backward pass.  Ranks that fail, or take too long, are started again, or what they still do would be taken for
-        the next network.
+        backward pass.  Ranks that fail, or take too long, are started again: their late answers would be taken for
+        answers about the next network.
         """
         try:
             answers = self._answers(symbol, data, weights, splits, training, axes or dict.fromkeys(data, 0),

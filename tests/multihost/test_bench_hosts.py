@@ -1,4 +1,4 @@
-"""scripts/bench between emulated hosts: limited links, bytes counted, nothing left behind however it ends."""
+"""scripts/bench between emulated hosts: limited links, counted bytes, and no leftovers, however it ends."""
 import json
 import signal
 import sys

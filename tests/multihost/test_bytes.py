@@ -7,7 +7,7 @@ BODY = BODIES / 'bytes.py'
 
 
 def run(cluster, wire):
-    """Bytes received and sent by each host, and what worker 0, on the first, says."""
+    """Bytes received and sent by each host, and the output of worker 0, on the first host."""
     before = [cluster.traffic(i) for i in range(2)]
     env = {'MXHYBRID_WIRE': wire, 'MXHYBRID_ROUTES': 'servers'}
     result = cluster.run(0, over_hosts([('hosta', 3), ('hostb', 3)], [BODY]), env=env, body=BODY).ok()

@@ -1,4 +1,4 @@
-"""A sample of the chaos suite (scripts/chaos): one fault of each kind, and what the job makes of it."""
+"""A sample of the chaos suite (scripts/chaos): one fault of each kind, and the reaction of the job."""
 import pytest
 from lab.chaos.cases import CASES, select
 from lab.chaos.runner import TABLE_BODY, run_case, train_alone

@@ -51,7 +51,7 @@ def test_trains_like_one_process(cluster, expected):
 
 
 def test_slurm(cluster, tmp_path):
-    """The batch script as it stands; of Slurm itself there is what it asks: its variables, and scontrol."""
+    """The unchanged batch script, without Slurm: the test provides the variables and the scontrol that it needs."""
     tools = tmp_path / 'bin'
     tools.mkdir()
     for name, command in (('scontrol', '[ "$*" = "show hostnames hosts[a-b]" ] && printf "hosta\\nhostb\\n"'),

@@ -1,4 +1,4 @@
-"""wire_dtype by pattern over two hosts: int8, float16 and float32 beside each other, with bounded errors."""
+"""wire_dtype by pattern over two hosts: int8, float16 and float32 in one job, with bounded errors."""
 import numpy as np
 import pytest
 from lab.launchers import over_hosts

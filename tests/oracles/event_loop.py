@@ -115,10 +115,9 @@ class Resources:
 class _ReadyTasks:
     """The ready tasks, in one event queue.
 
-    A task with two resources that waits for one of them does not hold the other one meanwhile, but waits in a resource
-    queue.  Each resource has two: the odd one is for high-priority tasks, the even one for other tasks.  The event
-    queue has an entry for the first task of a resource queue only, under a number below zero, at the time when the
-    resource is free.
+    A task with two resources that waits for one of them does not hold the other one, but waits in a resource queue.
+    Each resource has two: the odd one is for high-priority tasks, the even one for other tasks.  The event queue has an
+    entry for the first task of a resource queue only, under a number below zero, at the time when the resource is free.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class Feedback:
         self.residuals = np.zeros(count, np.float32)
 
     def round(self, values):
-        """Return values as they arrive, and keep what was left over."""
+        """Return values as they arrive, and keep the residuals."""
         corrected = values + self.residuals
         arrived = np.concatenate([rounded(corrected[start:start + BLOCK])
                                   for start in range(0, len(values), BLOCK)])

@@ -60,6 +60,8 @@ OPENINGS = ('About|After|All that|Among|As|At|Because|Before|Behind|Below|Beside
 OPENING = r'^(%s)\b' % OPENINGS
 #: A verb with "what" in place of a noun, as in "Return what servers hold."
 HEADLESS_OBJECT = r'^\w+ what\b'
+#: A clause with "what" in place of a noun in a list, as in "The route table: what moves, and what it costs."
+HEADLESS_CLAUSE = r'([:;,]|\band|\bor) what (is|are|was|were|they|it|each|a|the|all|any|every|this|\w+s)\b'
 
 
 class Passage(NamedTuple):
@@ -206,8 +208,9 @@ def findings(passages):
             rules = [name for name, pattern in SENTENCES.items() if re.search(pattern, sentence)]
             if passage.is_docstring and number == 0 and re.match(OPENING, sentence):
                 rules.append('docstring that begins with neither a verb nor a noun')
-            if passage.is_docstring and number == 0 and re.match(HEADLESS_OBJECT, sentence):
-                rules.append('docstring whose first object is "what": name it')
+            if passage.is_docstring and number == 0 and (re.match(HEADLESS_OBJECT, sentence)
+                                                         or re.search(HEADLESS_CLAUSE, sentence)):
+                rules.append('docstring with "what" in place of a noun: name it')
             lines += ['line %d: %s: %s' % (passage.line, rule, sentence) for rule in rules]
     return lines
 
@@ -247,7 +250,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     source = '"""%s"""\n\n\ndef f():\n    """Return it.\n\n    With more words.\n    """\n'
     assert not findings(python(source % 'Tables of rows.'))
     for opening in ('Of a table.', 'Whether it works.', 'What a worker sends.', 'It works.',
-                    'Return what a worker sends.'):
+                    'Return what a worker sends.', 'A pull: what is sent, and when.'):
         assert findings(python(source % opening)), opening
 
 

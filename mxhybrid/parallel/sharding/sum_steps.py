@@ -13,8 +13,8 @@ _UNEVENNESS = 1 / 16
 
 
 def steps_between(have: Layout, needed: Dict[int, Box], itemsize: int) -> List[Tuple[Layout, Dict[int, Box]]]:
-    """Return the redistributions that give every rank its box of `needed`, one after the other: what ranks have, and
-    the boxes that they get.
+    """Return the redistributions that give every rank its box of `needed`, one after the other: the layout before each,
+    and the boxes that ranks get.
     """
     pieces = sum_pieces(have, needed, itemsize)
     if pieces is None:

@@ -35,7 +35,7 @@ def main():
 
     store = mx.kv.create(args.kvstore)
     rank, workers = store.rank, store.num_workers
-    # Every worker starts elsewhere: what counts are the weights of rank 0.
+    # Every worker starts with other weights: the weights of rank 0 count.
     mx.random.seed(7 + rank)
     net = Net()
     net.initialize(mx.init.Uniform(0.5))

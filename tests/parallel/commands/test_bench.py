@@ -1,4 +1,4 @@
-"""scripts/bench on this host: every contender that MXNet can run, and what is said when one fails."""
+"""scripts/bench on this host: every contender that MXNet can run, and the message if one fails."""
 import json
 import sys
 
@@ -18,7 +18,7 @@ def test_all_contenders_on_loopback(tmp_path):
     with jobs.start_command(BENCH + SMALL + ['--workers', '1', '--json', file]) as job:
         output = job.wait(timeout=280).ok().output
     run, = json.loads(file.read_text())['runs']
-    # That each has summed what it was given, the benchmark checks itself.
+    # The benchmark itself checks that each contender has the right sums.
     assert sorted(run['contenders']) == sorted(CONTENDERS)
     assert list(run['skipped']) == ['torch_sharded']
     for name, figures in run['contenders'].items():

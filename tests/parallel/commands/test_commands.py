@@ -59,7 +59,7 @@ def test_selftest():
 
 
 def test_selftest_says_what_failed(tmp_path):
-    """A job that cannot work; what its processes say is shown."""
+    """Jobs that cannot work: the output of their processes is shown."""
     env = {'PYTHONPATH': broken_mxnet(tmp_path)}
     with jobs.start_command(MXHYBRID + ['selftest', '-np', '2', '--launcher', 'launch.py'], env=env) as job:
         output = job.wait(timeout=90).failed('[ ] launch.py', '1 of 1 jobs failed').output

@@ -257,7 +257,8 @@ def check_install(env, words, folder):
 
 
 def check_gpu(env, words, folder):
-    """scripts/gpu: test_gpu_script runs what needs no GPU; it tells of the same arguments itself."""
+    """scripts/gpu: test_gpu_script runs all commands that need no GPU; the help of the script names the same arguments.
+    """
     assert not env
     told = re.findall(r'^#   (scripts/gpu.*?)  ', (REPOSITORY / 'scripts' / 'gpu').read_text(), re.MULTILINE)
     assert ' '.join(words) in told
@@ -270,7 +271,7 @@ def check_activate(env, words, folder):
 
 
 def check_pip(env, words, folder):
-    """Installation: what scripts/install does, with the versions that it takes."""
+    """Installation: the steps of scripts/install, with the same versions."""
     install = (REPOSITORY / 'scripts' / 'install').read_text().replace('\\\n', ' ')
     assert words[:2] == ['pip', 'install']
     packages = {word for word in words[2:] if '==' in word}
@@ -494,7 +495,7 @@ def test_folders():
 
 
 def names_in(tree):
-    """set of str: functions and classes of a module, its methods as class.method, and what it assigns."""
+    """set of str: functions and classes of a module, its methods as class.method, and its variables."""
     names = set()
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -543,7 +544,7 @@ def test_benchmark():
 
 
 def test_results():
-    """The ratio beside each figure of the README's table is that to the first figure."""
+    """The ratio after each figure of the README's table compares it with the first figure."""
     for _, _, ours, *others in table('setting'):
         for figure, ratio in (re.fullmatch(r'([\d.]+) \(([\d.]+)x\)', cell).groups() for cell in others):
             assert ratio == '%.1f' % (float(figure) / float(ours))
@@ -557,7 +558,7 @@ def written_cluster():
 
 
 def test_cluster_file():
-    """docs/planner.md shows a cluster file that can be loaded, and says what each of its keys means."""
+    """docs/planner.md shows a cluster file that can be loaded, and explains each of its keys."""
     found = cluster_spec.cluster_from_json(json.loads(written_cluster()))
     assert found.measured is None and found.ranks == 8 and found.hosts[1].speed == 1
     described = [key for row in table('key') for key in re.findall('`(.*?)`', row[0])]

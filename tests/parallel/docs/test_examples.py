@@ -86,7 +86,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def environment():
-    """Return the variables of an example, beside those of every job of `jobs`."""
+    """Return the variables of an example, in addition to the variables of every job of `jobs`."""
     return {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}  # `jobs` lets no MXHYBRID_* variable through by itself
 
 
@@ -135,7 +135,7 @@ def test_clicks_are_predicted_from_the_checkpoint_alone(tmp_path, data):
     stored = r'checkpoint of step 80: [\d,]+ rows, test AUC ([\d.]+), log loss ([\d.]+)'
     expected = pytest.approx((auc, log_loss), abs=2e-4)
     assert tuple(map(float, re.search(stored, output).groups())) == expected
-    assert len(list((tmp_path / 'checkpoints').iterdir())) == 2  # the second one has what changed
+    assert len(list((tmp_path / 'checkpoints').iterdir())) == 2  # the second one has the changed rows
     again = run('click_prediction.py', 'none', 1, 0, arguments + ['--evaluate']).output
     assert tuple(map(float, re.search(stored, again).groups())) == expected
     resumed = run('click_prediction.py', 'none', 1, 0, arguments + ['--resume']).output
@@ -150,7 +150,8 @@ def test_clicks_in_jobs_are_predicted_as_in_one_process():
 
 
 def test_demo(expected, tmp_path):
-    # scripts/demo as it is, beside an installation that has nothing to do: this test runs in what it makes.
+    # scripts/demo, unchanged, but with an installation that has nothing to do: this test runs in the installed
+    # environment.
     (tmp_path / 'scripts').mkdir()
     shutil.copy(str(REPOSITORY / 'scripts' / 'demo'), str(tmp_path / 'scripts'))
     install = tmp_path / 'scripts' / 'install'
@@ -195,7 +196,7 @@ def test_loss_of_a_split_transformer_is_that_of_one_process(command, tmp_path):
     assert mx.nd.load(whole)['embedding.weight'].shape == (300, 32)
 
 
-@pytest.mark.slow  # test_planner trains by what it found, too
+@pytest.mark.slow  # test_planner trains by the plan that it found, too
 def test_a_plan_is_searched_for(tmp_path):
     save(str(tmp_path / 'cluster.json'), dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),)))
     output = run(*SEARCHED[:4], SEARCHED[4] + ['--search-seconds', '1'], cwd=tmp_path,

@@ -122,7 +122,7 @@ def test_launcher_that_is_killed_while_it_starts_a_process_takes_it_along():
 
 
 def test_killed_launcher_takes_along_what_shells_started():
-    # bash stays as the parent of what it runs here, and python's parent is not the launcher.
+    # bash stays as the parent of the command here, so python's parent is not the launcher.
     command = job_command(BODY, 'launch.py', 2, 1, IDLE) + ['&&', 'true']
     with start_command(command, body=BODY) as job:
         job.wait_for_output('worker 0 of 2 is up', timeout=60)

@@ -13,7 +13,7 @@ RESTART = [sys.executable, str(REPOSITORY / 'scripts' / 'restart.py')]
 LAUNCH = [sys.executable, str(REPOSITORY / 'scripts' / 'launch.py')]
 WORD_LM = REPOSITORY / 'examples' / 'word_lm.py'
 
-# Counts its starts in a file, and does what its last word says in all but the start of the given number.
+# Prints its start, and ends as its first argument says; the start with the number of the second argument succeeds.
 SCRIPT = """
 import os, signal, sys, time
 print('start', os.environ['MXHYBRID_RESTART'], flush=True)
@@ -46,7 +46,7 @@ def start(tmp_path, restarts, what, good=-1, by=RESTART):
 
 
 def run(*args, **keywords):
-    """Run it to its end; returns status, and what its starts printed."""
+    """Run it to its end; return its status, and the output of its starts."""
     with start(*args, **keywords) as job:
         result = job.wait(timeout=30)
     starts = [line.split()[1] for line in result.output.splitlines() if line.startswith('start ')]
@@ -117,7 +117,9 @@ ARGUMENTS = ['--epochs', '2', '--max-tokens', '30000', '--vocab', '2000', '--sam
 
 
 def read_losses(path):
-    """Losses by step, in the order in which they were computed, and how many steps were made twice alike."""
+    """Losses by step, in the order in which they were computed, and the number of steps that were made twice with the
+    same loss.
+    """
     losses, again = {}, 0
     for line in path.read_text().splitlines():
         entry = json.loads(line)
@@ -127,7 +129,7 @@ def read_losses(path):
 
 
 def command_line(launcher, restarts, arguments):
-    """list of str: what starts the language model, again if need be."""
+    """list of str: the command that starts the language model, again if need be."""
     command = job_command(WORD_LM, launcher, 2, 1, arguments)
     if launcher == 'launch.py':
         return command[:2] + ['--restarts', str(restarts)] + command[2:]

@@ -1,4 +1,4 @@
-"""Exchanges of float32 are operators that MXNet calls without Python, and give what one process computes."""
+"""Exchanges of float32 are operators that MXNet calls without Python; results equal one process."""
 import numpy as np
 import pytest
 from lab.jobs import run_job

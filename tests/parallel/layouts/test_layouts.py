@@ -220,7 +220,7 @@ def test_tables_stay_on_the_servers_while_layers_behind_them_are_split(four):
             'split weights: %s of 2.3 kB; gradients that are summed: %d among 2 workers' % held)
 
 
-#: Words of messages about what workers have that is not the same.
+#: Words of messages about differences between workers.
 DIFFERENCES = {
     'other units': ['worker 0 has parameter 0 (net_dense0_weight) with shape [32, 3]', 'worker 1 has parameter 0',
                     'shape [64, 3]'],

@@ -115,7 +115,7 @@ def _classes(rng, shape):
 
 
 def _read_by_many(x):
-    """The gradients of the first two come last, and are written over what is there where MXNet adds up in place."""
+    """The gradients of the first two come last, and overwrite the sum where MXNet adds up in place."""
     return mx.sym.Group([mx.sym.clip(x, 0, 0.5), mx.sym.mean(x, axis=1)] + [mx.sym.sin(x * at) for at in range(1, 10)])
 
 

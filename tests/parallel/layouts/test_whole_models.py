@@ -199,7 +199,7 @@ def test_memory_shrinks(tmp_path):
             assert peak[what] < (1.3 if rank == 0 else 0.9) * layer, what
         before, *after = values['losses']
         assert after[0] < before and after == [after[0]] * 3
-        # A quarter of four layers and of their gradients; on worker 0 one whole layer, too, and what the allocator
-        # adds: together 1.03 to 1.15.  The whole network on worker 0 would be 1.5.  Each layer is 1/4 of all.
+        # A quarter of four layers and of their gradients; on worker 0 one whole layer, too, and the overhead of the
+        # allocator: together 1.03 to 1.15.  The whole network on worker 0 would be 1.5.  Each layer is 1/4 of all.
         assert values['created'] < (1.3 if rank == 0 else 0.7) * values['known'], values
         assert values['activations'] < 0.6 * result.results[0]['whole']

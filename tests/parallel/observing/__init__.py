@@ -1,4 +1,4 @@
-"""Traces, metrics, and what a job logs."""
+"""Traces, metrics, and the log of a job."""
 from pathlib import Path
 
 #: The folder of the scripts that workers run.

@@ -28,9 +28,9 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     assert host.speeds == () or host.speeds[0] >= host.speeds[-1] == host.speed
     assert 'times as fast as the reference core' in output
     assert host.memory_bytes > 1 << 28
-    # Within a host; and for want of a link, what memory gives.
+    # There is one host and no link, so the rate is that of memory.
     assert cluster.memory.rate > 1e8 and cluster.link == cluster.memory
-    # The lane sums in this job, and Horovod was timed beside it: both can be planned.
+    # The lane sums in this job, and Horovod was timed, too: plans can use both.
     assert set(cluster.costs) == set(COST_KINDS) and cluster.sums == ('lane', 'horovod')
     for kind, cost in cluster.costs.items():
         # The cost of 16 parameters and a megabyte is more than that of a few function calls, and less than a second.
@@ -45,7 +45,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
     assert 'written to %s' % path in output and output.count('written to') == 1
     for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum', 'horovod_row_sum'):
-        assert ' %s: ' % kind in output  # with what the fit leaves
+        assert ' %s: ' % kind in output  # with the residual of the fit
     assert 'mean error' in output and 'calibrated in' in output
     # Within a network both take more than by themselves; how much more, one run does not show.
     for what in ('exchange in a network', 'step behind a network'):

@@ -1,4 +1,6 @@
-"""Plans that say how rows of tables travel, and what sums dense weights: the store does so, and weights stay right."""
+"""Plans that choose the routes of tables, and the transport that sums dense weights: the store follows them, and
+weights are correct.
+"""
 import dataclasses
 
 import pytest

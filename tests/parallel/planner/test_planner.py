@@ -203,7 +203,7 @@ def test_operators_without_a_rule_are_told(folder):
 
 def test_is_repeatable_by_a_seed(folder):
     bounded = ['--cluster', 'cluster.json', '--budget', '1000', '--proposals', '60']
-    # The first one times operators: what it goes by grows on the way.
+    # The first search times operators, so its estimates change while it runs.
     plan(folder, *bounded)
     runs = []
     for name, in_process in (('a.json', True), ('b.json', False)):  # whose hashes are other ones
@@ -380,7 +380,7 @@ def test_an_operator_that_cannot_be_timed_ends_no_search(folder, monkeypatch, ca
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_trains_by_what_it_found(tmp_path, launcher):
     path = str(tmp_path / 'cluster.json')
-    # So slow that sums of these weights cost much more than exchanges of activations, as they do here.
+    # The link is so slow that sums of these weights cost much more than exchanges of activations.
     there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=TokenBucket(1e8))
     save(path, there)
     result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,

@@ -1,4 +1,6 @@
-"""Tables on servers and on workers: routes, wires, partitions, row pulls, and the sums of dense weights beside them."""
+"""Tables on servers and on workers: routes, wires, partitions, row pulls, and the sums of dense weights in the same
+jobs.
+"""
 from pathlib import Path
 
 #: The folder of the scripts that workers run.

@@ -22,7 +22,7 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def switched(tmp_path_factory):
-    """Two workers on what is said to be a slow network, and where they saved."""
+    """Two workers on a network that a setting declares slow, and the folder of their files."""
     directory = tmp_path_factory.mktemp('switched')
     result = run_job(BODY, 'horovodrun', workers=2, timeout=150,
                      args=['--directory', str(directory), '--optimizers', ','.join(OPTIMIZERS),
@@ -31,7 +31,7 @@ def switched(tmp_path_factory):
 
 
 def assert_agree(result):
-    """All workers decided alike, and as the numbers say."""
+    """All workers made the same decision, and it follows from the numbers."""
     choices = result.results[0]['choices']
     for rank in result.results:
         assert result.results[rank]['choices'] == choices

@@ -29,7 +29,7 @@ def expected():
 
 
 def assert_equals(expected, result, workers):
-    """All parameters on every worker, and the loss of what rank 0 saved."""
+    """All parameters on every worker, and the loss of the network that rank 0 saved."""
     comparing.assert_cases({'weights': expected['weights']}, result, workers)
     np.testing.assert_allclose(result.results[0]['held_out'], expected['held_out'], **comparing.TOLERANCE)
     assert [result.results[rank]['seen'] for rank in range(workers)] == [(rank, workers) for rank in range(workers)]

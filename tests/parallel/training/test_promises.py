@@ -47,7 +47,7 @@ def test_horovodrun(alone, together):
     comparing.assert_cases(alone[0], together[0], 2)
 
 
-@pytest.mark.slow  # under launch.py, training, own optimizers and what surrounds a loop are tested by default
+@pytest.mark.slow  # under launch.py, training, own optimizers and the code around a loop are tested by default
 def test_launch_py(alone, tmp_path):
     args = ['--directory', str(tmp_path), '--partitions', '5', '--cases', ','.join(of_tables(alone))]
     result = run_job(BODY, 'launch.py', workers=3, servers=2, args=args, timeout=240).ok()

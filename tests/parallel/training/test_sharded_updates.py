@@ -74,7 +74,9 @@ def test_split_networks(tmp_path):
 
 @pytest.mark.slow
 def test_all_kinds_of_parameters_and_optimizers():
-    """Tables, several devices and updates on the store are as without sharding, beside weights that are sharded."""
+    """Tables, several devices and updates on the store work as without sharding, together with weights that are
+    sharded.
+    """
     body = BODIES / 'train.py'
     expected = comparing.reference(body)
     cases = {name: values for name, values in expected.items()

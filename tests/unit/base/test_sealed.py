@@ -1,4 +1,4 @@
-"""Sealed messages: what the job itself says gets through once and in order, nothing else does or leaves a trace."""
+"""Sealed messages: messages of the job are accepted once and in order; all others are dropped and change nothing."""
 import json
 import pickle
 import string

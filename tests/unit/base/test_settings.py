@@ -1,4 +1,4 @@
-"""Settings: where they come from, which win, and what the messages say about wrong ones."""
+"""Settings: their sources, the precedence of sources, and messages about wrong values."""
 import dataclasses
 import json
 import os

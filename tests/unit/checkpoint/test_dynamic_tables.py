@@ -276,7 +276,7 @@ def test_a_failed_save_leaves_the_checkpoints_before(tmp_path, monkeypatch):
         with pytest.raises(CheckpointError, match='No space left on device'):
             training.save(tmp_path, 3, delta=True)
     assert os.listdir(str(tmp_path)) == ['00000001-step-2']
-    path = training.save(tmp_path, 3, delta=True)  # has what the failed one should have
+    path = training.save(tmp_path, 3, delta=True)  # has the rows that the failed one should have
     assert tables_in(path)['users.weight']['delta']
     expected = training.fit(3, STEPS)
     second = Training(seed=2)

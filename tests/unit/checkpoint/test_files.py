@@ -1,4 +1,4 @@
-"""Checkpoints as files: what is written comes back; whatever else comes instead is noticed and named."""
+"""Checkpoints as files: written arrays are read back; every damage is detected and named."""
 import errno
 import json
 import logging
@@ -298,7 +298,7 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(Healt
 
 
 def assert_sound_or_error(path, step):
-    """A checkpoint gives what was written, or a CheckpointError."""
+    """Reading returns the written arrays, or raises CheckpointError."""
     try:
         reader = Reader(path)
         reader.verify()

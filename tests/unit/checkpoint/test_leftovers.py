@@ -17,7 +17,7 @@ pytestmark = pytest.mark.both_pythons
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    """Each test is told of what is left."""
+    """Each test gets a list of leftovers."""
     monkeypatch.setattr(leftovers, '_left', set())
 
 

@@ -1,4 +1,4 @@
-"""Rows and sums as float16: what is rounded by how much, what is packed, what is noticed."""
+"""Rows and sums as float16: rounding errors, packing, and overflows that are detected."""
 
 import mxnet as mx
 import numpy as np

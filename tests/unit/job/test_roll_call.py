@@ -65,7 +65,7 @@ def test_only_some_of_many_are_named(address):
 
 @pytest.fixture
 def gone():
-    """An address that refuses connections; no other process gets its port meanwhile."""
+    """An address that refuses connections; no other process gets its port inside the block."""
     with socket.socket() as sock:
         sock.bind(('127.0.0.1', 0))
         yield sock.getsockname()

@@ -13,7 +13,7 @@ SIZES = [LARGE, 3, LARGE + 1, 5, LARGE - 1]
 
 
 class Recorded:
-    """An updater that tells what it was called with."""
+    """An updater that records its arguments."""
 
     def __init__(self):
         self.calls = []

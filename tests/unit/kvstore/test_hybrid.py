@@ -1,4 +1,4 @@
-"""The store in a job of one process: what MXNet's own stores do, and clear errors where they would crash."""
+"""The store in a job of one process: it works as MXNet's own stores, with clear errors where they would crash."""
 import logging
 
 import mxnet as mx

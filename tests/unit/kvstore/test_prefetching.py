@@ -1,4 +1,4 @@
-"""Prefetching outside of jobs: what is refused, and that batches come through unchanged."""
+"""Prefetching outside of jobs: bad input is refused, and batches are not changed."""
 import mxnet as mx
 import numpy as np
 import pytest

@@ -135,7 +135,9 @@ def test_a_target_that_cannot_be_replaced_leaves_no_part(tmp_path):
 
 
 class Relay:
-    """The collective of a worker: that of rank 0 keeps what it broadcasts, the others get it in turn."""
+    """The collective of a worker: rank 0 keeps the values that it broadcasts, and the other ranks get them in the same
+    order.
+    """
 
     def __init__(self, rank, sent):
         self.rank, self._sent = rank, sent

@@ -1,4 +1,4 @@
-"""The parts of scripts/fuzz: what is drawn, how it is written, compared and made small."""
+"""The parts of scripts/fuzz: how programs are drawn, written, compared and made small."""
 import copy
 import json
 

@@ -1,4 +1,4 @@
-"""The parts of scripts/fuzz networks: what is drawn, how it is written, compared and made small."""
+"""The parts of scripts/fuzz networks: how networks are drawn, written, compared and made small."""
 import json
 
 import numpy as np

@@ -21,7 +21,7 @@ def test_formulas_of_the_network_that_is_trained():
         return 0.75 * 4 * count / costs['bytes_per_s']
     # Each layer is an allreduce: two passes of two messages among four.
     assert costs['data'] == pytest.approx(4 * 4 * costs['alpha_s'] + 2 * words(dense + convolutions))
-    # Forward an allgather of outputs, backward an allreduce of inputs; what convolutions make goes to all.
+    # Forward an allgather of outputs, backward an allreduce of inputs; outputs of convolutions go to all ranks.
     moved = 16 * (4096 + 1000 + 2 * (4096 + 4096) + 4096)
     assert costs['split'] == pytest.approx((2 * 4 + 2 * (2 + 4) + 2) * costs['alpha_s'] + 2 * words(convolutions)
                                            + words(moved))

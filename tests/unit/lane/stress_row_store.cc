@@ -1,4 +1,4 @@
-// Random programs of row stores, beside a map: rows grow, change, expire and are scanned, under sanitizers.
+// Random programs of row stores, compared with a map: rows grow, change, expire and are scanned, under sanitizers.
 #include <algorithm>
 #include <array>
 #include <cmath>

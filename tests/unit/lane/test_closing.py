@@ -1,4 +1,4 @@
-"""Closing an agent: it ends in time, or logs what it waits for and is left as it is."""
+"""Closing an agent: it ends in time, or logs the reason why it waits and is left as it is."""
 import os
 import socket
 import threading

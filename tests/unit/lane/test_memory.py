@@ -50,7 +50,7 @@ def test_address_space_limit_is_named():
         with pytest.raises(JobError, match=r'cannot map shared memory of \d{10} bytes: Cannot allocate memory; .* '
                                            r'ulimit -v \(it is %d now, in bytes\)' % limit):
             add_table(job)
-        add_table(job, 10, 10)  # the refused table left nothing behind
+        add_table(job, 10, 10)  # the refused table left no memory
 
 
 def test_allreduce_without_memory_is_not_opened():

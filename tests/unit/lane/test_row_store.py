@@ -48,7 +48,7 @@ def splitmix64(key):
 
 
 class Machine(RuleBasedStateMachine):
-    """A store beside a dictionary; plain SGD with rate 1 subtracts gradients."""
+    """A store that is compared with a dictionary; plain SGD with rate 1 subtracts gradients."""
 
     keys = st.lists(st.integers(0, 40) | st.sampled_from(SPECIAL.tolist()) | st.integers(-1 << 63, (1 << 63) - 1),
                     max_size=30)
@@ -541,7 +541,7 @@ def test_delta_has_changed_rows_only(tmp_path):
     assert (answer['rows'], answer['removed'], answer['whole']) == (2, 1, False)
     assert saved(tmp_path / '2')['keys'].tolist() == [3, 7] and saved(tmp_path / '2')['removed'].tolist() == [4]
     store.clear()
-    assert store.save(str(tmp_path / '3'), mark)['whole']  # what was removed is not known any more
+    assert store.save(str(tmp_path / '3'), mark)['whole']  # the removed keys are not known any more
 
 
 def test_bad_folders_are_refused(tmp_path):

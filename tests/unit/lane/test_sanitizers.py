@@ -80,7 +80,7 @@ def output_with(source, parts, sanitizer, folder, *arguments):
     return output_of([*before, program, *arguments], env=options)
 
 
-@pytest.mark.timeout(600)  # the compiler alone takes 15 s, and more than a minute beside other tests
+@pytest.mark.timeout(600)  # the compiler alone takes 15 s, and more than a minute while other tests run
 @pytest.mark.parametrize('sanitizer, mode', [('address,undefined', 'processes'), ('thread', 'threads'),
                                             slow('address,undefined', 'threads')])
 @pytest.mark.parametrize('steps', [10, slow(40)])

@@ -1,4 +1,4 @@
-"""NumPy views of MXNet arrays and row_sparse arithmetic, against what MXNet and NumPy say."""
+"""NumPy views of MXNet arrays and row_sparse arithmetic, compared with MXNet and NumPy."""
 import gc
 import os
 

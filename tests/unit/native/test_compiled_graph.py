@@ -1,4 +1,4 @@
-"""Graphs that MXNet compiles: what they compute, and the thread that releases them."""
+"""Graphs that MXNet compiles: their results, and the thread that releases them."""
 import threading
 
 import mxnet as mx

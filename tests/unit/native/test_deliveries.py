@@ -33,7 +33,7 @@ def test_a_script_goes_on_and_waits_where_it_reads(deliveries):
     out = mx.nd.sparse.zeros('row_sparse', (6, 3))
     array.copyto(out)
     product = mx.nd.sparse.dot(mx.nd.sparse.csr_matrix(np.eye(6, dtype='f4')), out)
-    np.testing.assert_array_equal((mx.nd.ones(3) + 1).asnumpy(), 2)  # what does not need the rows is computed
+    np.testing.assert_array_equal((mx.nd.ones(3) + 1).asnumpy(), 2)  # operators that do not need the rows are computed
     may_arrive.set()
     expected = np.zeros((6, 3), 'f4')
     expected[[1, 4]] = [[1, 2, 3], [4, 5, 6]]

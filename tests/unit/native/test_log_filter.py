@@ -124,7 +124,7 @@ def test_without_a_place_for_a_file_everything_is_heard(monkeypatch, capfd):
     descriptors = set(os.listdir('/proc/self/fd'))
     in_a_thread(log_filter.suppress_repeated_logs, update)
     assert LAZY in capfd.readouterr().err
-    # Objects that other tests left behind may close some meanwhile.
+    # The garbage of other tests may close some of them at any time.
     assert not set(os.listdir('/proc/self/fd')) - descriptors
 
 

@@ -200,7 +200,7 @@ def calls(self, index, weight, grad, state):
 
 
 def once(self, index, weight, grad, state):
-    """Fails where it gets what one process gives."""
+    """Fails with the arrays that one process gives it."""
     raise RuntimeError('weight is %s, grad is %s' % (weight.stype, grad.stype))
 
 

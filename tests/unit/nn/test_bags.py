@@ -1,4 +1,4 @@
-"""Bags, beside an explicit computation."""
+"""Bags, compared with an explicit computation."""
 import mxnet as mx
 import numpy as np
 import pytest

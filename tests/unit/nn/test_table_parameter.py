@@ -1,4 +1,4 @@
-"""The parameter of a dynamic table: what it does as any parameter, and what it refuses."""
+"""The parameter of a dynamic table: calls that work as with any parameter, and calls that are refused."""
 import copy
 import pickle
 

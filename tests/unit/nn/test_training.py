@@ -1,4 +1,4 @@
-"""Training with a dynamic table in one process, beside MXNet's own SparseEmbedding and optimizers."""
+"""Training with a dynamic table in one process, compared with MXNet's own SparseEmbedding and optimizers."""
 import mxnet as mx
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Timings of tests do not depend on what else runs on the machine."""
+"""Timings of tests do not depend on other programs of the machine."""
 import pytest
 
 from mxhybrid.planner.profiling import core_benchmark, timing_batch

@@ -113,7 +113,7 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
 
 
 def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_together():
-    """A normalization has vectors alone, and what is summed with a large matrix goes with that."""
+    """Name the layer of a large matrix, in whose bucket the vectors of a normalization are summed."""
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.BatchNorm(in_channels=3), nn.Dense(4, in_units=3 * 64), nn.Dense(5, in_units=4))
@@ -258,7 +258,7 @@ class Reversed(mx.gluon.HybridBlock):
 
 
 def test_the_network_without_a_plan_is_not_its_split_form():
-    """Each worker computes for its own samples alone what data parallelism computes for the joint batch."""
+    """Each worker computes for its own samples only, where data parallelism computes for the joint batch."""
     on = cluster(4, rate=1e9)
     net_planner = planner(on, gpt(), [(8, 8), (8, 8)])
     assert net_planner.plain().seconds == pytest.approx(net_planner.predict(data_parallel()).seconds, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Input checks: what passes, and that each refusal names the call, the parameter, the value and the way out."""
+"""Input checks: correct input passes, and each refusal names the call, the parameter, the value and the remedy."""
 import mxnet as mx
 import numpy as np
 import pytest

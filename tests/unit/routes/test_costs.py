@@ -1,4 +1,4 @@
-"""The model of what tables cost: Parallax's table, bounds, and what follows for the choice."""
+"""The cost model of tables: Parallax's table, bounds, and the choices that follow from it."""
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 

@@ -1,4 +1,4 @@
-"""Dense weights in a job of one worker: what each of their routes makes of gradients, and what the next one takes over.
+"""Dense weights in a job of one worker: the sums of each of their routes, and the state that the next route takes over.
 """
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ IDS = np.array([1, 4])
 
 
 class Alone:
-    """The collective of a single worker: sums and broadcasts are what is there."""
+    """The collective of a single worker: sums and broadcasts return their input."""
 
     rank, size = 0, 1
 

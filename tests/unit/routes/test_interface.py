@@ -1,4 +1,4 @@
-"""Nobody outside of routes asks what a route, a table or a backend is."""
+"""No code outside of routes asks for the class of a route, a table or a backend."""
 import ast
 import pathlib
 

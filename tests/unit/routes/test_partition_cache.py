@@ -1,4 +1,4 @@
-"""The partition file: what is written, what is taken, what is refused, and how it is shown."""
+"""The partition file: its content, its use, refused files, and its table."""
 import json
 import os
 

@@ -1,4 +1,4 @@
-"""Tables that every worker holds, in a job of one worker: what they hold, and that updates are the servers'."""
+"""Tables that every worker holds, in a job of one worker: their values, and updates that equal the servers'."""
 import types
 
 import mxnet as mx
@@ -16,7 +16,7 @@ ROWS, WIDTH = 9, 3
 
 
 class Alone:
-    """The collective of a single worker: sums and broadcasts are what is there."""
+    """The collective of a single worker: sums and broadcasts return their input."""
 
     rank, size = 0, 1
 
@@ -87,7 +87,7 @@ def test_updates_states_and_restarts_equal_mxnet(name, arguments):
     for count in range(4):
         step(replica, count, count)
         np.testing.assert_allclose(everything(replica), weight.asnumpy(), rtol=1e-6, atol=1e-7)
-    # Weights and state moved to another one, which goes on alike.
+    # Weights and state moved to another route, which continues in the same way.
     other = Replica('u', ROWS, WIDTH, 'float32', Alone())
     other.assign(lambda ids: everything(replica)[ids])
     other.set_optimizer(optimizer, 0.1, optimizer.wd, 4)

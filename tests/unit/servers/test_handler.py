@@ -47,7 +47,7 @@ OPTIMIZERS = [
 
 
 def case_name(value):
-    """Name a test by its optimizer and what is special about it."""
+    """Name a test by its optimizer and the special settings."""
     if isinstance(value, dict):
         return '-'.join('%s=%s' % item for item in value.items() if item[0] != 'wd') or 'plain'
     return str(value)

@@ -66,7 +66,7 @@ def all_arguments(name):
 
 
 def same(actual, expected, about):
-    """Bit for bit; float16 may overflow, on both sides alike."""
+    """Bit for bit; float16 may overflow, on both sides."""
     np.testing.assert_array_equal(actual, expected, err_msg=str(about))
 
 

@@ -188,7 +188,7 @@ def test_rows_that_a_batch_touches_are_spread_evenly_over_partitions(count):
 def test_zipf_accesses_pile_up_on_ranges_but_not_on_dealt_rows(count):
     dealt, ranges = zipf_loads(count, contiguous=False), zipf_loads(count, contiguous=True)
     hottest_row = zipf_loads(10000, contiguous=False).max()
-    # A row cannot be cut: the best possible is the average plus what the hottest row has too much.
+    # A row cannot be cut: the best possible load is the average plus the excess of the hottest row.
     assert dealt.max() <= 1.0 / count + hottest_row
     assert ranges.max() > 1.5 * dealt.max()
 

@@ -1,4 +1,4 @@
-"""Commands as pickles: what workers need to make them, and what servers make of them."""
+"""Commands as pickles: how workers make them, and how servers read them."""
 import os
 import pickle
 import subprocess

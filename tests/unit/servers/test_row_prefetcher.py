@@ -15,7 +15,7 @@ ROWS = 12
 
 
 class Server:
-    """A table whose rows change with every push; counts what it is asked."""
+    """A table whose rows change with every push; it counts its calls."""
 
     def __init__(self):
         self.deliveries = []

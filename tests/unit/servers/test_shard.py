@@ -49,7 +49,7 @@ class Table:
 
 
 class OneShard:
-    """A job of one worker and one agent, and a table of one partition; what fails is in `failures`."""
+    """A job of one worker and one agent, and a table of one partition; failures are in `failures`."""
 
     def __init__(self, dtype):
         self.failures = []

@@ -36,7 +36,7 @@ time.sleep(60)
 
 @pytest.fixture
 def forking():
-    """Start CHILD with an argument; kills it and what it forked."""
+    """Start CHILD with an argument; kill it and the processes that it forked."""
     started = []
 
     def start(argument):

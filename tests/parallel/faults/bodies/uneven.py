@@ -1,4 +1,6 @@
-"""Workers that differ, each case by itself, in what all should give alike; what is raised, and in which step."""
+"""Workers that differ in a value that must be the same on all workers, one value in each case; reports the error and
+its step.
+"""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

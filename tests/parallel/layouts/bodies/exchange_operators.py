@@ -1,7 +1,7 @@
-"""Networks of float32 split by height, with convolutions on both sides of exchanges, beside the same in one process.
+"""Networks of float32 split by height, with convolutions on both sides of exchanges, compared with one process.
 
-Reports for each how many exchanges MXNet calls without Python, and with it, and of three steps this worker's outputs
-and gradients, and what they are in one process.
+Reports for each network the numbers of exchanges that MXNet calls without and with Python, and for three steps this
+worker's outputs and gradients, and the same arrays of one process.
 """
 import json
 

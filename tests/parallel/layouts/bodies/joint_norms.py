@@ -1,4 +1,4 @@
-"""BatchNorms with joint statistics, split in many ways, beside the same network in one process.
+"""BatchNorms with joint statistics, split in many ways, compared with the same network in one process.
 
 Reports for each case and type how far outputs, weights and running averages are from those of one process, and the
 error of a split that cannot be.
@@ -19,7 +19,7 @@ STRIPS, DATA = grid(domain=(WORKERS,)), data_parallel()
 
 
 class Layers(gluon.HybridBlock):
-    """A convolution, a BatchNorm and what `after` says, between layers that learn."""
+    """A convolution, a BatchNorm and what `after` says, between layers that are trained."""
 
     def __init__(self, norm, act=True, first=True):
         super().__init__(prefix='net_')

@@ -1,4 +1,5 @@
-"""Ways in which scripts use a network that is split: weights are those of one process, or an error says what is wrong.
+"""Ways in which scripts use a network that is split: weights are equal to one process, or an error explains the
+problem.
 
 Reports by name how far weights are from those of one process, and errors.
 """

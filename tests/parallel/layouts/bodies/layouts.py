@@ -2,7 +2,7 @@
 
 A network has a ``net`` (a function of nets.py), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``,
 ``optimizer``, ``settings``, and what else is named in OPTIONS.  Reports for each plan the worst error, relative to the
-largest weight, how many exchanges there are, and what each worker holds.
+largest weight, the number of exchanges, and the shards of each worker.
 """
 import json
 import os

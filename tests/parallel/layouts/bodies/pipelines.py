@@ -86,7 +86,7 @@ def train_alone(norm, micro_batches, scale, dtype, early_scale):
 
 
 def train(plan, micro_batches, store, norm=True, scale=1.0, dtype='float64', early_scale=0.0):
-    """Train by a pipeline; return what is reported of it."""
+    """Train by a pipeline; return its report."""
     losses, expected = computed_once(store, lambda: train_alone(norm, micro_batches, scale, dtype, early_scale))
     net = mxhybrid.parallelize(build(1 + store.rank, norm, dtype), plan, [(BATCH, TIMES)] * 2, dtype=dtype)
     trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=mxhybrid.create())

@@ -1,6 +1,6 @@
 """Small networks whose dimensions are equally long, split by samples: outputs and gradients are those of one process.
 
-Reports by case what is wrong, if anything is; and the tables of some networks.
+Reports the problems of each case, and the tables of some networks.
 """
 import mxnet as mx
 import numpy as np

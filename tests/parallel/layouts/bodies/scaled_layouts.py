@@ -1,5 +1,5 @@
-"""Layers that are split, and AMP's loss scaler: an overflow on any worker ends the step on all, and the scale goes down
-for all alike.  Reports scales and whether weights stayed finite.
+"""Layers that are split, and AMP's loss scaler: an overflow on any worker ends the step on all workers, and lowers the
+scale on all of them.  Reports scales and whether weights stayed finite.
 """
 import mxnet as mx
 import nets

@@ -1,5 +1,5 @@
-"""A recommender: a table on the servers, a dense table with row_sparse gradients, and a network that is split behind
-them; against one process.  Reports the worst error, and whether a worker holds less than all.
+"""A recommender: a table on the servers, a dense table with row_sparse gradients, and a split network that reads both;
+compared with one process.  Reports the worst error, and whether a worker holds less than all.
 """
 import zlib
 

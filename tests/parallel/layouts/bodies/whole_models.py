@@ -1,4 +1,5 @@
-"""Networks that are split: their files are those of the whole network, from any plan into any other and into none.
+"""Networks that are split: their files equal those of the whole network, and are loaded under any other plan and
+without one.
 
 ``--part alone`` trains in one process, and saves what it begins with, and a checkpoint; ``--part save`` begins
 with that under each plan, saves everything on the way, and goes on; ``--part resume`` goes on from what any wrote;

@@ -1,4 +1,4 @@
-"""Train a few steps with all three routes; report what was pushed, so that a trace can be compared."""
+"""Train a few steps with all three routes; report the pushed rows, so that a trace can be compared."""
 import mxnet as mx
 import numpy as np
 from lab.reports import report

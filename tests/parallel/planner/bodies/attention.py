@@ -1,5 +1,5 @@
-"""Trains Transformers by the plan that is searched for, and by plans of a folder, beside one process; args: the folder,
-which has a cluster file and for each network a file of plans.
+"""Trains Transformers by the plan that a search finds, and by plans of a folder, and compares them with one process;
+args: the folder, which has a cluster file and for each network a file of plans.
 
 Reports how far weights are from those of one process, by network and plan.
 """

@@ -1,4 +1,5 @@
-"""Trains a network by the plan that is searched for, beside one process; args: the cluster file, what batch_norm is.
+"""Trains a network by the plan that a search finds, and compares it with one process; args: the cluster file, the value
+of batch_norm.
 
 Reports how far weights are from those of one process, how often exchanges are made, and errors of bad calls.
 """

@@ -1,8 +1,9 @@
-"""A network with a table, trained by plans that say how its rows travel, beside one process; args: a folder, and what
-sums dense weights by the first plan, 'auto' for a plan that is searched for on the folder's cluster, 'store first' for
-a store that is made before, or nothing.
+"""A network with a table, trained by plans that choose the route of its rows, compared with one process; args: a
+folder, and the transport that sums dense weights by the first plan, 'auto' for a plan that is searched for on the
+folder's cluster, 'store first' for a store that is made before, or nothing.
 
-Reports for each plan the worst error, the route and the partitions; errors of bad plans, and what sums dense weights.
+Reports for each plan the worst error, the route and the partitions; errors of bad plans, and the transport that sums
+dense weights.
 """
 import json
 import os

@@ -58,7 +58,7 @@ for step in range(4):
     trainer.step(1)
     mx.nd.waitall()
     seen.append(resident_mb())
-# Pieces whose size does not show beside the table's.
+# Pieces that are small compared with the table.
 files.SHARD_BYTES = collect.PIECE_BYTES = table_module.ASSIGN_CHUNK_BYTES = 4 << 20
 peaks = []
 for call, arguments in ((checkpoint.save, [4]), (checkpoint.load, [])):

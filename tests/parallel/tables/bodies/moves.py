@@ -95,7 +95,7 @@ def restarted(worker, net, trainer, step):
 
 
 def plain(worker, still, dtype='float32'):
-    """A store without an optimizer: what was pushed is there, rows not pushed are zeros, also after moves.
+    """A store without an optimizer: pushed rows are stored, other rows are zeros, also after moves.
 
     The fourth move takes no row to another server.
     """

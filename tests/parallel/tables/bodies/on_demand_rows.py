@@ -34,7 +34,7 @@ ON_STORE = {'update_on_kvstore': True}
 
 
 class Case:
-    """A model, its Trainer, and what a case reports."""
+    """A model, its Trainer, and the report of a case."""
 
     def __init__(self, worker, optimizer='adam', net=None, settings=None, extra=None, **options):
         self.worker, self.result = worker, {}
@@ -70,7 +70,9 @@ class Case:
 
 
 def evaluate(case):
-    """A forward pass over all rows, by the net and, from what every worker saves, by a hybridized copy."""
+    """A forward pass over all rows, by the net and by a hybridized copy of it, which loads the file that every worker
+    saves.
+    """
     ids = mx.nd.arange(ROWS).reshape((-1, 1)).tile((1, 3))[:ROWS // 2 * 2]
     outputs = {'forward': case.net(ids).asnumpy()}
     path = os.path.join(case.directory, '%s-%d.params' % (case.name, case.worker.rank))
@@ -162,7 +164,7 @@ def by_hand(case):
 
 
 def schedule(case):
-    """Another rate of the table, beside the schedule."""
+    """Another rate of the table, in addition to the schedule."""
     case.table.lr_mult = 0.3
 
 
@@ -235,7 +237,9 @@ class Requests:
 
 
 def apart(worker, name, prefetch):
-    """Workers share no rows: what each pulls in a step, before and after the change, and when it asks for it."""
+    """Workers share no rows: the rows that each pulls in a step, before and after the change, and the time of the
+    request.
+    """
     size = worker.size
     net = nn.Sequential()
     net.add(nn.Embedding(APART * size, 4, sparse_grad=True), nn.Dense(1, in_units=4, flatten=False))

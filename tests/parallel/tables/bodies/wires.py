@@ -1,6 +1,6 @@
 """Trains a small table and reports the link of its rows.
 
-With ``--without RANK`` that worker has no compiled part; with ``--elsewhere`` all workers but one share memory with
+With ``--without RANK`` that worker has no compiled part; with ``--elsewhere`` all workers except one share memory with
 no process; with ``--other-user`` they seem to be processes of another user.
 """
 import argparse

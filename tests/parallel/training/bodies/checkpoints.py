@@ -92,7 +92,7 @@ def save(worker, case, path):
 
 
 def faults(worker, directory):
-    """Provoke failures on worker 0: all workers raise the same error, nothing is left behind, and training goes on."""
+    """Provoke failures on worker 0: all workers raise the same error, no file is left, and training continues."""
     net, trainer = make(worker, 'weight/adam')
     fit(worker, net, trainer, steps=1)
     path, errors = os.path.join(directory, 'faults'), []

@@ -44,7 +44,7 @@ def library(params, **keywords):
 
 
 def libraries(rank, size):
-    """Weights by what a library gives to its Trainer, and what stores those have."""
+    """Weights by the argument that a library gives to its Trainer, and the stores of these Trainers."""
     weights_of, stores = {}, {}
     given = {'device': {'kvstore': 'device'}, 'local': {'kvstore': 'local'}, 'none': {'kvstore': None}, 'nothing': {},
              'object': {'kvstore': mx.kv.create('local')}}

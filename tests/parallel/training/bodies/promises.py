@@ -124,7 +124,7 @@ def _save(worker, net, path):
 
 
 def one_parameter(worker, kind):
-    """Set one dense parameter in the middle of training; the tables keep what they have learned."""
+    """Set one dense parameter in the middle of training; the tables keep their trained rows."""
     net, trainer = make(worker, kind, 'adagrad')
     fit(worker, net, trainer, steps=5)
     before = weights(net)
@@ -196,7 +196,9 @@ def states_anew(worker, kind, directory):
 
 
 def states_lowered(worker, kind, directory, **options):
-    """Momentum goes, states are saved and loaded, momentum returns: MXNet keeps, and stores, what it has made."""
+    """Momentum goes, states are saved and loaded, momentum returns: MXNet keeps, and stores, the optimizer that it has
+    made.
+    """
     net, trainer = make(worker, kind, **options)
     path = os.path.join(directory, 'lowered-%s.states' % kind)
     fit(worker, net, trainer, steps=6)
@@ -255,7 +257,7 @@ def head(worker, kind, optimizer, **options):
             if using.any():
                 outputs.append(loss(beside(mx.nd.array(ids[step][using])), mx.nd.array(targets[step][using])).sum())
         autograd.backward(outputs)
-        # Fresh everywhere in the first step, which need not say that it ignores what is not.
+        # All gradients are fresh in the first step, so it does not need ignore_stale_grad.
         trainer.step(BATCH, ignore_stale_grad=step > 0)
         if step in (5, 8):
             result.update({'%d-%s' % (step, name): value for name, value in weights(net).items()})
@@ -290,7 +292,7 @@ def anew(worker, kind, **options):
     fit(worker, net, trainer, steps=6)
     mx.random.seed(7 + worker.rank)
     net.initialize(mx.init.Uniform(0.5), force_reinit=True)
-    if not worker.hybrid and trainer._update_on_kvstore:  # MXNet's own stores would keep what they have
+    if not worker.hybrid and trainer._update_on_kvstore:  # MXNet's own stores would keep their values
         for param in net.collect_params().values():
             param.set_data(param._data[0].copy())
     # As before the first step ever, a worker's next gradient is of its own values: a step that gives it no weight.

@@ -245,7 +245,7 @@ def in_threads(worker):
 
 
 def beside_threads(worker):
-    """A thread that starts programs and collects garbage beside the training."""
+    """A thread that starts programs and collects garbage during the training."""
     net, trainer = make(worker)
     stop, rounds = threading.Event(), []
 
@@ -299,7 +299,7 @@ def signals(worker):
 
 
 def cells(worker):
-    """A console, as behind a notebook: an error ends its cell only."""
+    """A console, as a notebook has: an error ends its cell only."""
     names = {'worker': worker, 'make': make, 'fit': fit}
     console = code.InteractiveConsole(names)
     shown, sys.stderr = sys.stderr, io.StringIO()
@@ -344,7 +344,7 @@ def evaluates(worker):
     def evaluate():
         if worker.rank == 0:
             outputs.append(net(mx.nd.array(ids[0])).asnumpy())
-        worker.barrier()  # where the others are, and not in what an evaluation might call
+        worker.barrier()  # the position of the other workers, not inside a function that an evaluation might call
 
     def look(step, trainer):
         if step % 3 == 2:

@@ -37,7 +37,8 @@ def batches(seed=5, width=3):
 
 
 def fill(params, dtype='float32'):
-    """Give every parameter values that depend on its place only, so that all processes start alike."""
+    """Give every parameter values that depend only on its position, so that all processes start with the same values.
+    """
     for index, param in enumerate(params.values()):
         random = np.random.RandomState(100 + index)
         values = random.normal(scale=0.3, size=param.shape).astype(dtype)
@@ -234,7 +235,7 @@ def half(worker):
 
 
 class Double(gluon.Block):
-    """A float64 table; arithmetic on what it gives in float32."""
+    """A float64 table; arithmetic on its rows in float32."""
 
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ TABLE_MB = ROWS * WIDTH * 4 / 1e6
 
 
 def resident_mb(processes):
-    """Resident memory of each process, what it shares with others included."""
+    """Resident memory of each process, including shared memory."""
     return [process.memory_info().rss / 1e6 for process in processes]
 
 

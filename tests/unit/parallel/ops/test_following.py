@@ -1,4 +1,4 @@
-"""Splits that follow: through transposes, reshapes, slices and sums, no rank reads what another one has."""
+"""Splits that follow: through transposes, reshapes, slices and sums, no rank reads elements of another rank."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ class Lambda(mx.gluon.HybridBlock):
 
 
 def followed(function, shape, producer):
-    """Return the split that follows, after a check that each rank has what it reads."""
+    """Return the split that follows, after a check that each rank has all elements that it reads."""
     graph = traced(Lambda(function), shape).graph
     source, operator = graph.computing
     split = followed_split(graph, operator, 0, producer)

@@ -1,4 +1,5 @@
-"""Megatron: which operators of Transformers are split over heads, channels, words and times, and what is refused."""
+"""Megatron: the operators of Transformers that are split over heads, channels, words and times, and refused networks.
+"""
 import math
 
 import pytest

@@ -1,4 +1,4 @@
-"""Pipelines as plans: the stage and the ranks of every operator, their JSON, and what is refused."""
+"""Pipelines as plans: the stage and the ranks of every operator, their JSON, and bad input."""
 import json
 
 import mxnet as mx

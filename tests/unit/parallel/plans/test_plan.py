@@ -1,4 +1,4 @@
-"""Plans from files and dicts: what is none is refused by its name, and operators of one name are kept apart."""
+"""Plans from files and dicts: anything else is refused by its name, and operators of one name are kept apart."""
 import json
 
 import mxnet as mx

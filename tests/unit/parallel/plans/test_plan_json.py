@@ -1,4 +1,4 @@
-"""Plans in files: what a plan says of the store comes back, former files load still, and bad input is named."""
+"""Plans in files: choices for the store are read back, former files can still be loaded, and bad input is named."""
 import json
 import re
 

@@ -14,8 +14,7 @@ from mxhybrid.parallel.sharding.split import Split
 
 
 class NoTransport:
-    """A redistribution that does not run: what a rank receives is what it sends, and an input of the
-    program.
+    """A redistribution that does not run: a rank receives the array that it sends, as an input of the program.
     """
 
     def __init__(self, redistribution, differentiable):

@@ -1,4 +1,4 @@
-"""Two calls of a layer are two operators of one name: what is kept for one is not the other's."""
+"""Two calls of a layer are two operators of one name, and nothing that is kept for one is used for the other."""
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -59,7 +59,7 @@ def test_shapes_that_cannot_be_inferred_are_refused():
 
 
 def test_values_pass_through_in_slabs(monkeypatch):
-    """Here of one worker, which has it all."""
+    """The job has one worker, which has the whole weight."""
     monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 60)
     piece_of_rank, asked = part({0: ((0, 4), (0, 6))}), []
     values = np.arange(24, dtype=np.float32).reshape(4, 6)

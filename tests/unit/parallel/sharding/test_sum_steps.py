@@ -119,7 +119,7 @@ def test_the_gradient_of_one_rank_goes_to_all_partial_sums(one_gradient):
 
 @st.composite
 def sums(draw):
-    """Draw a shape, the boxes of partial sums, and the boxes that ranks need, some of them alike."""
+    """Draw a shape, the boxes of partial sums, and the boxes that ranks need, some of them equal."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     ranks = draw(st.integers(3, 6))
 

@@ -13,7 +13,7 @@ from mxhybrid.parallel.sharding.weight_layout import WeightLayouts
     ({0: (((0, 6), (0, 4)),), 1: (((5, 10), (0, 4)),)}, dict.fromkeys((0, 1), ((0, 10), (0, 4)))),
     # All ranks read the same part.
     ({0: (((0, 6), (1, 2)),), 1: (((0, 6), (1, 2)),)}, dict.fromkeys((0, 1), ((0, 10), (0, 4)))),
-    # No rank reads the elements before, between and behind.
+    # No rank reads the elements before, between and after.
     ({0: (((1, 3), (0, 2)),), 3: (((5, 8), (0, 2)),)}, {0: ((0, 5), (0, 4)), 3: ((5, 10), (0, 4))}),
     ({0: (((1, 3), (0, 1)),), 1: (((1, 3), (2, 3)),), 2: (((5, 8), (0, 1)),), 3: (((5, 8), (2, 3)),)},
      {0: ((0, 5), (0, 2)), 1: ((0, 5), (2, 4)), 2: ((5, 10), (0, 2)), 3: ((5, 10), (2, 4))}),

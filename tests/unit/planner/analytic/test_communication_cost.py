@@ -23,7 +23,7 @@ from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convoluti
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
-#: So that a message takes 1 s and a word 1 ms.
+#: A message takes 1 s and a word 1 ms.
 PLAIN = AlphaBeta(1.0, 4000.0)
 CONV = convolution_sizes('conv', (2, 12, 10), 6, 3, pad=1)
 DENSE = dense_sizes('dense', 720, 40)
@@ -98,7 +98,7 @@ def test_a_plan_counts_changes_between_layers_but_not_at_others():
 
 
 def test_alexnet_has_the_shape_of_the_paper():
-    """B = 2048, 2 us, 6 GB/s: neither pure batch nor pure model parallelism is cheapest, and what a grid gains over
+    """B = 2048, 2 us, 6 GB/s: neither pure batch nor pure model parallelism is cheapest, and the gain of a grid over
     pure batch parallelism grows with the ranks.
     """
     gains, gains_of_grid = [], []

@@ -1,4 +1,4 @@
-"""Speeds by the number of busy cores, and what other programs take meanwhile."""
+"""Speeds by the number of busy cores, and the share that other programs take."""
 import pytest
 
 from mxhybrid.planner.calibration.core_speeds import (

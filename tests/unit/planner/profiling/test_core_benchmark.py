@@ -1,4 +1,4 @@
-"""The pieces of work by which machines are compared, and what disturbs their timing."""
+"""The pieces of work by which machines are compared, and disturbances of their timing."""
 import time
 
 import pytest

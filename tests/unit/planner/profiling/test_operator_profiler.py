@@ -624,7 +624,7 @@ def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(i
     assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
     machine.slower = 1.25
     assert profiles.shard_seconds(graph, second, place(graph, second)) == pytest.approx((1, 2))
-    # Another process finds the machine as slow, and what was kept as it was.
+    # Another process finds the machine as slow, and the stored times unchanged.
     again = OperatorProfiler(path)
     half = place(graph, third, d2=(0, 4))
     assert again.shard_seconds(graph, third, half) == pytest.approx((1, 2))
@@ -646,7 +646,7 @@ def test_times_of_a_busy_machine_are_reported_and_not_kept(images, tmp_path, mon
     assert not os.path.exists(path) and profiles.measured == 2
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and 'busy: other programs use 50 % of the processors' in told[0] and path in told[0]
-    # It goes by them all the same, and what is timed on the quiet machine is kept.
+    # It uses them nevertheless, and times of the quiet machine are stored.
     machine.slower, machine.problem = 1.0, ''
     profiles.shard_seconds(graph, *third)
     profiles.save()

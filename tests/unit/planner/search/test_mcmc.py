@@ -227,7 +227,7 @@ def test_a_search_ends_by_proposals_and_shares_them():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     progress = []
     result = run_chains(SmallPlan(1, 5), starts, SearchLimits(proposals=101), watcher=progress.append)
-    # The other chain begins far behind, and gets a quarter as many.
+    # The other chain begins with a much slower plan, and gets a quarter as many proposals.
     assert [(chain.start, chain.proposals) for chain in result.chains] == [('whole', 80), ('samples', 21)]
     assert {chain.ended for chain in result.chains} == {'proposals'}
     assert [step.proposals for step in progress] == list(range(1, 102)) and isinstance(progress[0], Progress)

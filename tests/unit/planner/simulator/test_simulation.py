@@ -293,7 +293,7 @@ def test_a_bucket_is_fast_until_it_is_empty_and_fills_up_while_idle():
 def test_a_transfer_holds_both_links_for_the_longer_time():
     links = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(4.0)]
     transfers = TaskBlock(1, [0, 1, 2], [4.0, 4.0, 4.0], [1, 2, -1])
-    # The second transfer waits for the first one, and delays no other meanwhile.
+    # The second transfer waits for the first one, and delays no other transfer while it waits.
     assert ends_of(transfers, resources=links) == {1: [4.0, 6.0, 1.0]}
 
 

@@ -76,7 +76,7 @@ def test_fewer_stages_take_the_ideal_time():
 def test_the_slowest_stage_determines_the_step():
     hosts = dataclasses.replace(without_costs(), hosts=without_costs().hosts[:2])
     uneven = planner_of(hosts).predict(pipeline([PATTERNS[:3], PATTERNS[3:]], 32))
-    layer_s = BATCH * 3 * SAMPLE_S  # the other stage computes meanwhile
+    layer_s = BATCH * 3 * SAMPLE_S  # the other stage computes at the same time
     assert uneven.seconds == pytest.approx(3 * layer_s, rel=1e-3)
 
 

@@ -1,4 +1,6 @@
-"""Blocks of a step: a proposal gives the blocks of a new step, and redistributions move what split networks move."""
+"""Blocks of a step: a proposal gives the blocks of a new step, and redistributions move the same bytes as split
+networks.
+"""
 import dataclasses
 
 import mxnet as mx
