@@ -71,4 +71,5 @@ def hint_at_status(status: int) -> str:
     """Return a hint to append to ``describe_status(status)``: at memory that ran out, for SIGKILL; empty for others."""
     if status != -signal.SIGKILL:
         return ''
-    return '; if nobody killed it, memory ran out: see dmesg, or the limit of the container'
+    return ('; if nobody killed it, memory ran out: see dmesg, or the limit of the container, and give it more memory, '
+            'use more servers, or keep rows of dynamic tables in files (MXHYBRID_STORAGE)')

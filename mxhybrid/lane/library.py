@@ -167,6 +167,7 @@ _FUNCTIONS = {
     'row_scan_count': (_U64, [_POINTER]),
     'row_scan_next': (_I64, [_POINTER]),
     'row_scan_read': (_INT, [_POINTER, _POINTER]),
+    'available_memory': (None, [ctypes.c_char_p, _COUNTS]),
     'start_write_back': (None, [_INT, _U64, _U64]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
     'read_row_ids': (_I64, [_POINTER, _POINTER, _I64, _I64, _POINTER]),

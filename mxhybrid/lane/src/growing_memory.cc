@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "available_memory.h"
 #include "memory.h"
 
 namespace lane {
@@ -19,10 +20,31 @@ namespace {
 constexpr double kGrowth = 1.25;
 constexpr size_t kFileStep = 64 << 20;
 constexpr size_t kHugePage = 2 << 20;
+/// Growth of memory by less is not compared with the memory that is left, of which this part is for other uses.
+constexpr size_t kCheckedGrowth = 1 << 20;
+constexpr uint64_t kReserve = 16 << 20;
+/// Memory that is left is taken in parts of this share, so that others in the same container get some, too.
+constexpr uint64_t kShare = 8;
 
 size_t rounded_up(size_t size) {
   const size_t unit = size < 4 * kHugePage ? Layout::kPage : kHugePage;
   return (size + unit - 1) / unit * unit;
+}
+
+/// Return the size, `enlarged` at most, to which memory of `size` bytes may grow, of which `needed` bytes will be used;
+/// throw MemoryRefused if the system would soon end the process, rather than let it use them.
+size_t allowed_size(size_t size, size_t needed, size_t enlarged) {
+  if (enlarged - size < kCheckedGrowth) return enlarged;
+  const AvailableMemory available = available_memory();
+  const uint64_t left = available.bytes - std::min(available.bytes, kReserve);
+  if (enlarged - size <= left / kShare) return enlarged;
+  const size_t allowed = rounded_up(std::max<size_t>(needed, size + left / kShare / kHugePage * kHugePage));
+  if (std::min(allowed, enlarged) - size <= left) return std::min(allowed, enlarged);
+  throw MemoryRefused(
+      "cannot get memory for rows of " + std::to_string(needed) + " bytes: " + std::to_string(available.bytes) +
+      " bytes are left of the " + std::to_string(available.limit_bytes) + " of " +
+      (available.file.empty() ? "this machine" : "the container (" + available.file + ")") +
+      ". Give it more memory, use more servers on other hosts, or keep rows in files (MXHYBRID_STORAGE)");
 }
 
 }  // namespace
@@ -31,7 +53,8 @@ void GrowingMemory::grow(size_t size) {
   if (size <= size_) return;
   size_t enlarged = static_cast<size_t>(static_cast<double>(size_) * kGrowth);
   if (is_file()) enlarged = std::min(enlarged, size_ + kFileStep);
-  const size_t grown = rounded_up(std::max(size, enlarged));
+  size_t grown = rounded_up(std::max(size, enlarged));
+  if (!is_file()) grown = allowed_size(size_, size, grown);
   if (is_file()) {
     const int failure =
         posix_fallocate(descriptor_, static_cast<off_t>(size_), static_cast<off_t>(grown - size_));

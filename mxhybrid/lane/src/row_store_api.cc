@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api_errors.h"
+#include "available_memory.h"
 #include "row_scan.h"
 #include "row_store.h"
 
@@ -172,6 +173,13 @@ int lane_row_scan_read(void* scan, void* const* columns) {
                                        static_cast<uint32_t*>(columns[4]), static_cast<uint32_t*>(columns[5])});
     return 0;
   }, -1);
+}
+
+/// Write the memory that is left to this process, and the limit, in bytes; see available_memory().
+void lane_available_memory(const char* root, uint64_t* numbers) {
+  const lane::AvailableMemory available = lane::available_memory(root);
+  numbers[0] = available.bytes;
+  numbers[1] = available.limit_bytes;
 }
 
 /// Let the disk start to write bytes of a file, and do not wait.  A failure costs time, nothing else.

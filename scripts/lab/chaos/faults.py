@@ -18,6 +18,9 @@ _SMALL_FILE_BYTES = 1 << 16
 #: Seconds between two looks at the files of a checkpoint.
 _LOOK_S = 0.001
 
+#: Seconds in which processes that have ended must leave their cgroup.
+_LEAVING_S = 30.0
+
 #: The file that fills a disk.
 FILLER = 'filler'
 
@@ -112,6 +115,44 @@ def small_disk(directory, size):
         yield
     finally:
         subprocess.run(['umount', '-l', directory], check=True)
+
+
+@contextlib.contextmanager
+def small_cgroup(limit_bytes):
+    """A cgroup with little memory, as a container has it: the path of the file that takes process ids.
+
+    None if this process may not make one.
+    """
+    version_1 = os.path.isdir('/sys/fs/cgroup/memory')
+    parent = '/sys/fs/cgroup/memory' if version_1 else '/sys/fs/cgroup'
+    path = os.path.join(parent, 'mxhybrid-%d' % os.getpid())
+    limit = os.path.join(path, 'memory.limit_in_bytes' if version_1 else 'memory.max')
+    try:
+        os.mkdir(path)
+        with open(limit, 'w') as file:
+            file.write(str(limit_bytes))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+        yield None
+        return
+    try:
+        yield os.path.join(path, 'cgroup.procs')
+    finally:
+        _remove_cgroup(path)
+
+
+def _remove_cgroup(path):
+    """Remove a cgroup when its processes, which end, have left it."""
+    deadline = time.monotonic() + _LEAVING_S
+    while True:
+        try:
+            os.rmdir(path)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_S)
 
 
 def fill(directory):

@@ -7,7 +7,7 @@ import resource
 import time
 
 import pytest
-from lab.chaos.faults import hit, small_disk, stop_while_saving
+from lab.chaos.faults import hit, small_cgroup, small_disk, stop_while_saving
 from lab.jobs import run_job, start_job
 
 import mxhybrid
@@ -18,6 +18,8 @@ from . import BODIES
 BODY = BODIES / 'dynamic_tables.py'
 #: Seconds in which a job must be over after a server of it was killed.
 DEADLINE_S = 30
+#: Bytes that a server in a container may take.
+CONTAINER_BYTES = 64 << 20
 #: Bytes of a file on the full disk.
 FULL_BYTES = 1 << 20
 
@@ -99,6 +101,22 @@ def test_memory_that_a_server_lacks_ends_the_job_on_every_rank(folders):
     for rank in range(2):
         assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_(users|words)_weight: cannot get '
                          r'memory .*ulimit -v' % rank, result.output), result.tail()
+
+
+def test_a_server_in_a_small_container_ends_the_job_on_every_rank(folders):
+    """The server ends the job before the system kills it."""
+    with small_cgroup(CONTAINER_BYTES) as processes:
+        if processes is None:
+            pytest.skip('this process may not limit the memory of others')
+        with start_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(folders[1])]) as job:
+            job.wait_for_output('step 1', timeout=90)
+            with open(processes, 'w') as file:
+                file.write(str(job.processes('server')[0].pid))
+            result = job.wait(timeout=90).failed()
+    for rank in range(2):
+        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_(users|words)_weight: cannot get '
+                         r'memory for rows of \d+ bytes: \d+ bytes are left of the %d of the container .*'
+                         r'MXHYBRID_STORAGE' % (rank, CONTAINER_BYTES), result.output), result.tail()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
