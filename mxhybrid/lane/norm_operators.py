@@ -55,6 +55,24 @@ def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], chann
     return list(symbol_function('_NDArray')(moments, gamma, beta, info=info, name=name))
 
 
+class Statistics(NamedTuple):
+    """Statistics of channels: a part of an array, which has no gradient.
+
+    Attributes
+    ----------
+    array : Symbol
+        An array of one dimension.
+    size : int
+        The number of its elements.
+    offset : int
+        The position of the first channel.
+    """
+
+    array: Any
+    size: int
+    offset: int = 0
+
+
 class NextAverage(NamedTuple):
     """The next value of a running average.
 
@@ -64,8 +82,8 @@ class NextAverage(NamedTuple):
         An input of the graph.  Its gradient becomes the next value, which overwrites the gradient array.
     average : Symbol
         The average, which may be an input of the graph.
-    values : sequence of Symbol
-        The statistics that go into it; they have no gradient.
+    values : sequence of Statistics
+        The statistics that go into it.
     factors : sequence of float
         The factor of the average, then those of the values.
     channels : int
@@ -73,15 +91,27 @@ class NextAverage(NamedTuple):
 
     following: Any
     average: Any
-    values: Sequence[Any]
+    values: Sequence[Statistics]
     factors: Sequence[float]
     channels: int
 
 
 def next_averages(averages: Sequence[NextAverage]) -> Any:
     """Return a symbol whose backward pass computes the next averages; its value has no meaning."""
-    inputs = [symbol for each in averages for symbol in (each.following, each.average, *each.values)]
-    info = operator_info('average', len(averages), tuple(each.channels for each in averages),
-                 tuple(len(each.factors) for each in averages),
-                 tuple(float(factor) for each in averages for factor in each.factors))
+    arrays: List[Statistics] = []
+    numbers = []
+    for value in (value for average in averages for value in average.values):
+        # An array may have the statistics of several averages.
+        number = next((at for at, known in enumerate(arrays) if known.array is value.array), len(arrays))
+        if number == len(arrays):
+            arrays.append(value)
+        numbers.append(number)
+    info = operator_info('average', len(arrays), tuple(value.size for value in arrays),
+                         len(averages), tuple(average.channels for average in averages),
+                         tuple(float(average.factors[0]) for average in averages),
+                         tuple(len(average.values) for average in averages), tuple(numbers),
+                         tuple(value.offset for average in averages for value in average.values),
+                         tuple(float(factor) for average in averages for factor in average.factors[1:]))
+    inputs = [value.array for value in arrays]
+    inputs += [symbol for average in averages for symbol in (average.following, average.average)]
     return symbol_function('_NDArray')(*inputs, info=info, name='mxhybrid_averages')

@@ -102,6 +102,47 @@ __attribute__((always_inline)) inline void moments_gradient_of_channel(const Nor
   }
 }
 
+__attribute__((always_inline)) inline void normalize_channel(const NormShape& shape, size_t channel, const float* data,
+                                                             float center, float scale, float shift, float* output) {
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const size_t begin = (row * shape.channels + channel) * shape.inner;
+    for (size_t i = begin; i < begin + shape.inner; ++i) output[i] = (data[i] - center) * scale + shift;
+  }
+}
+
+__attribute__((always_inline)) inline Sums gradient_sums_of_channel(const NormShape& shape, size_t channel,
+                                                                    const float* data, const float* output_gradient,
+                                                                    float center) {
+  Sums sums;
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const size_t begin = (row * shape.channels + channel) * shape.inner;
+    const float *values = data + begin, *gradients = output_gradient + begin;
+    const Sums of_row = sums_of(shape.inner, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
+      std::decay_t<decltype(first)> value, gradient;
+      load(values + i, value);
+      load(gradients + i, gradient);
+      first += gradient;
+      second += gradient * (value - center);
+    });
+    sums.first += of_row.first;
+    sums.second += of_row.second;
+  }
+  return sums;
+}
+
+__attribute__((always_inline)) inline void normalized_gradient_of_channel(const NormShape& shape, size_t channel,
+                                                                          const float* data, float mean,
+                                                                          const float* output_gradient, float scale,
+                                                                          float of_mean, float of_variance,
+                                                                          float* gradient) {
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const size_t begin = (row * shape.channels + channel) * shape.inner;
+    for (size_t i = begin; i < begin + shape.inner; ++i) {
+      gradient[i] = output_gradient[i] * scale + (data[i] - mean) * of_variance + of_mean;
+    }
+  }
+}
+
 const bool kFast = is_fast();
 
 LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float* data, float* moments) {
@@ -110,6 +151,19 @@ LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float*
 LANE_FAST void fast_moments_gradient(const NormShape& shape, size_t channel, const float* data, const float* moments,
                                      const float* gradients, float* gradient) {
   moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
+}
+LANE_FAST void fast_normalize(const NormShape& shape, size_t channel, const float* data, float center, float scale,
+                              float shift, float* output) {
+  normalize_channel(shape, channel, data, center, scale, shift, output);
+}
+LANE_FAST Sums fast_gradient_sums(const NormShape& shape, size_t channel, const float* data,
+                                  const float* output_gradient, float center) {
+  return gradient_sums_of_channel(shape, channel, data, output_gradient, center);
+}
+LANE_FAST void fast_normalized_gradient(const NormShape& shape, size_t channel, const float* data, float mean,
+                                        const float* output_gradient, float scale, float of_mean, float of_variance,
+                                        float* gradient) {
+  normalized_gradient_of_channel(shape, channel, data, mean, output_gradient, scale, of_mean, of_variance, gradient);
 }
 
 /// Call a function for each channel, in the threads of OpenMP.
@@ -167,6 +221,61 @@ void moments_gradient(const NormShape& shape, const float* data, const float* mo
     } else {
       moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
     }
+  });
+}
+
+void normalize(const NormShape& shape, const float* data, const float* center, const float* scale, const float* shift,
+               float* output) {
+  if (shape.inner < kShort) {
+    for_elements(shape, [&](size_t i, size_t channel) {
+      output[i] = (data[i] - center[channel]) * scale[channel] + shift[channel];
+    });
+    return;
+  }
+  for_channels(shape, [&](size_t channel) {
+    (kFast ? fast_normalize : normalize_channel)(shape, channel, data, center[channel], scale[channel], shift[channel],
+                                                 output);
+  });
+}
+
+void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient, const float* center,
+                   double* sums, double* products) {
+  if (shape.inner < kShort) {
+    std::fill(sums, sums + shape.channels, 0.0);
+    std::fill(products, products + shape.channels, 0.0);
+    for_elements(shape, [&](size_t i, size_t channel) {
+      sums[channel] += output_gradient[i];
+      products[channel] += static_cast<double>(output_gradient[i]) * (data[i] - center[channel]);
+    });
+    return;
+  }
+  for_channels(shape, [&](size_t channel) {
+    const Sums of_channel = (kFast ? fast_gradient_sums : gradient_sums_of_channel)(shape, channel, data,
+                                                                                    output_gradient, center[channel]);
+    sums[channel] = of_channel.first;
+    products[channel] = of_channel.second;
+  });
+}
+
+void normalized_gradient(const NormShape& shape, const float* data, const float* moments, const float* output_gradient,
+                         const float* scale, const float* gradients, float* gradient) {
+  const float count = static_cast<float>(shape.each());
+  std::vector<float> of_mean(shape.channels), of_variance(shape.channels);
+  for (size_t channel = 0; channel < shape.channels; ++channel) {
+    of_mean[channel] = gradients[channel] / count;
+    of_variance[channel] = 2 * gradients[shape.channels + channel] / count;
+  }
+  if (shape.inner < kShort) {
+    for_elements(shape, [&](size_t i, size_t channel) {
+      gradient[i] = output_gradient[i] * scale[channel] + (data[i] - moments[channel]) * of_variance[channel] +
+                    of_mean[channel];
+    });
+    return;
+  }
+  for_channels(shape, [&](size_t channel) {
+    (kFast ? fast_normalized_gradient : normalized_gradient_of_channel)(
+        shape, channel, data, moments[channel], output_gradient, scale[channel], of_mean[channel],
+        of_variance[channel], gradient);
   });
 }
 

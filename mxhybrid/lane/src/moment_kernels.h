@@ -1,4 +1,5 @@
-// Kernels for the mean and variance of each channel of an array, and for their gradient.
+// Kernels for the mean and variance of each channel of an array, for values that are normalized by them, and for the
+// gradients of both.
 #pragma once
 
 #include <cstddef>
@@ -20,5 +21,18 @@ void compute_moments(const NormShape& shape, const float* data, float* moments);
 /// Compute the gradient of the data from the gradients of the moments.
 void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
                       float* gradient);
+
+/// Compute (data - center) * scale + shift, with three numbers for each channel.
+void normalize(const NormShape& shape, const float* data, const float* center, const float* scale, const float* shift,
+               float* output);
+
+/// Compute for each channel the sum of the gradients of an output, and the sum of their products with
+/// (data - center).
+void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient, const float* center,
+                   double* sums, double* products);
+
+/// Compute the gradient of the data: that of the output times `scale`, and the gradients of the moments.
+void normalized_gradient(const NormShape& shape, const float* data, const float* moments, const float* output_gradient,
+                         const float* scale, const float* gradients, float* gradient);
 
 }  // namespace lane

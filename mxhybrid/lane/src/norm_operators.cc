@@ -20,22 +20,18 @@ enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
 using Shapes = std::vector<ArrayOperator::Shape>;
 
-Shapes inputs_of(const std::vector<AverageOperator::Average>& averages) {
+Shapes inputs_of(const std::vector<size_t>& sizes, const std::vector<AverageOperator::Average>& averages) {
   Shapes shapes;
-  for (const auto& average : averages) {
-    shapes.insert(shapes.end(), average.factors.size() + 1, {static_cast<unsigned>(average.count)});
-  }
+  for (const size_t size : sizes) shapes.push_back({static_cast<unsigned>(size)});
+  for (const auto& average : averages) shapes.insert(shapes.end(), 2, {static_cast<unsigned>(average.count)});
   return shapes;
 }
 
-/// Return the positions of all inputs that have a factor.
-std::vector<int> factored(const std::vector<AverageOperator::Average>& averages) {
+/// Return the positions of all statistics and averages among the inputs.
+std::vector<int> read_inputs(size_t arrays, size_t averages) {
   std::vector<int> positions;
-  int position = 0;
-  for (const auto& average : averages) {
-    ++position;
-    for (size_t i = 0; i < average.factors.size(); ++i) positions.push_back(position++);
-  }
+  for (size_t i = 0; i < arrays; ++i) positions.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < averages; ++i) positions.push_back(static_cast<int>(arrays + 2 * i + 1));
   return positions;
 }
 
@@ -105,7 +101,7 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
   Arrays by_tag[4];
   for (int i = 0; i < count; ++i) {
     void* values = nullptr;
-    const int position = static_cast<int>(by_tag[tags[i]].size());
+    const int position = static_cast<int>(by_tag[tags[i]].values.size());
     const auto is_read = [&](const std::vector<int>& needed) {
       for (const int number : needed) {
         if (number == position) return true;
@@ -116,7 +112,8 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
     const bool is_there = !goes_back || tags[i] == kInputGradient || tags[i] == kOutputGradient ||
                           is_read(tags[i] == kInput ? needs_.inputs : needs_.outputs);
     if (is_there && arrays_.get_data(arrays[i], &values) != 0) fail("MXNDArrayGetData failed");
-    by_tag[tags[i]].push_back(static_cast<float*>(values));
+    by_tag[tags[i]].values.push_back(static_cast<float*>(values));
+    by_tag[tags[i]].handles.push_back(arrays[i]);
   }
   if (goes_back) {
     backward(by_tag[kOutputGradient], by_tag[kInput], by_tag[kOutput], by_tag[kInputGradient]);
@@ -149,18 +146,23 @@ JointOperator::JointOperator(std::vector<double> shares, size_t channels, double
       channels_(channels),
       epsilon_(epsilon) {}
 
+JointMoments joint_moments(const std::vector<double>& shares, size_t channels, size_t channel, const float* moments) {
+  JointMoments joint;
+  for (size_t part = 0; part < shares.size(); ++part) {
+    joint.mean += shares[part] * moments[2 * part * channels + channel];
+  }
+  for (size_t part = 0; part < shares.size(); ++part) {
+    const double deviation_of_part = moments[2 * part * channels + channel] - joint.mean;
+    joint.variance +=
+        shares[part] * (moments[(2 * part + 1) * channels + channel] + deviation_of_part * deviation_of_part);
+  }
+  return joint;
+}
+
 void JointOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
   const float *moments = inputs[0], *gamma = inputs[1], *beta = inputs[2];
   for (size_t channel = 0; channel < channels_; ++channel) {
-    double mean = 0, variance = 0;
-    for (size_t part = 0; part < shares_.size(); ++part) {
-      mean += shares_[part] * moments[2 * part * channels_ + channel];
-    }
-    for (size_t part = 0; part < shares_.size(); ++part) {
-      const double deviation_of_part = moments[2 * part * channels_ + channel] - mean;
-      variance +=
-          shares_[part] * (moments[(2 * part + 1) * channels_ + channel] + deviation_of_part * deviation_of_part);
-    }
+    const auto [mean, variance] = joint_moments(shares_, channels_, channel, moments);
     const double scale = gamma[channel] / std::sqrt(variance + epsilon_);
     outputs[0][channel] = static_cast<float>(scale);
     outputs[1][channel] = static_cast<float>(beta[channel] - mean * scale);
@@ -191,21 +193,23 @@ void JointOperator::backward(const Arrays& output_gradients, const Arrays& input
   }
 }
 
-AverageOperator::AverageOperator(std::vector<Average> averages, ArrayFunctions arrays)
-    : ArrayOperator(inputs_of(averages), {{1}}, {factored(averages), {}}, arrays), averages_(std::move(averages)) {}
+AverageOperator::AverageOperator(const std::vector<size_t>& sizes, std::vector<Average> averages, ArrayFunctions arrays)
+    : ArrayOperator(inputs_of(sizes, averages), {{1}}, {read_inputs(sizes.size(), averages.size()), {}}, arrays),
+      arrays_(sizes.size()),
+      averages_(std::move(averages)) {}
 
 void AverageOperator::forward(const Arrays&, const Arrays& outputs) const { outputs[0][0] = 0; }
 
 void AverageOperator::backward(const Arrays&, const Arrays& inputs, const Arrays&,
                                const Arrays& input_gradients) const {
-  size_t first_input = 0;
-  for (const Average& average : averages_) {
+  for (size_t number = 0; number < averages_.size(); ++number) {
+    const Average& average = averages_[number];
+    const size_t input = arrays_ + 2 * number;
     for (size_t i = 0; i < average.count; ++i) {
-      double next = 0;
-      for (size_t k = 0; k < average.factors.size(); ++k) next += average.factors[k] * inputs[first_input + 1 + k][i];
-      input_gradients[first_input][i] = static_cast<float>(next);
+      double next = average.factor * inputs[input + 1][i];
+      for (const Term& term : average.terms) next += term.factor * inputs[term.array][term.offset + i];
+      input_gradients[input][i] = static_cast<float>(next);
     }
-    first_input += 1 + average.factors.size();
   }
 }
 

@@ -23,8 +23,13 @@ class ArrayOperator {
   const NDArrayOpInfo* info() const { return &info_; }
 
  protected:
-  /// The values of the arrays with one tag, in order.
-  using Arrays = std::vector<float*>;
+  /// The arrays with one tag, in order: their values, and MXNet's handles, which are valid during the call.
+  struct Arrays {
+    std::vector<float*> values;
+    std::vector<void*> handles;
+
+    float* operator[](size_t number) const { return values[number]; }
+  };
 
   /// The positions of the inputs and outputs that the backward pass reads besides the gradients of all outputs, which
   /// MXNet requires.
@@ -67,6 +72,15 @@ class MomentsOperator : public ArrayOperator {
   const NormShape norm_shape_;
 };
 
+/// The mean and variance of a channel of several parts.
+struct JointMoments {
+  double mean = 0, variance = 0;
+};
+
+/// Return the joint moments of a channel.  `shares` are the shares of the parts in all elements; `moments` are those of
+/// the parts, of shape (parts, 2, channels).
+JointMoments joint_moments(const std::vector<double>& shares, size_t channels, size_t channel, const float* moments);
+
 /// Computes the scale, shift, joint mean and joint variance of each channel, of which the last two have no gradient.
 /// The inputs are the moments of several parts, of shape (parts, 2, channels), gamma and beta.
 class JointOperator : public ArrayOperator {
@@ -85,18 +99,26 @@ class JointOperator : public ArrayOperator {
   const double epsilon_;
 };
 
-/// Computes the next values of running averages in its backward pass.  The inputs for each average are an array of any
-/// values, the average, and the statistics that go into it.  The output is a number without a meaning.  The gradient of
-/// the array is the next running average, whatever the gradient of the output is.
+/// Computes the next values of running averages in its backward pass.  The inputs are arrays of statistics, and then for
+/// each average an array of any values and the average.  The output is a number without a meaning.  The gradient of the
+/// array of any values is the next running average, whatever the gradient of the output is.
 class AverageOperator : public ArrayOperator {
  public:
-  struct Average {
-    size_t count;
-    /// The factor of the average, then those of the statistics.
-    std::vector<double> factors;
+  /// Statistics that go into an average: a part of an array.
+  struct Term {
+    size_t array, offset;
+    double factor;
   };
 
-  AverageOperator(std::vector<Average> averages, ArrayFunctions arrays);
+  struct Average {
+    size_t count;
+    /// The factor of the average.
+    double factor;
+    std::vector<Term> terms;
+  };
+
+  /// `sizes` are those of the arrays of statistics.
+  AverageOperator(const std::vector<size_t>& sizes, std::vector<Average> averages, ArrayFunctions arrays);
 
  protected:
   void forward(const Arrays& inputs, const Arrays& outputs) const override;
@@ -104,6 +126,7 @@ class AverageOperator : public ArrayOperator {
                 const Arrays& input_gradients) const override;
 
  private:
+  const size_t arrays_;
   const std::vector<Average> averages_;
 };
 

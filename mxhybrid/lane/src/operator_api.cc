@@ -7,6 +7,7 @@
 #include "api_arguments.h"
 #include "api_errors.h"
 #include "exchange_operator.h"
+#include "joint_norm_operator.h"
 #include "norm_operators.h"
 #include "softmax_operators.h"
 
@@ -68,14 +69,19 @@ void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t cha
         new lane::JointOperator({shares, shares + parts}, channels, epsilon, functions_of(get_data, free)));
   }, nullptr);
 }
-void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const uint64_t* lengths,
-                                const double* factors, void* get_data, void* free) {
+/// `sizes` are the numbers of elements of `arrays` arrays of statistics.  An average has `counts` elements, a factor of
+/// its own, and `terms` statistics; each of these has the number of an array, an offset in it, and a factor.
+void* lane_average_operator_new(uint32_t arrays, const uint64_t* sizes, uint32_t averages, const uint64_t* counts,
+                                const double* factors, const uint64_t* terms, const uint64_t* numbers,
+                                const uint64_t* offsets, const double* term_factors, void* get_data, void* free) {
   return guarded([&]() -> void* {
     std::vector<lane::AverageOperator::Average> list;
-    for (uint32_t i = 0; i < averages; factors += lengths[i++]) {
-      list.push_back({counts[i], {factors, factors + lengths[i]}});
+    for (uint32_t i = 0; i < averages; ++i) {
+      list.push_back({counts[i], factors[i], {}});
+      for (uint64_t k = 0; k < terms[i]; ++k) list.back().terms.push_back({*numbers++, *offsets++, *term_factors++});
     }
-    return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(list), functions_of(get_data, free)));
+    return static_cast<ArrayOperator*>(
+        new lane::AverageOperator({sizes, sizes + arrays}, std::move(list), functions_of(get_data, free)));
   }, nullptr);
 }
 /// Return an operator of a softmax over several workers, see softmax_operators.h.
@@ -97,6 +103,24 @@ void* lane_softmax_operator_new(int dimensions, const uint64_t* shape, uint64_t 
         new lane::SoftmaxOperator(*part_shape, axis, count, is_log != 0, functions_of(get_data, free)));
   }, nullptr);
 }
+/// Return a BatchNorm over several workers.  The transfers are those of its moments and of their gradients; both may be
+/// null.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
+void* lane_joint_norm_operator_new(void* forward, void* backward, int dimensions, const uint64_t* shape, uint64_t axis,
+                                   uint32_t parts, const double* shares, uint32_t position, double epsilon,
+                                   int fixes_gamma, void* get_data, void* free, void* push) {
+  return guarded([&]() -> void* {
+    const auto part_shape = shape_of(dimensions, shape);
+    if (!part_shape) throw std::runtime_error("a BatchNorm needs the shape of its part");
+    const auto transfer = [](void* share) {
+      return share ? *static_cast<std::shared_ptr<PersistentTransfer>*>(share) : nullptr;
+    };
+    return static_cast<ArrayOperator*>(new lane::JointNormOperator(
+        {*part_shape, axis, {shares, shares + parts}, position, epsilon, fixes_gamma != 0}, transfer(forward),
+        transfer(backward), functions_of(get_data, free), reinterpret_cast<lane::PushFunction>(push)));
+  }, nullptr);
+}
+/// Delete an operator that no graph calls any more.
+void lane_array_operator_close(void* array_operator) { delete static_cast<ArrayOperator*>(array_operator); }
 /// Return the attribute `info` of MXNet's operator _NDArray.
 const void* lane_array_operator_info(void* array_operator) {
   return static_cast<ArrayOperator*>(array_operator)->info();

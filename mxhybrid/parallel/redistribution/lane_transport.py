@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ...lane.exchange_operator import ExchangeOperator
+from ...lane.joint_norm_operator import JointNorm, JointNormOperator
 from ...lane.transfers import Channels, PersistentTransfer
 from ...native.engine import address_of, handles_of
 from ..sharding.box import Box, full, overlap, subtract
@@ -63,10 +64,17 @@ class LaneTransport:
         """Return a compiled operator; None for a type for which MXNet has no such operators."""
         if redistribution.dtype != np.float32:
             return None
+        return ExchangeOperator(*self._both_ways(redistribution), *redistribution.shapes)
+
+    def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
+        """Return a BatchNorm that makes the redistribution of its statistics."""
+        return JointNormOperator(norm, *self._both_ways(redistribution))
+
+    def _both_ways(self, redistribution: Redistribution) -> Tuple[PersistentTransfer, PersistentTransfer]:
+        """Return the transfers of the forward and the backward pass."""
         source, target = redistribution.shapes
-        forward = self._new_persistent_transfer(redistribution.forward, redistribution.dtype, source, target)
-        backward = self._new_persistent_transfer(redistribution.backward, redistribution.dtype, target, source)
-        return ExchangeOperator(forward, backward, source, target)
+        return (self._new_persistent_transfer(redistribution.forward, redistribution.dtype, source, target),
+                self._new_persistent_transfer(redistribution.backward, redistribution.dtype, target, source))
 
 
 def persistent_transfer_of(channels: Channels, transfer: Transfer, dtype: Any, source: Optional[Tuple[int, ...]],

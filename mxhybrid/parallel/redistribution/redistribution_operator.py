@@ -5,12 +5,13 @@ order in the backward pass: otherwise redistributions could wait for each other 
 again.
 """
 import itertools
-from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
 from ...lane.exchange_operator import ExchangeOperator
+from ...lane.joint_norm_operator import JointNorm, JointNormOperator
 from ...native.arrays import host_view
 from ...native.engine import Deferred, Notifier
 from ...telemetry.recorder import OFF, AnyRecorder
@@ -47,6 +48,9 @@ class Transport(Protocol):
     def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
         """Return an operator that makes a redistribution without Python; None if there is none."""
 
+    def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
+        """Return a BatchNorm that makes the redistribution of its statistics; None if there is none."""
+
     def forget(self, transfers: List[Transfer]) -> None:
         """Release transfers, which are not made again once those under way are done."""
 
@@ -79,6 +83,10 @@ class CarrierTransport:
         """Return None: a carrier is Python."""
         return None
 
+    def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
+        """Return None: a carrier is Python."""
+        return None
+
     def forget(self, transfers: List[Transfer]) -> None:
         """Do nothing: a carrier keeps nothing of a transfer."""
 
@@ -94,7 +102,7 @@ class RedistributionOperator:
         self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
         #: Makes it without Python, where there is such an operator and no trace is written.
-        self._operator: Optional[ExchangeOperator] = None
+        self._operator: Union[None, ExchangeOperator, JointNormOperator] = None
         _redistributions[self.number] = self
 
     def forget(self) -> None:
@@ -110,20 +118,19 @@ class RedistributionOperator:
         `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
         """
         name = 'exchange%d' % self.number
+        exchange = None
         if plain and self._notifier is None:
-            self._operator = self._transport.operator(self.redistribution)
+            exchange = self._operator = self._transport.operator(self.redistribution)
         inputs = [token] if local is None else [token, local]
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
-        if self._operator is not None:
-            # A compiled operator may read no input of the graph.
-            outputs = self._operator.symbol(name, [mx.sym.identity(symbol) if _is_input(symbol) else symbol
-                                                   for symbol in inputs])
+        if exchange is not None:
+            outputs = exchange.symbol(name, [_copied_input(symbol) for symbol in inputs])
         else:
             inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
             outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
         after, received = (outputs, None) if self.redistribution.target is None else (outputs[0], outputs[1])
-        if received is not None and self._operator is None:
+        if received is not None and exchange is None:
             received = mx.sym.SliceChannel(received, num_outputs=1, axis=0, squeeze_axis=True)
         if not self._differentiable:
             # The backward pass bypasses a redistribution without gradients, which would wait for its turn in the
@@ -131,6 +138,20 @@ class RedistributionOperator:
             # gradient of an input of the graph nor read that of an output.
             after = mx.sym.identity(token + mx.sym.BlockGrad(after))
         return after, received
+
+    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
+                   ) -> Optional[Tuple[Any, Any, Any]]:
+        """Return the token after the operator, the normalized data and the statistics of a BatchNorm that makes the
+        redistribution of its statistics; None if there is no such operator.
+
+        The gradient of `data` is needed and never added up in place.
+        """
+        if self._notifier is not None:
+            return None
+        operator = self._operator = self._transport.norm_operator(self.redistribution, norm)
+        if operator is None:
+            return None
+        return operator.symbol('exchange%d' % self.number, *map(_copied_input, (token, data, parameters)))
 
     def ending(self, symbol: Any) -> Any:
         """Return a symbol that a graph may have as an output, for an output of the operator."""
@@ -168,9 +189,9 @@ class RedistributionOperator:
         return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'exchange'))
 
 
-def _is_input(symbol: Any) -> bool:
-    """Tell whether a symbol is an input of a graph."""
-    return bool(symbol.list_outputs() == symbol.list_inputs())
+def _copied_input(symbol: Any) -> Any:
+    """Return what a compiled operator may read: a copy of an input of the graph."""
+    return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 
 
 def _inner(array: Any) -> Any:

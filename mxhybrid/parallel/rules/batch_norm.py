@@ -5,7 +5,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.norm_operators import is_compiled, joint_of, moments_of
+from ...lane.joint_norm_operator import JointNorm
+from ...lane.norm_operators import Statistics, is_compiled, joint_of, moments_of
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of
@@ -57,6 +58,10 @@ class JointBatchNorm:
         groups = groups_of(boxes, others)
         source = operator.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
+        if compiled and program.rank in boxes:
+            normalized = cls._in_one_operator(program, operator, inputs, boxes, have, needed)
+            if normalized is not None:
+                return normalized
         shard_class = _CompiledNorm if compiled else _ComposedNorm
         shard = None
         if program.rank in boxes:
@@ -65,10 +70,32 @@ class JointBatchNorm:
                                        plain=program.learns(graph.operators[source[0]]))
         if shard is None:
             return None
-        sizes = np.array([[size_of(box) for box in groups[program.rank]]], dtype)
-        normalized, mean, variance = shard.normalized(moments, inputs[1], inputs[2], sizes / sizes.sum())
+        normalized, mean, variance = shard.normalized(moments, inputs[1], inputs[2],
+                                                      _shares(groups[program.rank], dtype)[None])
         cls._average(program, operator, mean, variance)
         return normalized
+
+    @classmethod
+    def _in_one_operator(cls, program: Any, operator: Operator, inputs: List[Any], boxes: Dict[int, Box], have: Layout,
+                         needed: Dict[int, Box]) -> Any:
+        """Return the symbol of this rank's shard by an operator that also makes the redistribution; None if there is
+        no such operator.
+        """
+        box = boxes[program.rank]
+        axis = axis_of(operator, len(box), 1)
+        group = groups_of(boxes, tuple(at for at in range(len(box)) if at != axis))[program.rank]
+        norm = JointNorm(shape_of(box), axis, tuple(_shares(group, 'float64').tolist()), group.index(box),
+                         _epsilon_of(operator), operator.get('fix_gamma', True) is True)
+        parameters = mx.sym.identity(inputs[2]) if norm.fixes_gamma else mx.sym.concat(*inputs[1:3], dim=0)
+        symbols = program.joint_norm(inputs[0], parameters, have, needed, operator, norm)
+        if symbols is None:
+            return None
+        normalized, statistics = symbols
+        both = mx.sym.BlockGrad(statistics)
+        cls._average(program, operator, *[Statistics(both, norm.statistics_size, offset)
+                                          for offset in (0, norm.channels)])
+        # The operator may not write an output of the graph.
+        return mx.sym.identity(normalized) if (operator.number, 0) in program.graph.heads else normalized
 
     @classmethod
     def build_alone(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
@@ -92,6 +119,12 @@ class JointBatchNorm:
         for at, value in ((3, mean), (4, variance)) if program.learns(operator) else ():
             program.average(program.graph.operators[operator.inputs[at][0]], value,
                             float(operator.get('momentum', 0.9)))
+
+
+def _shares(group: List[Box], dtype: str) -> np.ndarray:
+    """Return the share of each shard in the elements of all."""
+    sizes = np.array([size_of(box) for box in group], dtype)
+    return sizes / sizes.sum()
 
 
 def with_own_statistics(graph: Graph) -> Graph:

@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from ...lane.joint_norm_operator import JointNorm
 from ..ops.graph import Entry, Operator
 from ..ops.registry import rule_of
 from ..redistribution.redistribution import Redistribution
@@ -26,6 +27,15 @@ class RedistributionNode(Protocol):
         """Return the token after it, and the symbol that the rank receives, or None.
 
         `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
+        """
+
+    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
+                   ) -> Optional[Tuple[Any, Any, Any]]:
+        """Return the token after it, the normalized data and the statistics of a BatchNorm with the redistribution of
+        its statistics inside, see :meth:`~mxhybrid.lane.joint_norm_operator.JointNormOperator.symbol`; None if there is
+        no such operator.
+
+        The gradient of `data` is needed and never added up in place.
         """
 
     def ending(self, symbol: Any) -> Any:
@@ -171,3 +181,22 @@ class FetchedInputs(ParameterSymbols):
         self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
         # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
         return received if received is None or differentiable else mx.sym.BlockGrad(received)
+
+    def joint_norm(self, data: Any, parameters: Any, have: Layout, needed: Dict[int, Box], operator: Operator,
+                   norm: JointNorm) -> Optional[Tuple[Any, Any]]:
+        """Return the normalized data and the statistics of a BatchNorm with the redistribution of its statistics
+        inside, as :class:`RedistributionNode` does; None if there is no such operator.
+        """
+        redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype('float32'),
+                                        label=operator.name, operator=operator.number)
+        node = self._make_node(redistribution, True)
+        symbols = node.joint_norm(self._token, data, parameters, norm)
+        if symbols is None:
+            node.forget()
+            return None
+        self._number += 1
+        self.redistributions.append(redistribution)
+        self._nodes.append(node)
+        self.uses_token = True
+        self._token, normalized, statistics = symbols
+        return normalized, statistics

@@ -3,6 +3,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
+from ...lane.norm_operators import Statistics
 from ...native.symbols import symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import leads_to
@@ -17,7 +18,7 @@ from .gradient_readers import Readers
 from .network_shards import NetworkShards
 from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
-from .running_averages import Updated, updates_of
+from .running_averages import Statistic, Updated, updates_of
 
 #: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
@@ -81,7 +82,7 @@ class Program(FetchedInputs):
         self._threads: Optional[SegmentThreads] = None
         #: Data inputs of this rank through which gradients go back.
         self._data_with_gradients: Set[int] = set()
-        self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
+        self._statistics: Dict[int, List[Tuple[Statistic, float]]] = {}
         self.averages: Dict[str, str] = {}
         self._recomputed: List[RecomputedOperator] = []
         #: Entries whose shapes alone an operator reads.
@@ -354,11 +355,12 @@ class Program(FetchedInputs):
 
     # -- running averages ------------------------------------------------------------------------------------------
 
-    def average(self, parameter: Operator, value: Any, momentum: float) -> None:
+    def average(self, parameter: Operator, value: Statistic, momentum: float) -> None:
         """Let the backward pass update a running average with the statistics of a call of a layer."""
-        self._statistics.setdefault(parameter.number, []).append((mx.sym.BlockGrad(value), momentum))
+        value = value if isinstance(value, Statistics) else mx.sym.BlockGrad(value)
+        self._statistics.setdefault(parameter.number, []).append((value, momentum))
 
-    def _updated(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Updated:
+    def _updated(self, parameter: Operator, calls: List[Tuple[Statistic, float]]) -> Updated:
         name = 'mxhybrid_next_of_%d' % parameter.number
         self.averages[name] = parameter.name
         dtype, box = self.graph.dtypes[parameter.number, 0], self.shards.weights.boxes(parameter.name)[self.rank]

@@ -5,12 +5,17 @@ with ``static_alloc``, MXNet's engine does not track that: a redistribution coul
 The engine does track gradients.  So each running average has an input of its own, whose gradient is the next value of
 the average, and is written to the array of the average.
 """
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
-from ...lane.norm_operators import NextAverage, is_compiled, next_averages
+from ...lane.norm_operators import NextAverage, Statistics, is_compiled, next_averages
+
+
+#: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part of
+#: an array.
+Statistic = Union[Any, Statistics]
 
 
 class Updated(NamedTuple):
@@ -30,7 +35,7 @@ class Updated(NamedTuple):
 
     following: Any
     average: Any
-    calls: Sequence[Tuple[Any, float]]
+    calls: Sequence[Tuple[Statistic, float]]
     dtype: Any
     channels: int
 
@@ -49,8 +54,10 @@ def updates_of(averages: Sequence[Updated]) -> List[Any]:
     compiled, outputs = [], []
     for updated in averages:
         if updated.dtype == 'float32' and is_compiled():
-            compiled.append(NextAverage(updated.following, updated.average, [value for value, _ in updated.calls],
-                                        updated.factors(), updated.channels))
+            values = [value if isinstance(value, Statistics) else Statistics(value, updated.channels)
+                      for value, _ in updated.calls]
+            compiled.append(NextAverage(updated.following, updated.average, values, updated.factors(),
+                                        updated.channels))
         else:
             outputs.append(_by_operators(updated))
     if compiled:
@@ -62,5 +69,11 @@ def _by_operators(updated: Updated) -> Any:
     """Return an output by operators of MXNet: `MakeLoss` has a gradient of ones."""
     share, *factors = updated.factors()
     return mx.sym.MakeLoss(mx.sym.add_n(updated.following * updated.average * share, *[
-        updated.following * mx.sym.cast(value, updated.dtype) * factor
+        updated.following * mx.sym.cast(_symbol_of(value, updated.channels), updated.dtype) * factor
         for (value, _), factor in zip(updated.calls, factors)]))
+
+
+def _symbol_of(value: Statistic, channels: int) -> Any:
+    if not isinstance(value, Statistics):
+        return value
+    return mx.sym.slice_axis(value.array, axis=0, begin=value.offset, end=value.offset + channels)

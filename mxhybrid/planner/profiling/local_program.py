@@ -2,10 +2,11 @@
 
 Arrays that the rank would send to others become outputs of the program, those that it would receive become inputs.
 """
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 
+from ...lane.joint_norm_operator import JointNorm, local_joint_norm
 from ...parallel.ops.graph import Entry, Graph
 from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
@@ -72,6 +73,13 @@ class _LocalNode:
             token = mx.sym.Group([token, local if self.differentiable else mx.sym.BlockGrad(local)])
         shape = self.exchange.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
+
+    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
+                   ) -> Optional[Tuple[Any, Any, Any]]:
+        """See :meth:`mxhybrid.parallel.runtime.rank_program.RedistributionNode.joint_norm`."""
+        data, parameters = (mx.sym.identity(symbol) for symbol in (data, parameters))
+        _, normalized, statistics = local_joint_norm(norm).symbol(self.name, mx.sym.zeros((1,)), data, parameters)
+        return token, normalized, statistics
 
     def ending(self, received: Any) -> Any:
         """Return `received` unchanged."""

@@ -102,7 +102,11 @@ def test_averages_are_updated_by_the_backward_pass_alone():
         arrays.update({name: mx.nd.array(draw.normal(size=count)) for name in input_names})
         following, average, *values = map(mx.sym.var, input_names)
         values = [mx.sym.BlockGrad(one) for one in values]
-        every.append(norm_operators.NextAverage(following, average, values, of, count))
+        both = mx.sym.concat(*values, dim=0)
+        # Statistics of one array, at different positions, and of arrays of their own.
+        parts = [norm_operators.Statistics(both, 2 * count, count * at) for at in range(len(values))] if count == 4 \
+            else [norm_operators.Statistics(value, count) for value in values]
+        every.append(norm_operators.NextAverage(following, average, parts, of, count))
         averages[count] = arrays[input_names[1]]
         autograd.mark_variables([arrays[input_names[0]]], [averages[count]], 'write')
         names.append(input_names)

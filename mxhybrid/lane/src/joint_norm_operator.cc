@@ -1,0 +1,194 @@
+#include "joint_norm_operator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace lane {
+namespace {
+
+/// The CPU, as `struct Context` of MXNet's include/mxnet/base.h.
+constexpr struct {
+  int type = 1;
+  int32_t id = 0;
+} kCpu;
+/// `FnProperty` of include/mxnet/engine.h.  The thread that pushes an asynchronous operation also runs it; a normal one
+/// waits for a thread that computes.
+constexpr int kNormal = 0, kAsync = 4;
+
+[[noreturn]] void fail(const char* problem) {
+  // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
+  std::fprintf(stderr, "mxhybrid: a BatchNorm over several workers failed: %s\n", problem);
+  std::abort();
+}
+
+unsigned parameters_of(const JointNormOperator::Settings& settings) {
+  return static_cast<unsigned>(settings.fixes_gamma ? 1 : 2) * settings.shape.at(settings.axis);
+}
+
+ArrayOperator::Shape statistics_of(const JointNormOperator::Settings& settings) {
+  return {static_cast<unsigned>(1 + settings.shares.size()) * 2 * settings.shape.at(settings.axis)};
+}
+
+}  // namespace
+
+/// A pass that is under way.  MXNet holds its arrays until it is complete, and deletes it then.
+struct JointNormOperator::Pass {
+  const JointNormOperator& norm;
+  const PersistentTransfer* const transfer;
+  const bool goes_back;
+  const float *data, *parameters;
+  float* statistics;
+  /// The output, or its gradient, and the gradient of the data.
+  float *output, *gradient;
+  /// The values that are sent, and those that are received unless that is a part of `statistics`.
+  std::vector<float> sent, received = {};
+  OnComplete complete = {};
+
+  void finish() {
+    if (goes_back) {
+      norm.compute_gradient(*this);
+    } else {
+      norm.normalize_part(*this);
+    }
+    const OnComplete after = complete;
+    after();
+  }
+};
+
+namespace {
+
+/// The pass whose transfer this thread begins.
+thread_local const void* beginning = nullptr;
+
+}  // namespace
+
+JointNormOperator::JointNormOperator(Settings settings, std::shared_ptr<PersistentTransfer> forward,
+                                     std::shared_ptr<PersistentTransfer> backward, ArrayFunctions arrays,
+                                     PushFunction push)
+    : ArrayOperator({{1}, settings.shape, {parameters_of(settings)}},
+                    {{1}, settings.shape, statistics_of(settings)}, {{1, 2}, {2}}, arrays),
+      settings_(std::move(settings)),
+      shape_(norm_shape_of(settings_.shape, settings_.axis)),
+      forward_(std::move(forward)),
+      backward_(std::move(backward)),
+      push_(push) {}
+
+void JointNormOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
+  const size_t size = 2 * shape_.channels;
+  auto pass = std::unique_ptr<Pass>(new Pass{*this, forward_.get(), false, inputs[1], inputs[2], outputs[2], outputs[1],
+                                             nullptr, std::vector<float>(size)});
+  compute_moments(shape_, pass->data, pass->sent.data());
+  if (!pass->transfer) {
+    for (size_t part = 0; part < parts(); ++part) {
+      std::copy(pass->sent.begin(), pass->sent.end(), pass->statistics + (1 + part) * size);
+    }
+  }
+  begin(std::move(pass), outputs.handles);
+}
+
+void JointNormOperator::normalize_part(const Pass& pass) const {
+  const size_t channels = shape_.channels;
+  float *means = pass.statistics, *variances = means + channels;
+  const float* beta = pass.parameters + (settings_.fixes_gamma ? 0 : channels);
+  std::vector<float> scale(channels), shift(channels);
+  for (size_t channel = 0; channel < channels; ++channel) {
+    const auto [mean, variance] =
+        joint_moments(settings_.shares, channels, channel, pass.statistics + 2 * channels);
+    means[channel] = static_cast<float>(mean);
+    variances[channel] = static_cast<float>(variance);
+    const double exact_scale = gamma(pass.parameters, channel) / std::sqrt(variance + settings_.epsilon);
+    scale[channel] = static_cast<float>(exact_scale);
+    shift[channel] = static_cast<float>(beta[channel] + (static_cast<double>(means[channel]) - mean) * exact_scale);
+  }
+  normalize(shape_, pass.data, means, scale.data(), shift.data(), pass.output);
+}
+
+void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
+                                 const Arrays& input_gradients) const {
+  const size_t channels = shape_.channels, size = 2 * channels;
+  auto pass = std::unique_ptr<Pass>(new Pass{*this, backward_.get(), true, inputs[1], inputs[2], outputs[2],
+                                             output_gradients[1], input_gradients[1],
+                                             std::vector<float>(parts() * size), std::vector<float>(size)});
+  const float *means = pass->statistics, *variances = means + channels, *moments = means + size;
+  float* gamma_gradient = settings_.fixes_gamma ? nullptr : input_gradients[2];
+  float* beta_gradient = input_gradients[2] + (settings_.fixes_gamma ? 0 : channels);
+  std::vector<double> sums(channels), products(channels);
+  gradient_sums(shape_, pass->data, pass->output, means, sums.data(), products.data());
+  for (size_t channel = 0; channel < channels; ++channel) {
+    const double standard_deviation = std::sqrt(variances[channel] + settings_.epsilon);
+    const double scale = gamma(pass->parameters, channel) / standard_deviation;
+    const double mean_gradient = -sums[channel] * scale;
+    const double variance_gradient = -products[channel] * scale / (2 * standard_deviation * standard_deviation);
+    for (size_t part = 0; part < parts(); ++part) {
+      const size_t index = part * size + channel;
+      const double share = settings_.shares[part], deviation_of_part = moments[index] - means[channel];
+      pass->sent[index] = static_cast<float>(share * (mean_gradient + 2 * deviation_of_part * variance_gradient));
+      pass->sent[index + channels] = static_cast<float>(share * variance_gradient);
+    }
+    if (gamma_gradient) gamma_gradient[channel] = static_cast<float>(products[channel] / standard_deviation);
+    beta_gradient[channel] = static_cast<float>(sums[channel]);
+  }
+  if (!pass->transfer) {
+    for (size_t i = 0; i < pass->sent.size(); ++i) pass->received[i % size] += pass->sent[i];
+  }
+  begin(std::move(pass), input_gradients.handles);
+}
+
+void JointNormOperator::compute_gradient(const Pass& pass) const {
+  const size_t channels = shape_.channels;
+  const float* variances = pass.statistics + channels;
+  std::vector<float> scale(channels);
+  for (size_t channel = 0; channel < channels; ++channel) {
+    scale[channel] =
+        static_cast<float>(gamma(pass.parameters, channel) / std::sqrt(variances[channel] + settings_.epsilon));
+  }
+  const float* moments = pass.statistics + 2 * channels * (1 + settings_.position);
+  normalized_gradient(shape_, pass.data, moments, pass.output, scale.data(), pass.received.data(), pass.gradient);
+}
+
+/// Begin the transfer of a pass, and compute the rest once it is complete.
+void JointNormOperator::begin(std::unique_ptr<Pass> pass, const std::vector<void*>& written) const {
+  const auto start = [](void*, void* on_complete, void* parameter) {
+    auto& pass = *static_cast<Pass*>(parameter);
+    pass.complete = *static_cast<OnComplete*>(on_complete);
+    if (!pass.transfer) {
+      pass.finish();
+      return;
+    }
+    const JointNormOperator& norm = pass.norm;
+    const auto& transfer = pass.goes_back ? norm.backward_ : norm.forward_;
+    float* target = pass.goes_back ? pass.received.data() : pass.statistics + 2 * norm.shape_.channels;
+    const auto arrived = [](void* engine_pass, void*, const void*) {
+      auto& arrived_pass = *static_cast<Pass*>(engine_pass);
+      if (beginning == engine_pass) {
+        arrived_pass.finish();
+        return;
+      }
+      const auto finish = [](void*, void* on_finished, void* finished_pass) {
+        const OnComplete after = *static_cast<OnComplete*>(on_finished);
+        static_cast<Pass*>(finished_pass)->finish();
+        after();
+      };
+      if (arrived_pass.norm.push_(finish, engine_pass, nullptr, &kCpu, nullptr, 0, nullptr, 0, &kNormal, 0,
+                                  "mxhybrid_joint_norm", false) != 0) {
+        fail("MXEnginePushAsyncND failed");
+      }
+    };
+    // Once the transfer has begun, another thread may complete and delete the pass.
+    const void* outer = std::exchange(beginning, &pass);
+    transfer->start(reinterpret_cast<const char*>(pass.sent.data()), reinterpret_cast<char*>(target),
+                    {arrived, &pass, nullptr});
+    beginning = outer;
+  };
+  const auto remove = [](void* parameter) { delete static_cast<Pass*>(parameter); };
+  if (push_(start, pass.release(), remove, &kCpu, nullptr, 0, const_cast<void**>(written.data()),
+            static_cast<int>(written.size()), &kAsync, 0, "mxhybrid_joint_norm", false) != 0) {
+    fail("MXEnginePushAsyncND failed");
+  }
+}
+
+}  // namespace lane
