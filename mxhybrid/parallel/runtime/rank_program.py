@@ -210,14 +210,15 @@ class Program(FetchedInputs):
                 fetched = mx.sym.BlockGrad(fetched)
             if self.rank in needed:
                 inputs.append(fetched)
-                shared.append(self._readers[entry] > 1)
+                shared.append(self._readers[entry] > 1 or self._shares_gradient_of_input(entry))
         for output in range(operator.outputs):
             self._layouts[operator.number, output] = self.shards.layout(operator, output)
         collective = collective_of(self._collectives, operator)
         is_joint = collective is not None and collective.applies(self.graph, operator,
                                                                  self.shards.splits[operator.number])
         if is_joint or self.rank in shards and shards[self.rank].build is not None:
-            # The shard may read an input several times, which :class:`Readers` has not counted.
+            # The shard may read an input several times, which :class:`Readers` has not counted; a compiled operator may
+            # not write the gradient of an input of the graph.
             inputs = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(inputs, shared)]
         if collective is not None and is_joint:
             symbol = collective.build(self, operator, inputs)

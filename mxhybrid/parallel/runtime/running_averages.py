@@ -12,9 +12,8 @@ import numpy as np
 
 from ...lane.norm_operators import NextAverage, Statistics, is_compiled, next_averages
 
-
-#: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part of
-#: an array.
+#: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part
+#: of an array.
 Statistic = Union[Any, Statistics]
 
 

@@ -8,7 +8,8 @@ from . import BODIES
 #: Redistributions of each network, with and without a gradient of its data: compiled ones, and those that Python
 #: begins.
 COUNTS = {'Residual False': (4, 0), 'Residual True': (4, 0), 'Frozen False': (3, 1), 'Freezing True': (4, 0),
-          'Crowd True': (2, 2), 'Chain False': (4, 0), 'Chain True': (4, 0), 'Doubled True': (2, 0)}
+          'Crowd True': (2, 2), 'Chain False': (4, 0), 'Chain True': (4, 0), 'Doubled True': (2, 0),
+          'Added True': (3, 0), 'AddedSoftmax True': (2, 0)}
 
 #: Freed memory is NaN: no exchange may read it, and its other bytes are often still right.
 ENVIRONMENT = {'MALLOC_PERTURB_': '255'}

@@ -92,8 +92,48 @@ class Doubled(gluon.HybridBlock):
         return self.layer(data + F.BlockGrad(data))
 
 
+class Added(gluon.HybridBlock):
+    """A BatchNorm of a sum, which has one gradient array with the data, to whose gradient others are added."""
+
+    shape, adds = (4, 16, 12, 10), True
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.norm = nn.BatchNorm(in_channels=16)
+            self.layer = nn.Conv2D(16, 3, padding=1, in_channels=16)
+
+    def normalize(self, F, data):
+        return self.norm(data)
+
+    def hybrid_forward(self, F, data):
+        return self.layer(self.normalize(F, data + F.BlockGrad(data)))
+
+
+class AddedSoftmax(Added):
+    """A softmax over the height of such a sum."""
+
+    def normalize(self, F, data):
+        return F.softmax(data, axis=2)
+
+
+def compute_added(net, data, head):
+    """Outputs, gradients by the end of their names, and that of data after two passes."""
+    data = data.copy()
+    data.attach_grad(grad_req='add')
+    for _ in range(2):
+        with autograd.record():
+            found = net(data)
+        found.backward(head)
+    return found.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy()
+                             for name, param in net.collect_params().items()
+                             if param.grad_req != 'null'}, data.grad.asnumpy()
+
+
 def compute(net, data, head, flows):
     """Outputs, gradients by the end of their names, and that of data if it `flows`."""
+    if getattr(net, 'adds', False):
+        return compute_added(net, data, head)
     data = data.copy()
     if flows:
         data.attach_grad()
@@ -113,7 +153,7 @@ def main():
     store = mxhybrid.create()
     draw = np.random.RandomState(1)
     for kind, flows in ((Residual, False), (Residual, True), (Frozen, False), (Freezing, True), (Crowd, True),
-                        (Chain, False), (Chain, True), (Doubled, True)):
+                        (Chain, False), (Chain, True), (Doubled, True), (Added, True), (AddedSoftmax, True)):
         mx.random.seed(3)
         whole_net = kind()
         whole_net.initialize(mx.init.Xavier())
@@ -124,6 +164,7 @@ def main():
         net.initialize(mx.init.Xavier())
         net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), kind.shape,
                                     input_grad=flows)
+        net.adds = getattr(kind, 'adds', False)
         steps = []
         for _ in range(3):
             expected = compute(whole_net, data, head, flows)
