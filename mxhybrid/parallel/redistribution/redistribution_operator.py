@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from ...lane.exchange_operator import ExchangeOperator
-from ...lane.joint_norm_operator import JointNorm, JointNormOperator
+from ...lane.joint_norm_operator import JointNorm, JointNormOperator, local_joint_norm
 from ...native.arrays import host_view
 from ...native.engine import Deferred, Notifier
 from ...telemetry.recorder import OFF, AnyRecorder
@@ -187,6 +187,15 @@ class RedistributionOperator:
                                    '' if transfer is self.redistribution.forward else ', backward')
         trace.begin(label, number, 'exchange', {'bytes': transfer.bytes_sent(self.redistribution.dtype.itemsize)})
         return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'exchange'))
+
+
+def isolated_joint_norm(name: str, data: Any, parameters: Any, norm: JointNorm) -> Tuple[Any, Any]:
+    """Return the normalized data and the statistics of a BatchNorm that exchanges nothing, as if all parts were like
+    this one; see :meth:`RedistributionOperator.joint_norm`.
+    """
+    _, normalized, statistics = local_joint_norm(norm).symbol(name, mx.sym.zeros((1,)), mx.sym.identity(data),
+                                                              mx.sym.identity(parameters))
+    return normalized, statistics
 
 
 def _copied_input(symbol: Any) -> Any:

@@ -6,10 +6,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 
-from ...lane.joint_norm_operator import JointNorm, local_joint_norm
 from ...parallel.ops.graph import Entry, Graph
 from ...parallel.ops.registry import indices, rule_of
 from ...parallel.redistribution.redistribution import Redistribution
+from ...parallel.redistribution.redistribution_operator import isolated_joint_norm
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.runtime.rank_program import Program
 from ...parallel.sharding.box import Box, full, shape_of
@@ -74,12 +74,9 @@ class _LocalNode:
         shape = self.exchange.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
 
-    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
-                   ) -> Optional[Tuple[Any, Any, Any]]:
-        """See :meth:`mxhybrid.parallel.runtime.rank_program.RedistributionNode.joint_norm`."""
-        data, parameters = (mx.sym.identity(symbol) for symbol in (data, parameters))
-        _, normalized, statistics = local_joint_norm(norm).symbol(self.name, mx.sym.zeros((1,)), data, parameters)
-        return token, normalized, statistics
+    def joint_norm(self, token: Any, data: Any, parameters: Any, norm: Any) -> Optional[Tuple[Any, Any, Any]]:
+        """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.joint_norm`."""
+        return (token, *isolated_joint_norm(self.name, data, parameters, norm))
 
     def ending(self, received: Any) -> Any:
         """Return `received` unchanged."""
