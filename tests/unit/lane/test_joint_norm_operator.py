@@ -66,16 +66,16 @@ def test_data_and_gradients_in_layouts_of_onednn():
               'after': draw.normal(size=(16, 16, 3, 3)) / 12}
 
     def network(normalize):
-        given = {name: mx.sym.var(name) for name in arrays}
-        convolved = mx.sym.Convolution(given['data'], given['before'], kernel=(3, 3), num_filter=16, no_bias=True)
-        normalized = mx.sym.relu(normalize(convolved, given['gamma'], given['beta']))
-        return mx.sym.Convolution(normalized, given['after'], kernel=(3, 3), num_filter=16, no_bias=True)
+        inputs = {name: mx.sym.var(name) for name in arrays}
+        convolved = mx.sym.Convolution(inputs['data'], inputs['before'], kernel=(3, 3), num_filter=16, no_bias=True)
+        normalized = mx.sym.relu(normalize(convolved, inputs['gamma'], inputs['beta']))
+        return mx.sym.Convolution(normalized, inputs['after'], kernel=(3, 3), num_filter=16, no_bias=True)
 
     def joint(data, gamma, beta):
         norm = JointNorm((2, 16, 6, 6), 1, (0.5, 0.5), 0, 1e-3, False)
         return local_joint_norm(norm).symbol('norm', mx.sym.zeros((1,)), data, mx.sym.concat(gamma, beta, dim=0))[1]
-    found = []
-    for normalize in (joint, lambda *given: mx.sym.BatchNorm(*given, eps=1e-3, fix_gamma=False, name='norm')):
+    results = []
+    for normalize in (joint, lambda *inputs: mx.sym.BatchNorm(*inputs, eps=1e-3, fix_gamma=False, name='norm')):
         symbol = network(normalize)
         call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
         inputs = {name: mx.nd.array(arrays.get(name, np.zeros(16))) for name in symbol.list_inputs()}
@@ -85,6 +85,6 @@ def test_data_and_gradients_in_layouts_of_onednn():
             with autograd.record():
                 output = call(*[inputs[name] for name in symbol.list_inputs()])
             output.backward(output)
-        found.append({'output': output.asnumpy(), **{name: inputs[name].grad.asnumpy() for name in arrays}})
-    for name, expected in found[1].items():
-        np.testing.assert_allclose(found[0][name], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+        results.append({'output': output.asnumpy(), **{name: inputs[name].grad.asnumpy() for name in arrays}})
+    for name, expected in results[1].items():
+        np.testing.assert_allclose(results[0][name], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
