@@ -199,7 +199,7 @@ def isolated_joint_norm(name: str, data: Any, parameters: Any, norm: JointNorm) 
 
 
 def _copied_input(symbol: Any) -> Any:
-    """Return what a compiled operator may read: a copy of an input of the graph."""
+    """Return a symbol that a compiled operator may read: a copy of an input of the graph."""
     return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 
 
