@@ -120,12 +120,27 @@ def test_a_server_in_a_small_container_ends_the_job_on_every_rank(folders):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
-def test_a_full_disk_ends_the_job_on_every_rank(folders):
+@pytest.mark.parametrize('settings', [{}, {'MXHYBRID_STORAGE_MEMORY': '2M'}], ids=['mapped', 'cached'])
+def test_a_full_disk_ends_the_job_on_every_rank(folders, settings):
     rows, saved = folders
     with small_disk(str(rows), '8m'):
         result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(saved)], timeout=90,
-                         env={'MXHYBRID_STORAGE': str(rows)}).failed()
+                         env=dict(settings, MXHYBRID_STORAGE=str(rows))).failed()
         assert not list(rows.iterdir())
     for rank in range(2):
         assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_users_weight: storage: .* cannot '
                          r'grow from \d+ to \d+ bytes: No space left on device' % rank, result.output), result.tail()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
+def test_a_checkpoint_on_a_full_disk_is_refused_on_every_rank(folders):
+    """The training goes on, and the checkpoints before stay."""
+    with small_disk(str(folders[1]), '4m'):
+        result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['refused', str(folders[1])], timeout=90).ok()
+        with mxhybrid.checkpoint.open(str(folders[1]), verify=True) as tables:
+            assert tables.step >= 2 and len(tables['users']) > 0
+        assert {path.name for path in folders[1].iterdir()} == {path.parent.name for path in
+                                                                folders[1].glob('*/manifest.json')}
+    for rank in range(2):
+        assert re.search(r'worker %d: checkpoint.save failed on worker 0: .*cannot write rows of a dynamic table into '
+                         r'.*: No space left on device. Free space there' % rank, result.output), result.tail()

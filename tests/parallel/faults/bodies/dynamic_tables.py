@@ -6,6 +6,8 @@ churn
     A checkpoint, then steps in which one table grows, and rows of another one expire.
 full
     Steps in which a table grows until its disk is full.
+refused
+    Steps and checkpoints until one is refused, and further steps: the only training that ends well.
 """
 import sys
 
@@ -49,12 +51,19 @@ def train(step, rows):
         print('step', step, flush=True)
 
 
-rows = {'delta': 50000, 'churn': 900, 'full': 900}[what]
+rows = {'delta': 50000, 'churn': 900, 'full': 900, 'refused': 900}[what]
 for step in range(2):
     train(step, rows)
 if what != 'full':
     mxhybrid.checkpoint.save(directory, net, trainer, 2)
 for step in range(2, 10 ** 6):
     train(step, rows)
+    if what == 'refused':
+        try:
+            mxhybrid.checkpoint.save(directory, net, trainer, step + 1, keep=10 ** 6)
+        except mxhybrid.CheckpointError as error:
+            print('worker %d: %s' % (store.rank, error), flush=True)
+            train(step + 1, rows)
+            break
     if what == 'delta':
         mxhybrid.checkpoint.save(directory, net, trainer, step + 1, delta=True)
