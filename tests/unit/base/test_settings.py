@@ -37,7 +37,9 @@ def problem(keywords=None, environ=None):
 
 
 def test_defaults():
-    assert resolve({}, {}) == Settings((), 1, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (), '')
+    assert resolve({}, {}) == Settings(
+        partitions=(), servers_per_host=1, timeout=DEFAULT_TIMEOUT_S, log_level='INFO', trace='', metrics='',
+        tensorboard='', routes=(), partition_file='')
     assert resolve(None, {}) == Settings()
 
 
