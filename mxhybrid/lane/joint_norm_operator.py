@@ -27,6 +27,8 @@ class JointNorm(NamedTuple):
         The number that is added to a variance.
     fixes_gamma : bool
         Whether gamma is 1, and not among the parameters.
+    rectifies : bool
+        Whether 0 takes the place of negative values, as in a relu.
     """
 
     shape: Tuple[int, ...]
@@ -35,6 +37,7 @@ class JointNorm(NamedTuple):
     position: int
     epsilon: float
     fixes_gamma: bool
+    rectifies: bool = False
 
     @property
     def channels(self) -> int:
@@ -61,7 +64,7 @@ class JointNormOperator:
             None if forward is None else forward.pointer, None if backward is None else backward.pointer,
             len(norm.shape), library.counts(norm.shape), norm.axis, len(norm.shares),
             (ctypes.c_double * len(norm.shares))(*norm.shares), norm.position, norm.epsilon, int(norm.fixes_gamma),
-            *functions))
+            int(norm.rectifies), *functions))
         self._info = self._library.array_operator_info(pointer)
         weakref.finalize(self, self._library.array_operator_close, pointer).atexit = False
 

@@ -46,6 +46,7 @@ struct JointNormOperator::Pass {
   float *output, *gradient;
   /// The values that are sent, and those that are received unless that is a part of `statistics`.
   std::vector<float> sent, received = {};
+  Affine affine = {};
   OnComplete complete = {};
 
   void finish() {
@@ -90,21 +91,25 @@ void JointNormOperator::forward(const Arrays& inputs, const Arrays& outputs) con
   begin(std::move(pass), outputs.handles);
 }
 
-void JointNormOperator::normalize_part(const Pass& pass) const {
+JointNormOperator::Affine JointNormOperator::join(const float* parameters, const float* moments, float* joint) const {
   const size_t channels = shape_.channels;
-  float *means = pass.statistics, *variances = means + channels;
-  const float* beta = pass.parameters + (settings_.fixes_gamma ? 0 : channels);
-  std::vector<float> scale(channels), shift(channels);
+  float *means = joint, *variances = means + channels;
+  const float* beta = parameters + (settings_.fixes_gamma ? 0 : channels);
+  Affine affine = {std::vector<float>(channels), std::vector<float>(channels)};
   for (size_t channel = 0; channel < channels; ++channel) {
-    const auto [mean, variance] =
-        joint_moments(settings_.shares, channels, channel, pass.statistics + 2 * channels);
+    const auto [mean, variance] = joint_moments(settings_.shares, channels, channel, moments);
     means[channel] = static_cast<float>(mean);
     variances[channel] = static_cast<float>(variance);
-    const double exact_scale = gamma(pass.parameters, channel) / std::sqrt(variance + settings_.epsilon);
-    scale[channel] = static_cast<float>(exact_scale);
-    shift[channel] = static_cast<float>(beta[channel] + (static_cast<double>(means[channel]) - mean) * exact_scale);
+    const double scale = gamma(parameters, channel) / std::sqrt(variance + settings_.epsilon);
+    affine.scale[channel] = static_cast<float>(scale);
+    affine.shift[channel] = static_cast<float>(beta[channel] + (static_cast<double>(means[channel]) - mean) * scale);
   }
-  normalize(shape_, pass.data, means, scale.data(), shift.data(), pass.output);
+  return affine;
+}
+
+void JointNormOperator::normalize_part(const Pass& pass) const {
+  const Affine affine = join(pass.parameters, pass.statistics + 2 * shape_.channels, pass.statistics);
+  normalize(shape_, pass.data, coefficients(affine, pass.statistics), pass.output);
 }
 
 void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
@@ -117,7 +122,9 @@ void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& i
   float* gamma_gradient = settings_.fixes_gamma ? nullptr : input_gradients[2];
   float* beta_gradient = input_gradients[2] + (settings_.fixes_gamma ? 0 : channels);
   std::vector<double> sums(channels), products(channels);
-  gradient_sums(shape_, pass->data, pass->output, means, sums.data(), products.data());
+  std::vector<float> joint(size);
+  pass->affine = join(pass->parameters, moments, joint.data());  // the same values as in the forward pass
+  gradient_sums(shape_, pass->data, pass->output, coefficients(pass->affine, means), sums.data(), products.data());
   for (size_t channel = 0; channel < channels; ++channel) {
     const double standard_deviation = std::sqrt(variances[channel] + settings_.epsilon);
     const double scale = gamma(pass->parameters, channel) / standard_deviation;
@@ -139,15 +146,9 @@ void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& i
 }
 
 void JointNormOperator::compute_gradient(const Pass& pass) const {
-  const size_t channels = shape_.channels;
-  const float* variances = pass.statistics + channels;
-  std::vector<float> scale(channels);
-  for (size_t channel = 0; channel < channels; ++channel) {
-    scale[channel] =
-        static_cast<float>(gamma(pass.parameters, channel) / std::sqrt(variances[channel] + settings_.epsilon));
-  }
-  const float* moments = pass.statistics + 2 * channels * (1 + settings_.position);
-  normalized_gradient(shape_, pass.data, moments, pass.output, scale.data(), pass.received.data(), pass.gradient);
+  const float* moments = pass.statistics + 2 * shape_.channels * (1 + settings_.position);
+  normalized_gradient(shape_, pass.data, pass.output, coefficients(pass.affine, pass.statistics), moments,
+                      pass.received.data(), pass.gradient);
 }
 
 /// Begin the transfer of a pass, and compute the rest once it is complete.

@@ -29,6 +29,8 @@ class JointNormOperator : public ArrayOperator {
     size_t position;
     double epsilon;
     bool fixes_gamma;
+    /// Whether the output is 0 where the normalized part is negative.
+    bool rectifies;
   };
 
   /// `forward` sends the moments of this part and receives those of all parts, `backward` sends the gradients of the
@@ -47,6 +49,16 @@ class JointNormOperator : public ArrayOperator {
   size_t parts() const { return settings_.shares.size(); }
   double gamma(const float* parameters, size_t channel) const {
     return settings_.fixes_gamma ? 1.0 : static_cast<double>(parameters[channel]);
+  }
+  /// The scale and shift of all channels.
+  struct Affine {
+    std::vector<float> scale, shift;
+  };
+
+  /// Return the scale and shift of all channels, and store their joint moments.  `moments` are those of the parts.
+  Affine join(const float* parameters, const float* moments, float* joint) const;
+  NormCoefficients coefficients(const Affine& affine, const float* statistics) const {
+    return {statistics, affine.scale.data(), affine.shift.data(), settings_.rectifies};
   }
   void begin(std::unique_ptr<Pass> pass, const std::vector<void*>& written) const;
   void normalize_part(const Pass& pass) const;

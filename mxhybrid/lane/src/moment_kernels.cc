@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -102,27 +103,71 @@ __attribute__((always_inline)) inline void moments_gradient_of_channel(const Nor
   }
 }
 
-__attribute__((always_inline)) inline void normalize_channel(const NormShape& shape, size_t channel, const float* data,
-                                                             float center, float scale, float shift, float* output) {
-  for (size_t row = 0; row < shape.outer; ++row) {
-    const size_t begin = (row * shape.channels + channel) * shape.inner;
-    for (size_t i = begin; i < begin + shape.inner; ++i) output[i] = (data[i] - center) * scale + shift;
+/// The coefficients of one channel.
+struct Coefficients {
+  float center, scale, shift;
+
+  Coefficients(const NormCoefficients& of_channels, size_t channel)
+      : center(of_channels.center[channel]), scale(of_channels.scale[channel]), shift(of_channels.shift[channel]) {}
+  /// Return a normalized value before it is rectified; all kernels round it in the same way.
+  __attribute__((always_inline)) inline float normalized(float value) const { return (value - center) * scale + shift; }
+};
+
+template <bool kRectifies>
+__attribute__((always_inline)) inline float output_of(const Coefficients& of_channel, float value) {
+  const float normalized = of_channel.normalized(value);
+  return kRectifies && normalized <= 0 ? 0 : normalized;
+}
+
+template <bool kRectifies>
+__attribute__((always_inline)) inline float passed(const Coefficients& of_channel, float value, float gradient) {
+  return !kRectifies || of_channel.normalized(value) > 0 ? gradient : 0;
+}
+
+/// Call a function with a std::true_type or std::false_type.
+template <typename Function>
+__attribute__((always_inline)) inline void with_constant(bool value, Function function) {
+  if (value) {
+    function(std::true_type());
+  } else {
+    function(std::false_type());
   }
 }
 
+template <bool kRectifies>
+__attribute__((always_inline)) inline void normalize_channel(const NormShape& shape, size_t channel, const float* data,
+                                                             const Coefficients& of_channel, float* output) {
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const size_t begin = (row * shape.channels + channel) * shape.inner;
+    for (size_t i = begin; i < begin + shape.inner; ++i) output[i] = output_of<kRectifies>(of_channel, data[i]);
+  }
+}
+
+/// Return `gradient` where `value` is positive, and 0 elsewhere.
+__attribute__((always_inline)) inline float where_positive(float value, float gradient) {
+  return value > 0 ? gradient : 0;
+}
+__attribute__((always_inline)) inline Vector where_positive(const Vector& value, const Vector& gradient) {
+  return value > 0 ? gradient : Vector{};
+}
+
+template <bool kRectifies>
 __attribute__((always_inline)) inline Sums gradient_sums_of_channel(const NormShape& shape, size_t channel,
                                                                     const float* data, const float* output_gradient,
-                                                                    float center) {
+                                                                    const Coefficients& of_channel) {
+  const auto [center, scale, shift] = std::tuple(of_channel.center, of_channel.scale, of_channel.shift);
   Sums sums;
   for (size_t row = 0; row < shape.outer; ++row) {
     const size_t begin = (row * shape.channels + channel) * shape.inner;
     const float *values = data + begin, *gradients = output_gradient + begin;
-    const Sums of_row = sums_of(shape.inner, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
+    const Sums of_row = sums_of(shape.inner, [=](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
       std::decay_t<decltype(first)> value, gradient;
       load(values + i, value);
       load(gradients + i, gradient);
+      value -= center;
+      if (kRectifies) gradient = where_positive(value * scale + shift, gradient);
       first += gradient;
-      second += gradient * (value - center);
+      second += gradient * value;
     });
     sums.first += of_row.first;
     sums.second += of_row.second;
@@ -130,15 +175,29 @@ __attribute__((always_inline)) inline Sums gradient_sums_of_channel(const NormSh
   return sums;
 }
 
+/// The moments of a channel of a part, and their gradients for each element.
+struct MomentGradients {
+  float mean, of_mean, of_variance;
+};
+
+template <bool kRectifies>
+__attribute__((always_inline)) inline float data_gradient(const Coefficients& of_channel, const MomentGradients& moments,
+                                                          float value, float gradient) {
+  return passed<kRectifies>(of_channel, value, gradient) * of_channel.scale +
+         (value - moments.mean) * moments.of_variance + moments.of_mean;
+}
+
+template <bool kRectifies>
 __attribute__((always_inline)) inline void normalized_gradient_of_channel(const NormShape& shape, size_t channel,
-                                                                          const float* data, float mean,
-                                                                          const float* output_gradient, float scale,
-                                                                          float of_mean, float of_variance,
+                                                                          const float* data,
+                                                                          const float* output_gradient,
+                                                                          const Coefficients& of_channel,
+                                                                          const MomentGradients& moments,
                                                                           float* gradient) {
   for (size_t row = 0; row < shape.outer; ++row) {
     const size_t begin = (row * shape.channels + channel) * shape.inner;
     for (size_t i = begin; i < begin + shape.inner; ++i) {
-      gradient[i] = output_gradient[i] * scale + (data[i] - mean) * of_variance + of_mean;
+      gradient[i] = data_gradient<kRectifies>(of_channel, moments, data[i], output_gradient[i]);
     }
   }
 }
@@ -152,18 +211,21 @@ LANE_FAST void fast_moments_gradient(const NormShape& shape, size_t channel, con
                                      const float* gradients, float* gradient) {
   moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
 }
-LANE_FAST void fast_normalize(const NormShape& shape, size_t channel, const float* data, float center, float scale,
-                              float shift, float* output) {
-  normalize_channel(shape, channel, data, center, scale, shift, output);
+template <bool kRectifies>
+LANE_FAST void fast_normalize(const NormShape& shape, size_t channel, const float* data, const Coefficients& of_channel,
+                              float* output) {
+  normalize_channel<kRectifies>(shape, channel, data, of_channel, output);
 }
+template <bool kRectifies>
 LANE_FAST Sums fast_gradient_sums(const NormShape& shape, size_t channel, const float* data,
-                                  const float* output_gradient, float center) {
-  return gradient_sums_of_channel(shape, channel, data, output_gradient, center);
+                                  const float* output_gradient, const Coefficients& of_channel) {
+  return gradient_sums_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel);
 }
-LANE_FAST void fast_normalized_gradient(const NormShape& shape, size_t channel, const float* data, float mean,
-                                        const float* output_gradient, float scale, float of_mean, float of_variance,
-                                        float* gradient) {
-  normalized_gradient_of_channel(shape, channel, data, mean, output_gradient, scale, of_mean, of_variance, gradient);
+template <bool kRectifies>
+LANE_FAST void fast_normalized_gradient(const NormShape& shape, size_t channel, const float* data,
+                                        const float* output_gradient, const Coefficients& of_channel,
+                                        const MomentGradients& moments, float* gradient) {
+  normalized_gradient_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel, moments, gradient);
 }
 
 /// Call a function for each channel, in the threads of OpenMP.
@@ -224,58 +286,80 @@ void moments_gradient(const NormShape& shape, const float* data, const float* mo
   });
 }
 
-void normalize(const NormShape& shape, const float* data, const float* center, const float* scale, const float* shift,
-               float* output) {
-  if (shape.inner < kShort) {
-    for_elements(shape, [&](size_t i, size_t channel) {
-      output[i] = (data[i] - center[channel]) * scale[channel] + shift[channel];
+void normalize(const NormShape& shape, const float* data, const NormCoefficients& coefficients, float* output) {
+  with_constant(coefficients.rectifies, [&](auto constant) {
+    constexpr bool kRectifies = decltype(constant)::value;
+    if (shape.inner < kShort) {
+      for_elements(shape, [&](size_t i, size_t channel) {
+        output[i] = output_of<kRectifies>(Coefficients(coefficients, channel), data[i]);
+      });
+      return;
+    }
+    for_channels(shape, [&](size_t channel) {
+      const Coefficients of_channel(coefficients, channel);
+      if (kFast) {
+        fast_normalize<kRectifies>(shape, channel, data, of_channel, output);
+      } else {
+        normalize_channel<kRectifies>(shape, channel, data, of_channel, output);
+      }
     });
-    return;
-  }
-  for_channels(shape, [&](size_t channel) {
-    (kFast ? fast_normalize : normalize_channel)(shape, channel, data, center[channel], scale[channel], shift[channel],
-                                                 output);
   });
 }
 
-void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient, const float* center,
-                   double* sums, double* products) {
-  if (shape.inner < kShort) {
-    std::fill(sums, sums + shape.channels, 0.0);
-    std::fill(products, products + shape.channels, 0.0);
-    for_elements(shape, [&](size_t i, size_t channel) {
-      sums[channel] += output_gradient[i];
-      products[channel] += static_cast<double>(output_gradient[i]) * (data[i] - center[channel]);
+void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient,
+                   const NormCoefficients& coefficients, double* sums, double* products) {
+  with_constant(coefficients.rectifies, [&](auto constant) {
+    constexpr bool kRectifies = decltype(constant)::value;
+    if (shape.inner < kShort) {
+      std::fill(sums, sums + shape.channels, 0.0);
+      std::fill(products, products + shape.channels, 0.0);
+      for_elements(shape, [&](size_t i, size_t channel) {
+        const Coefficients of_channel(coefficients, channel);
+        const double gradient = passed<kRectifies>(of_channel, data[i], output_gradient[i]);
+        sums[channel] += gradient;
+        products[channel] += gradient * (data[i] - of_channel.center);
+      });
+      return;
+    }
+    for_channels(shape, [&](size_t channel) {
+      const Coefficients of_channel(coefficients, channel);
+      const Sums both = kFast
+                            ? fast_gradient_sums<kRectifies>(shape, channel, data, output_gradient, of_channel)
+                            : gradient_sums_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel);
+      sums[channel] = both.first;
+      products[channel] = both.second;
     });
-    return;
-  }
-  for_channels(shape, [&](size_t channel) {
-    const Sums of_channel = (kFast ? fast_gradient_sums : gradient_sums_of_channel)(shape, channel, data,
-                                                                                    output_gradient, center[channel]);
-    sums[channel] = of_channel.first;
-    products[channel] = of_channel.second;
   });
 }
 
-void normalized_gradient(const NormShape& shape, const float* data, const float* moments, const float* output_gradient,
-                         const float* scale, const float* gradients, float* gradient) {
+void normalized_gradient(const NormShape& shape, const float* data, const float* output_gradient,
+                         const NormCoefficients& coefficients, const float* moments, const float* gradients,
+                         float* gradient) {
   const float count = static_cast<float>(shape.each());
-  std::vector<float> of_mean(shape.channels), of_variance(shape.channels);
+  std::vector<MomentGradients> by_channel;
   for (size_t channel = 0; channel < shape.channels; ++channel) {
-    of_mean[channel] = gradients[channel] / count;
-    of_variance[channel] = 2 * gradients[shape.channels + channel] / count;
+    by_channel.push_back(
+        {moments[channel], gradients[channel] / count, 2 * gradients[shape.channels + channel] / count});
   }
-  if (shape.inner < kShort) {
-    for_elements(shape, [&](size_t i, size_t channel) {
-      gradient[i] = output_gradient[i] * scale[channel] + (data[i] - moments[channel]) * of_variance[channel] +
-                    of_mean[channel];
+  with_constant(coefficients.rectifies, [&](auto constant) {
+    constexpr bool kRectifies = decltype(constant)::value;
+    if (shape.inner < kShort) {
+      for_elements(shape, [&](size_t i, size_t channel) {
+        gradient[i] = data_gradient<kRectifies>(Coefficients(coefficients, channel), by_channel[channel], data[i],
+                                                output_gradient[i]);
+      });
+      return;
+    }
+    for_channels(shape, [&](size_t channel) {
+      const Coefficients of_channel(coefficients, channel);
+      if (kFast) {
+        fast_normalized_gradient<kRectifies>(shape, channel, data, output_gradient, of_channel, by_channel[channel],
+                                             gradient);
+      } else {
+        normalized_gradient_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel,
+                                                   by_channel[channel], gradient);
+      }
     });
-    return;
-  }
-  for_channels(shape, [&](size_t channel) {
-    (kFast ? fast_normalized_gradient : normalized_gradient_of_channel)(
-        shape, channel, data, moments[channel], output_gradient, scale[channel], of_mean[channel],
-        of_variance[channel], gradient);
   });
 }
 

@@ -22,17 +22,24 @@ void compute_moments(const NormShape& shape, const float* data, float* moments);
 void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
                       float* gradient);
 
-/// Compute (data - center) * scale + shift, with three numbers for each channel.
-void normalize(const NormShape& shape, const float* data, const float* center, const float* scale, const float* shift,
-               float* output);
+/// Numbers of each channel by which data is normalized: (data - center) * scale + shift, or 0 in place of negative
+/// values if it `rectifies`.
+struct NormCoefficients {
+  const float *center, *scale, *shift;
+  bool rectifies;
+};
 
-/// Compute for each channel the sum of the gradients of an output, and the sum of their products with
-/// (data - center).
-void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient, const float* center,
-                   double* sums, double* products);
+/// Normalize data.
+void normalize(const NormShape& shape, const float* data, const NormCoefficients& coefficients, float* output);
 
-/// Compute the gradient of the data: that of the output times `scale`, and the gradients of the moments.
-void normalized_gradient(const NormShape& shape, const float* data, const float* moments, const float* output_gradient,
-                         const float* scale, const float* gradients, float* gradient);
+/// Compute for each channel the sum of the gradients of normalized data, and the sum of their products with
+/// (data - center).  Rectified values have no gradient.
+void gradient_sums(const NormShape& shape, const float* data, const float* output_gradient,
+                   const NormCoefficients& coefficients, double* sums, double* products);
+
+/// Compute the gradient of the data, from the gradient of the normalized data and `gradients`, those of the moments.
+void normalized_gradient(const NormShape& shape, const float* data, const float* output_gradient,
+                         const NormCoefficients& coefficients, const float* moments, const float* gradients,
+                         float* gradient);
 
 }  // namespace lane

@@ -84,8 +84,9 @@ class JointBatchNorm:
         box = boxes[program.rank]
         axis = axis_of(operator, len(box), 1)
         group = groups_of(boxes, tuple(at for at in range(len(box)) if at != axis))[program.rank]
+        rectifier = program.rectifier_of(operator)
         norm = JointNorm(shape_of(box), axis, tuple(_shares(group, 'float64').tolist()), group.index(box),
-                         _epsilon_of(operator), operator.get('fix_gamma', True) is True)
+                         _epsilon_of(operator), operator.get('fix_gamma', True) is True, rectifier is not None)
         parameters = mx.sym.identity(inputs[2]) if norm.fixes_gamma else mx.sym.concat(*inputs[1:3], dim=0)
         symbols = program.joint_norm(inputs[0], parameters, have, needed, operator, norm)
         if symbols is None:
@@ -95,7 +96,11 @@ class JointBatchNorm:
         cls._average(program, operator, *[Statistics(both, norm.statistics_size, offset)
                                           for offset in (0, norm.channels)])
         # The operator may not write an output of the graph.
-        return mx.sym.identity(normalized) if (operator.number, 0) in program.graph.heads else normalized
+        last = operator if rectifier is None else rectifier
+        output = mx.sym.identity(normalized) if (last.number, 0) in program.graph.heads else normalized
+        if rectifier is not None:
+            program.skip(rectifier, output)
+        return output
 
     @classmethod
     def build_alone(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:

@@ -85,6 +85,9 @@ class Program(FetchedInputs):
         self._statistics: Dict[int, List[Tuple[Statistic, float]]] = {}
         self.averages: Dict[str, str] = {}
         self._recomputed: List[RecomputedOperator] = []
+        self._in_segments = {number for segment in segments for number in segment.operators}
+        #: The outputs of operators that others compute, too.
+        self._skipped: Dict[int, Any] = {}
         #: Entries whose shapes alone an operator reads.
         self._shapes_read: List[Entry] = []
         for operator in in_order(self.graph, segments):
@@ -192,9 +195,26 @@ class Program(FetchedInputs):
         """Tell whether the backward pass comes to an operator."""
         return operator.number in self._learning
 
+    def rectifier_of(self, operator: Operator) -> Optional[Operator]:
+        """Return the relu that alone reads an operator, and has the same shards; None if there is none."""
+        readers = [reader for reader in self.graph.computing if (operator.number, 0) in reader.inputs]
+        if len(readers) != 1 or self._readers[operator.number, 0] != 1 or readers[0].number in self._in_segments:
+            return None
+        reader, shards = readers[0], self.shards.output_shards
+        is_relu = reader.op == 'relu' or reader.op == 'Activation' and reader.get('act_type') == 'relu'
+        return reader if is_relu and shards[reader.number] == shards[operator.number] else None
+
+    def skip(self, operator: Operator, output: Any) -> None:
+        """Let an operator be computed by the operator that it reads, which returns `output`."""
+        self._skipped[operator.number] = output
+
     def _operator(self, operator: Operator) -> None:
         used = indices(operator)
         self._pass_on(operator)
+        if operator.number in self._skipped:
+            self._layouts[operator.number, 0] = self.shards.layout(operator, 0)
+            self._local[operator.number, 0] = self._skipped[operator.number]
+            return
         ranks = self.shards.output_shards[operator.number]
         shards = {rank: self.shards.shard(operator, rank) for rank in ranks}
         inputs, shared = [], []

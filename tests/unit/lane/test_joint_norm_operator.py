@@ -10,8 +10,8 @@ SHAPES = [((4, 6, 9, 7), 1), ((2, 3, 40, 41), 1), ((3, 5, 4), 1), ((33, 8), 1), 
           ((3, 4, 20), 0)]
 
 
-def expected_of(arrays, axis, epsilon, fixes_gamma, head):
-    """Return output, mean, variance and gradients of MXNet's BatchNorm in float64."""
+def expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, head):
+    """Return output, mean, variance and gradients of MXNet's BatchNorm in float64, with a relu if it `rectifies`."""
     inputs = {name: mx.nd.array(value, dtype='float64') for name, value in arrays.items()}
     for array in inputs.values():
         array.attach_grad()
@@ -19,21 +19,22 @@ def expected_of(arrays, axis, epsilon, fixes_gamma, head):
     with autograd.record():
         output, mean, reciprocal = mx.nd.BatchNorm(inputs['data'], inputs['gamma'], inputs['beta'], *zeros, axis=axis,
                                                    eps=epsilon, fix_gamma=fixes_gamma, output_mean_var=True)
+        output = mx.nd.relu(output) if rectifies else output
     output.backward(mx.nd.array(head, dtype='float64'))
     return [output.asnumpy(), mean.asnumpy(), 1 / reciprocal.asnumpy() ** 2 - epsilon], {
         name: array.grad.asnumpy() for name, array in inputs.items()}
 
 
-@pytest.mark.parametrize('shares, position, fixes_gamma', [((1.0,), 0, False), ((0.5, 0.3, 0.2), 1, True),
-                                                           ((0.25, 0.75), 1, False)])
+@pytest.mark.parametrize('shares, position, fixes_gamma, rectifies', [
+    ((1.0,), 0, False, False), ((0.5, 0.3, 0.2), 1, True, True), ((0.25, 0.75), 1, False, True)])
 @pytest.mark.parametrize('shape, axis', SHAPES)
-def test_equals_batch_norm(shape, axis, shares, position, fixes_gamma):
+def test_equals_batch_norm(shape, axis, shares, position, fixes_gamma, rectifies):
     draw, channels, epsilon = np.random.RandomState(1), shape[axis], 1e-3
     arrays = {'data': (draw.normal(size=shape) * 3 + 20).astype('float32'),
               'gamma': draw.uniform(0.5, 2, size=channels).astype('float32'),
               'beta': draw.normal(size=channels).astype('float32')}
     head = draw.normal(size=shape).astype('float32')
-    norm = JointNorm(shape, axis, shares, position, epsilon, fixes_gamma)
+    norm = JointNorm(shape, axis, shares, position, epsilon, fixes_gamma, rectifies)
     copies = {name: mx.sym.identity(mx.sym.var(name)) for name in ('token', *arrays)}
     parameters = copies['beta'] if fixes_gamma else mx.sym.concat(copies['gamma'], copies['beta'], dim=0)
     token, normalized, statistics = local_joint_norm(norm).symbol('norm', copies['token'], copies['data'], parameters)
@@ -46,7 +47,7 @@ def test_equals_batch_norm(shape, axis, shares, position, fixes_gamma):
         with autograd.record():
             _, output, found = call(*[inputs[name] for name in symbol.list_inputs()])
         output.backward(mx.nd.array(head))
-    (expected, mean, variance), gradients = expected_of(arrays, axis, epsilon, fixes_gamma, head)
+    (expected, mean, variance), gradients = expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, head)
     np.testing.assert_allclose(output.asnumpy(), expected, rtol=1e-5, atol=1e-5)
     assert found.size == norm.statistics_size
     moments = found.asnumpy().reshape(1 + len(shares), 2, channels)

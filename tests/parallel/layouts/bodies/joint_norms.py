@@ -53,6 +53,20 @@ class Residual(gluon.HybridBlock):
         return self.last(F.relu(one) + other * one + data)
 
 
+class Last(gluon.HybridBlock):
+    """A BatchNorm that is the output of the network, or is read by a relu that is."""
+
+    def __init__(self, act):
+        super().__init__(prefix='net_')
+        self._act = act
+        with self.name_scope():
+            self.first, self.norm = nn.Conv2D(6, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=6)
+
+    def hybrid_forward(self, F, data):
+        normalized = self.norm(self.first(data))
+        return F.relu(normalized) if self._act else normalized
+
+
 class Dense(gluon.HybridBlock):
     """A BatchNorm of vectors."""
 
@@ -117,6 +131,7 @@ CASES = {
     'of data, frozen': (lambda: Layers(frozen, first=False), IMAGES, DATA),
     'of data with gradients': (lambda: Layers(norm(), first=False), IMAGES, DATA),
     'data with gradients': (lambda: Layers(norm()), IMAGES, DATA),
+    'last': (lambda: Last(False), IMAGES, DATA), 'last, activation': (lambda: Last(True), IMAGES, STRIPS),
     'several readers': (Residual, IMAGES, DATA), 'several readers, height': (Residual, IMAGES, STRIPS),
     'dense': (Dense, (7, 5), DATA),
     'shared': (lambda: Shared((0, 1, 2)), SIZES, DATA), 'shared, height': (lambda: Shared((0, 1, 2)), SIZES, STRIPS),
