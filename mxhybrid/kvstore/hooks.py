@@ -110,7 +110,7 @@ def _create_kvstore(original: Any) -> Any:
         if isinstance(kvstore, str):
             kvstore = mx.kv.create(kvstore)
         # An update in the worker is cheaper and supports every feature of the Trainer.  MXNet itself asks for an update
-        # on the store if the weights are there.
+        # on the store if the weights are ready.
         return kvstore, bool(int(os.environ.get('MXNET_UPDATE_ON_KVSTORE', '0')))
     return create
 

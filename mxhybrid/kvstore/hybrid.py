@@ -243,7 +243,7 @@ class Hybrid(KVStore):
         """Write the rows `row_ids` of row_sparse keys to `out`, cast to its dtype, after this worker's earlier pushes.
 
         Row ids need not be unique or sorted.  With one array of row ids, all outputs of a key get those rows.  The
-        call may return before the rows are there; whatever reads `out` waits for them.
+        call may return before the rows have arrived; whatever reads `out` waits for them.
         """
         for route, outs, ids in self._arguments.rows(key, out, row_ids):
             with self._meter.call('row_sparse_pull', route):

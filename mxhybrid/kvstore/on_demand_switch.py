@@ -119,7 +119,7 @@ class OnDemandSwitch:
                 continue
             self._steps[key] += 1
             if route.choice.route != 'servers':
-                self._refuse(key, 'it goes by allreduce')
+                self._refuse(key, 'it travels by allreduce')
             elif self._steps[key] > OBSERVED_STEPS:
                 due.append(key)
             else:

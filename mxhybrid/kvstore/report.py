@@ -136,6 +136,6 @@ def _choices_table(routes: List[Any]) -> List[str]:
                      '%.1f ms' % (1e3 * predicted.servers_s), '%.1f ms' % (1e3 * predicted.allreduce_s)]
         rows.append([route.name] + cells + [choice.route, choice.because])
     head = ['table', 'rows by one', 'rows by all', 'bytes by servers', 'by allreduce', 'time by servers',
-            'by allreduce', 'goes by', 'because']
+            'by allreduce', 'travels by', 'because']
     title = 'tables that were weighed or forced; per step, bytes in and out of the busiest host'
     return ['', title, aligned(head, rows)] if rows else []

@@ -32,7 +32,7 @@ class WeightShard(Protocol):
     group: List[int]
 
     def allreduce_(self, array: Any, priority: int) -> None:
-        """Sum a gradient over the workers that hold the same box, in place; returns before the sum is there."""
+        """Sum a gradient over the workers that hold the same box, in place; returns before the sum is complete."""
 
     def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Any]:
         """Return the whole shape of an array that belongs to the box, as optimizer state does, and this worker's range

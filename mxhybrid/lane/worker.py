@@ -218,8 +218,8 @@ class Lane:
                     b'mxhybrid_rows')
 
     def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:
-        """Request few rows that the engine copies to row_sparse arrays of one shape; rows that are there already are
-        written at once.  Return False, with nothing done, if that is not possible.
+        """Request few rows that the engine copies to row_sparse arrays of one shape; rows that are available already
+        are written at once.  Return False, with nothing done, if that is not possible.
         """
         if self._trace.enabled or not 0 < len(ids) * table.width * table.dtype.itemsize <= FEW_BYTES:
             return False

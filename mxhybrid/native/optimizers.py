@@ -9,8 +9,8 @@ same table for every partitioning.  Allowed are
   same;
 * classes that the user marks with :func:`mxhybrid.row_wise`.
 
-Refused are norms over the whole table (lamb, lars, lbsgd), random noise (sgld), a schedule shared by all calls (nadam),
-and state for untouched rows without a test of equality (adamax, ftml, signum, dcasgd).
+Other optimizers are refused: they use norms over the whole table (lamb, lars, lbsgd), random noise (sgld), a schedule
+shared by all calls (nadam), or state for untouched rows without a test of equality (adamax, ftml, signum, dcasgd).
 
 The reference is the result of one process with a row_sparse weight.  Where MXNet has no sparse kernel it works on dense
 copies and writes the result back, and the copies matter: ``nag_mom_update`` in place would take weight decay from

@@ -174,7 +174,7 @@ class Predictor:
         network = self.network_of(plan)
         resolved = plan.resolve(network.graph, network.dimensions, self.cluster.ranks)
         if resolved.stages is not None and self.dynamic_tables:
-            raise InputError('plan: a pipeline beside dynamic tables is not predicted: leave the tables out')
+            raise InputError('plan: a pipeline with dynamic tables is not predicted: leave the tables out')
         if resolved.stages is not None:  # raises an error for outputs that cannot be joined
             output_boxes(network.graph, self._dimensions, NetworkShards(network.graph, resolved.splits))
         return resolved

@@ -241,7 +241,7 @@ def bytes_needed(spec: ParameterSpec, widths: List[int]) -> float:
 def _log_line(name: str, choice: Choice) -> str:
     """Return a line about a decision that was measured."""
     assert choice.union is not None and choice.estimate is not None
-    text = ('%s goes by %s: a step touches %.3g%% of its rows, and would take %.1f ms by servers, %.1f ms by allreduce'
-            % (name, choice.route, 100 * choice.union, 1e3 * choice.estimate.servers_s,
+    text = ('%s travels by %s: a step touches %.3g%% of its rows, and would take %.1f ms by servers, %.1f ms by '
+            'allreduce' % (name, choice.route, 100 * choice.union, 1e3 * choice.estimate.servers_s,
                1e3 * choice.estimate.allreduce_s))
     return text + (', where it does not fit' if choice.because == 'memory' else '')

@@ -45,7 +45,7 @@ class RowSum:
         return elements[:count].reshape(self._shape), elements[count:]
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
-        """Start to sum rows over all workers (collective); returns before the sum is there."""
+        """Start to sum rows over all workers (collective); returns before the sum is complete."""
         self._wait()
         values, marks = self._views()
         values[self._touched], marks[self._touched] = 0, 0

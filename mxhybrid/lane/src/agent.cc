@@ -391,7 +391,7 @@ bool Agent::progress(Table& table) {
     Part& part = table.parts[i];
     if (!part.is_owned) continue;
     for (;;) {
-      bool complete = table.views.empty() || reached(table.rounds, part.version + 1);  // this host's push is there
+      bool complete = table.views.empty() || reached(table.rounds, part.version + 1);  // this host's push has arrived
       for (uint32_t host = 0; host < part.pushes.size(); ++host) {
         if (host != host_ && membership_.worker_counts[host] > 0 && part.pushes[host].empty()) complete = false;
       }

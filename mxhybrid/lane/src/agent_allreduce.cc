@@ -279,7 +279,7 @@ void AgentAllreduce::sum(Operation& operation) {
     }
     char* result = operation.memory->at<char>(offset);
     const uint32_t owner = operation.owners[chunk];
-    // The input of a single worker stays unchanged until the output is there, so it is sent from where it is.
+    // The input of a single worker stays unchanged until the output is complete, so it is sent from where it is.
     const bool copied = sources.size() > 1 || hosts_.size() == 1;
     if (copied) add_arrays(operation.dtype, sources, operation.size(chunk), result);
     if (hosts_.size() == 1) {

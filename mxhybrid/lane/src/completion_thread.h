@@ -1,4 +1,4 @@
-// The completion thread of a worker, which completes operations of MXNet's engine once their results are there.
+// The completion thread of a worker, which completes operations of MXNet's engine once their results are complete.
 #pragma once
 
 #include <functional>

@@ -129,7 +129,7 @@ class Connection {
   void set_writable() { is_blocked_ = false; }
   /// Return the number of bytes that are yet to be sent.
   size_t unsent() const;
-  /// Read the data that is there; return false once the connection is lost.  Throws std::runtime_error for malformed
+  /// Read the data that has arrived; return false once the connection is lost.  Throws std::runtime_error for malformed
   /// messages.
   bool read();
   /// Return the reason why the connection was lost.

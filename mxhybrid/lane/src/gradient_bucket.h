@@ -1,5 +1,5 @@
 // Gradient buckets: several dense gradients in one allreduce, and the update of their weights.  Both are operations of
-// MXNet's engine, which calls these functions in its threads when the arrays are there.
+// MXNet's engine, which calls these functions in its threads when the arrays are ready.
 #pragma once
 
 #include <utility>
@@ -46,7 +46,7 @@ class GradientBucket {
   /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
   /// A null gradient leaves its range of the buffer as it is; such a bucket makes no updates.
   void add(void* gradient, size_t count);
-  /// Start the allreduce of the gradients, which are computed.  Calls `complete` once the sums are there.
+  /// Start the allreduce of the gradients, which are computed.  Calls `complete` when the sums are.
   void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
 
   struct Target {

@@ -9,8 +9,8 @@
 namespace lane {
 namespace {
 
-// Compilers vectorize these loops; both copies of a kernel give the same bits, since nothing is added in another order.
-#define LANE_INLINE __attribute__((always_inline)) inline
+// Compilers vectorize the loops of this file. Both copies of a kernel give the same bits, since nothing is added in
+// another order.
 
 constexpr int32_t kInfinityBits = 0x7f800000;
 /// 2^-119: from this magnitude on, the scale is a normal number.

@@ -285,11 +285,11 @@ struct WorkerTableLayout {
 // ------------------------------------------------------------------------------------------------------ allreduce
 
 // If the job has several hosts, the agent of a host adds up the inputs of its workers.  If all workers are on one host,
-// they need no agent for that: the last worker whose input is there writes the output, and the agent only tells the
+// they need no agent for that: the last worker whose input is complete writes the output, and the agent only tells the
 // others.  All inputs are then in the memory of the output, see AllreduceLayout.
 
 /// The head of a worker's input of an allreduce.  Among several hosts the values follow it; they stay from the moment at
-/// which the worker adds 1 to `rounds` until the result is there.
+/// which the worker adds 1 to `rounds` until the result is complete.
 struct AllreduceInput {
   alignas(64) Counter rounds;
   std::atomic<int32_t> priority;
@@ -329,7 +329,7 @@ static_assert(sizeof(AllreduceInput) <= kAllreduceData && sizeof(AllreduceOutput
 struct AllreduceLayout {
   /// The values of the result.
   size_t output = kAllreduceData;
-  /// The values of each worker; they stay from the worker's arrival until the result is there.
+  /// The values of each worker; they stay from the worker's arrival until the result is complete.
   std::vector<size_t> inputs;
   /// The ends of the ranges of all workers, uint64; zeros if workers own no ranges.
   size_t ends = 0;

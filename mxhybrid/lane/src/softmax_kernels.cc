@@ -23,8 +23,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 typedef uint32_t Bits __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 
-#define LANE_INLINE __attribute__((always_inline)) inline
-
 const bool kFast = is_fast();
 
 /// Load one element, or a Vector of elements.

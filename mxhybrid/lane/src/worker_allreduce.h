@@ -1,4 +1,4 @@
-// A worker's side of allreduces: it writes an input and is told when the output is there.
+// A worker's side of allreduces: it writes an input and is told when the output is complete.
 //
 // An allreduce is an operation of MXNet's engine.  The engine calls `start` in one of its threads when the input is
 // complete, and is told when the output is.

@@ -97,7 +97,7 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   const std::unique_ptr<Delivery> rows(static_cast<Delivery*>(delivery));
   rows->worker->deliver(rows->number, rows->request, rows->out, *static_cast<lane::OnComplete*>(on_complete));
 }
-/// Pull rows into row_sparse arrays of one shape.  Rows that are there at once are written to a new array in this
+/// Pull rows into row_sparse arrays of one shape.  Rows that are available at once are written to a new array in this
 /// thread, others by the completion thread; then the engine copies the new array to `outs`.  Returns 0 when the engine
 /// has all operations, 1 while all requests are in use, 2 if MXNet cannot create the array, 3 if it refuses an
 /// operation.
@@ -114,7 +114,7 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
     const int request = poster.post(number, ids, count, 0, true, staleness);
     if (request < 0) return 1;
     void* handle = rows.handle();
-    // Rows that are there already need no thread of the engine.
+    // Rows that are available already need no thread of the engine.
     if (!poster.wait(number, request, rows.values(), 0) &&
         mxnet->push(lane_worker_deliver, new Delivery{&poster, number, request, rows.values()}, nullptr, cpu, nullptr,
                     0, &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {

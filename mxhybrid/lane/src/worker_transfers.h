@@ -1,7 +1,7 @@
 // A worker's channels, and the persistent transfers through them.
 //
 // A transfer is described once and then run again and again, as requests of MPI_Send_init and MPI_Recv_init are.  A run
-// is an operation of MXNet's engine.  The engine calls `start` in one of its threads when the arrays are there, and is
+// is an operation of MXNet's engine.  The engine calls `start` in one of its threads when the arrays are ready, and is
 // told when the run is complete.  That thread does what can be done at once.  The rest is done by the completion thread
 // of the worker, whenever another worker has written or consumed data.
 #pragma once
@@ -96,7 +96,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Complete the description; throws std::runtime_error if the transfer is not possible.
   void open();
 
-  /// Start a run.  Both arrays are there, and stay until `complete` is called.
+  /// Start a run.  Both arrays are ready, and stay until `complete` is called.
   void start(const char* source, char* target, const OnComplete& complete);
 
  private:

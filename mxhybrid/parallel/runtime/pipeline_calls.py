@@ -268,8 +268,7 @@ class PipelineCalls:
         runner.token = token
         arrays = {name: array for name, array in inputs.items() if array is not None}
         if arrays and program.uses_token:
-            # Otherwise the engine would compute passes of stages without others before them by turns, and end all of
-            # them late.
+            # Otherwise the engine would alternate between the passes of a first stage, and end all of them late.
             write_after([token], list(arrays.values()))
         if autograd.is_recording():
             arrays.update(self._shared_inputs(runner, weights))

@@ -1,4 +1,4 @@
-"""The cost of sums of dense weights by Horovod, in a job whose own sums go by the lane."""
+"""The cost of sums of dense weights by Horovod, in a job whose own sums travel by the lane."""
 import functools
 from typing import Callable, Dict, List, Tuple
 

@@ -150,7 +150,7 @@ def _pair(pair: str, samples: int, rank: int, touched: int) -> List[Training]:
 
 
 def turns(spec: Dict[str, Any]) -> None:
-    """Train two nets by turns, a block of steps each; report the seconds and CPU seconds of a step in each block."""
+    """Train two nets in turn, a block of steps each; report the seconds and CPU seconds of a step in each block."""
     store = mxhybrid.create()
     pair = _pair(spec['pair'], spec['ids'], store.rank, spec['touched'])
 

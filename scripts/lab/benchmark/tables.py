@@ -68,7 +68,7 @@ def _work(args: argparse.Namespace, part: str, launcher: str = 'horovodrun', **s
 
 
 def _turns(args: argparse.Namespace, pair: str, touched: int = 0) -> List[List[List[float]]]:
-    """Train two nets by turns; return the seconds and CPU seconds of a step of both, for each pair of blocks.
+    """Train two nets in turn; return the seconds and CPU seconds of a step of both, for each pair of blocks.
 
     The first `touched` rows are updated before.
     """

@@ -12,7 +12,7 @@ from . import BODIES
 EXPECTED = [
     (r'prefetching: no array of a batch has the row ids of net_(weight|gradient)_weight: .*', 4),
     (r'routes:', 1),
-    (r'net_(weight|gradient)_weight goes by (servers|allreduce): .*', 4),
+    (r'net_(weight|gradient)_weight travels by (servers|allreduce): .*', 4),
     (r'checkpoint of step 11: .*', 1),
     (r'taken from the checkpoint, not from the script: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),
     (r'resumed from step 11: .*', 1),

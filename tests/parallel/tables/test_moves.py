@@ -95,4 +95,4 @@ def test_a_table_that_is_no_longer_pushed_does_not_hold_up_the_search(tmp_path):
         '            kv.push(name, mx.nd.sparse.row_sparse_array(rows, shape=shape))\n')
     result = run_job(body, 'horovodrun', workers=2, timeout=90).ok()
     assert 'partitions=auto: searching small' in result.output
-    assert 'large goes by' not in result.output
+    assert 'large travels by' not in result.output

@@ -1,4 +1,4 @@
-"""Tables that cannot go by allreduce, since memory lacks or rows of their state are too wide; reports an error.
+"""Tables that cannot travel by allreduce, since memory lacks or rows of their state are too wide; reports an error.
 
 In the end worker 1 forces other routes than worker 0.
 """

@@ -25,7 +25,7 @@ def batch(worker, step):
 
 
 class Tables(gluon.Block):
-    """A table of each kind; `summed` goes by allreduce."""
+    """A table of each kind; `summed` travels by allreduce."""
 
     def __init__(self, width):
         super().__init__(prefix='test_')
