@@ -4,7 +4,7 @@
 namespace lane {
 
 /// Marks a kernel that must be compiled into its copies.
-#define LANE_INLINE [[gnu::always_inline]] inline
+#define LANE_INLINE __attribute__((always_inline)) inline
 
 #if defined(__x86_64__)
 /// Marks the copy of a kernel for processors with AVX2.

@@ -143,12 +143,12 @@ __attribute__((always_inline)) inline void normalize_channel(const NormShape& sh
   }
 }
 
-/// Return `gradient` where `value` is positive, and 0 elsewhere.
-__attribute__((always_inline)) inline float where_positive(float value, float gradient) {
-  return value > 0 ? gradient : 0;
+/// Set `gradient` to 0 except where `value` is positive.  No Vector is returned: without AVX, that would be another ABI.
+__attribute__((always_inline)) inline void keep_where_positive(float value, float& gradient) {
+  gradient = value > 0 ? gradient : 0;
 }
-__attribute__((always_inline)) inline Vector where_positive(const Vector& value, const Vector& gradient) {
-  return value > 0 ? gradient : Vector{};
+__attribute__((always_inline)) inline void keep_where_positive(const Vector& value, Vector& gradient) {
+  gradient = value > 0 ? gradient : Vector{};
 }
 
 template <bool kRectifies>
@@ -165,7 +165,7 @@ __attribute__((always_inline)) inline Sums gradient_sums_of_channel(const NormSh
       load(values + i, value);
       load(gradients + i, gradient);
       value -= center;
-      if (kRectifies) gradient = where_positive(value * scale + shift, gradient);
+      if (kRectifies) keep_where_positive(value * scale + shift, gradient);
       first += gradient;
       second += gradient * value;
     });
