@@ -20,7 +20,7 @@ from ..servers.pickled import pickled
 from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from .guard import Guard
-from .horovod import configure_horovod, prepare_horovod, slots_of
+from .horovod import configure_horovod, prepare_horovod, slots_of, start_rendezvous
 from .job import FIRST_KEY, Joined, create_native_store
 from .wires import lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
@@ -44,12 +44,10 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     record: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'memory_domain': memory_domain(),
                             'telemetry': telemetry.open(settings, rank)}
     if rank == 0:
-        from horovod.runner.http.http_server import RendezvousServer
-
         secret = guard.open_monitor(address, num_workers, launch.servers)
         assert guard.monitor is not None
-        rendezvous = RendezvousServer()
-        record.update(monitor=guard.monitor.address, secret=secret, rendezvous=rendezvous.start())
+        rendezvous, port = start_rendezvous()
+        record.update(monitor=guard.monitor.address, secret=secret, rendezvous=port)
     with Deadline(settings.timeout, 'the other workers to exchange addresses'):
         peers = exchange_natively(native, record)
         hosts = [peer['host'] for peer in peers]
