@@ -7,9 +7,13 @@ import os
 import sys
 
 from horovod.runner.common.util.hosts import SlotInfo
-from horovod.runner.http.http_server import RendezvousServer
+from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
 from .worker import die_with_parent
+
+#: The connections that wait for the server at a time.  With Python's 5, the kernel drops connections of many workers,
+#: which try again after a second or more.
+_BACKLOG = 4096
 
 
 def slots(names, workers):
@@ -39,6 +43,7 @@ def environment(slot, address, port, interface):
 def main():
     """Serve the job described by a JSON object in the first argument; the second names the file for the port."""
     die_with_parent()
+    RendezvousHTTPServer.request_queue_size = _BACKLOG
     server = RendezvousServer()
     port = server.start()
     server.init(slots(**json.loads(sys.argv[1])))
