@@ -22,10 +22,19 @@ class Lookup(NamedTuple):
     bags: Optional[Bags]
     context: Any
 
-    @property
-    def is_direct(self) -> bool:
-        """True if the rows of the ids, or their sums by bags, can be written to the result."""
-        return self.context.device_type == 'cpu' and (self.bags is None or self.bags.has_constant_weights)
+    def is_direct(self, num_keys: int) -> bool:
+        """Return whether the host writes the result: the rows of the ids, or their sums by bags.
+
+        A device other than the CPU gets the rows of the `num_keys` distinct keys instead if the result has more rows:
+        fewer bytes are copied to it, and fewer of the gradient back.
+        """
+        if self.bags is None:
+            num_rows = self.ids.size
+        elif self.bags.has_constant_weights:
+            num_rows = len(self.bags.ends) - 1
+        else:
+            return False
+        return self.context.device_type == 'cpu' or num_rows <= num_keys
 
     def request(self, param: TableParameter, keys: np.ndarray, positions: np.ndarray) -> RowRequest:
         """Return the request that writes the result of a direct lookup: `positions` are those of the ids."""
@@ -161,7 +170,7 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
         if not len(keys):
             continue
         check_range(joint, int(keys[0]), int(keys[-1]), param.name, param.rows)
-        is_direct = len(indices) == 1 and lookup.is_direct
+        is_direct = len(indices) == 1 and lookup.is_direct(len(keys))
         requests.append(lookup.request(param, keys, positions) if is_direct else
                         RowRequest(param, keys, None, (len(keys),), lookup.context))
         requested.append((indices, positions, is_direct))

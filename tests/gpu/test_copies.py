@@ -8,6 +8,11 @@ from . import BODIES
 JOBS = [('horovodrun', 2, {'MXHYBRID_DENSE': 'lane'}), ('launch.py', 3, {'MXHYBRID_DENSE': 'lane'}),
         ('horovodrun', 2, {'MXHYBRID_DENSE': 'lane', 'MXHYBRID_ROUTES': 'allreduce'})]
 
+#: Launcher, workers, arguments of tables.py.
+TABLE_JOBS = [('horovodrun', 2, []), ('launch.py', 3, ['--staleness', '1']),
+              ('launch.py', 2, ['--wire-dtype', 'int8', '--staleness', '1']),
+              ('launch.py', 2, ['--wire-dtype', 'float16'])]
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize('launcher, workers, env', JOBS)
@@ -16,3 +21,11 @@ def test_values_equal_numpy(launcher, workers, env):
     errors = [result.results[rank]['errors'] for rank in range(workers)]
     assert all(set(one) == set(errors[0]) for one in errors)
     assert {'first values', 'dense sums', 'dense sums in place', 'pulled ids', 'pulled rows'} == set(errors[0])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize('launcher, workers, arguments', TABLE_JOBS)
+def test_tables_count_pushes(tmp_path, launcher, workers, arguments):
+    result = run_job(BODIES / 'tables.py', launcher, workers=workers, servers=2,
+                     args=['--directory', str(tmp_path)] + arguments, timeout=240).ok()
+    assert sorted(result.results) == list(range(workers))

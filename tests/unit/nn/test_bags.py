@@ -133,5 +133,14 @@ def test_compiled_code_combines_bags_unless_their_weights_may_learn():
     weights = np.ones(3)
     lookups = [table.lookup(ids, offsets, combine) for combine in ('sum', 'mean', 'sqrtn')]
     lookups.append(table.lookup(ids, offsets, 'sum', weights))
-    assert [lookup.is_direct for lookup in lookups] == [True] * 4
-    assert not table.lookup(ids, offsets, 'sum', mx.nd.array(weights, dtype='float64')).is_direct
+    assert [lookup.is_direct(3) for lookup in lookups] == [True] * 4
+    assert not table.lookup(ids, offsets, 'sum', mx.nd.array(weights, dtype='float64')).is_direct(3)
+
+
+@pytest.mark.parametrize('arguments, num_keys, is_direct', [
+    (([1, 2, 3],), 3, True), (([[1, 2], [2, 3]],), 3, False), (([1, 2, 3], [0, 2]), 3, True),
+    (([1, 1, 1], [0, 1]), 1, False)])
+def test_a_gpu_gets_the_smaller_of_the_result_and_the_distinct_rows(arguments, num_keys, is_direct):
+    lookup = new_table().lookup(*arguments)
+    assert lookup.is_direct(num_keys)
+    assert lookup._replace(context=mx.gpu(0)).is_direct(num_keys) is is_direct
