@@ -25,13 +25,13 @@ def canonical(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(',', ':')).encode()
 
 
-def plain(value: Any, what: str) -> Any:
+def plain(value: Any, name: str) -> Any:
     """Return a JSON value as it will be read, with keys of dicts as strings; InputError if it is not a JSON value."""
     try:
         return read_json(json.dumps(value).encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError('%s is not a JSON value: %s. Give numbers, strings, True, False, None, and lists and dicts of '
-                         'them; arrays as lists' % (what, error)) from error
+                         'them; arrays as lists' % (name, error)) from error
 
 
 def read_json(data: bytes) -> Any:

@@ -60,22 +60,24 @@ class OverflowAlarm:
         self._name = name
         self._warned = False
 
-    def look(self, values: np.ndarray, what: str, source: Optional[np.ndarray] = None) -> None:
-        """Check float16 `values`, which `what` describes; values that are not finite in `source` do not count."""
+    def look(self, values: np.ndarray, description: str, source: Optional[np.ndarray] = None) -> None:
+        """Check float16 `values`, for a warning with their description; values that are not finite in `source` do not
+        count.
+        """
         if self._warned or all_finite(values):
             return
         if source is not None and not bool((np.isinf(values) & np.isfinite(source)).any()):
             return
-        self.sound(what)
+        self.sound(description)
 
-    def sound(self, what: str) -> None:
-        """Warn about `what`, the first time only."""
+    def sound(self, description: str) -> None:
+        """Warn about values with a description, the first time only."""
         if self._warned:
             return
         self._warned = True
         logger.warning('%s: %s have infinite elements or NaN. float16 holds values up to %g: scale the loss down, as a '
                        'loss scaler does, or leave wire_dtype=float16 out. If training diverges without it, too, it is '
-                       'not the cause', self._name, what, LARGEST)
+                       'not the cause', self._name, description, LARGEST)
 
 
 class HalfSum:

@@ -88,9 +88,9 @@ class Guard:
             self.monitor.report_failure('%s failed: %s' % (self._name, text))
         leave(cleanup=self._cleanup)
 
-    def fails_with(self, what: str = '') -> Callable[[BaseException], None]:
+    def fails_with(self, prefix: str = '') -> Callable[[BaseException], None]:
         """Return a function for threads to call with an exception that ends their work."""
-        return lambda error: self.fail('%s%s: %s' % (what, type(error).__name__, error), echo=True)
+        return lambda error: self.fail('%s%s: %s' % (prefix, type(error).__name__, error), echo=True)
 
     def expect_end(self) -> None:
         """Allow the servers to end by themselves from now on."""

@@ -11,17 +11,17 @@ from ..native.arrays import host_view
 _EXACT_BELOW = {'float16': 1 << 11, 'float32': 1 << 24, 'float64': 1 << 53}
 
 
-def as_array(values: Any, table: str, what: str = 'ids') -> np.ndarray:
+def as_array(values: Any, table: str, argument: str = 'ids') -> np.ndarray:
     """Return values of MXNet, NumPy or a list as an array of NumPy, on the host."""
     if isinstance(values, mx.nd.NDArray):
         if values.stype != 'default':
             raise InputError('%s: %s is a %s array: convert it with tostype(\'default\')'
-                             % (table, what, values.stype))
+                             % (table, argument, values.stype))
         return host_view(values)
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InputError('%s: %s cannot be read as an array: %s' % (table, what, error)) from None
+        raise InputError('%s: %s cannot be read as an array: %s' % (table, argument, error)) from None
     if isinstance(values, (list, tuple)) and array.dtype == np.float64 and not array.size:
         return array.astype(np.int64)
     return array

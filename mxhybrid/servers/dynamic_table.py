@@ -394,13 +394,13 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
         raise InputError("%s: a dynamic table of type %s: give float32 or float64, for which optimizers have kernels. "
                          "Rows may travel as float16 or int8 nevertheless, see %s"
                          % (name, dtype, variable('wire_dtype')))
-    for what, value, least, most in (
+    for setting, value, least, most in (
             ('width', width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
             ('batch_rows', batch_rows, 1, 1 << 28), ('admit', options.admit, 1, (1 << 32) - 1),
             ('capacity', options.capacity, 0, 1 << 62), ('expire_after', options.expire_after, 0, (1 << 32) - 1),
             ('resident_bytes', options.resident_bytes, 0, 1 << 62)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-            raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, what, value, least, most))
+            raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
     if options.evict not in EVICTIONS:
         raise InputError('%s: evict=%r: give one of %s' % (name, options.evict, ', '.join(EVICTIONS)))
     if 0 < options.capacity < partitions:

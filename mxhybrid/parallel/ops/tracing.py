@@ -141,11 +141,11 @@ def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]])
                              % (shape,))
 
 
-def _each(value: Any, count: int, what: str) -> List[Any]:
+def _each(value: Any, count: int, argument: str) -> List[Any]:
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
-        raise InputError('parallelize: %s=%r for %d inputs: give one for each' % (what, value, count))
+        raise InputError('parallelize: %s=%r for %d inputs: give one for each' % (argument, value, count))
     return list(value)
 
 

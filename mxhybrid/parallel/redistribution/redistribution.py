@@ -59,13 +59,14 @@ class Redistribution:
         Whether gradients go back.
     """
 
-    def __init__(self, number: int, rank: int, have: Layout, needed: Dict[int, Box], dtype: np.dtype, fill: float = 0.0,
-                 one_gradient: bool = False, label: str = '', differentiable: bool = True, operator: int = -1):
+    def __init__(self, number: int, rank: int, layout: Layout, needed: Dict[int, Box], dtype: np.dtype,
+                 fill: float = 0.0, one_gradient: bool = False, label: str = '', differentiable: bool = True,
+                 operator: int = -1):
         self.number, self.label, self.dtype = number, label, np.dtype(dtype)
         self.operator = operator
-        self.source: Optional[Box] = have.boxes.get(rank)
+        self.source: Optional[Box] = layout.boxes.get(rank)
         self.target: Optional[Box] = needed.get(rank)
-        there = messages(have, needed)
+        there = messages(layout, needed)
         owner_ranks = set(owners(needed).values())
         back = [message for message in there
                 if differentiable and (not one_gradient or message.target in owner_ranks)]
@@ -74,7 +75,7 @@ class Redistribution:
         self.forward = self.backward = Transfer(0, [], [], [], False, 0.0)
         to_source = [(message.source, message.target, message.box) for message in there]
         to_target = [(message.target, message.source, message.box) for message in back]
-        self.forward = _transfer(2 * number, rank, to_source, self.source, self.target, have.partial, fill)
+        self.forward = _transfer(2 * number, rank, to_source, self.source, self.target, layout.partial, fill)
         self.backward = _transfer(2 * number + 1, rank, to_target, self.target, self.source, True, 0.0)
 
     @property

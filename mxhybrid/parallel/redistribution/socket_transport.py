@@ -31,7 +31,7 @@ class _Connection:
         self.piece: Optional[np.ndarray] = None
         self.filled = 0
         #: Whether the other rank has closed it; the job monitor finds out why.
-        self.gone = False
+        self.is_closed = False
 
 
 class _PendingTransfer:
@@ -102,7 +102,7 @@ class SocketCarrier:
                         continue
                     if events & selectors.EVENT_READ:
                         self._receive(key.data)
-                    if events & selectors.EVENT_WRITE and not key.data.gone:
+                    if events & selectors.EVENT_WRITE and not key.data.is_closed:
                         self._send(key.data)
                 self._start_new()
         except BaseException as error:
@@ -189,7 +189,7 @@ class SocketCarrier:
     # -- bytes -----------------------------------------------------------------------------------------------------
 
     def _send(self, peer: _Connection) -> None:
-        while peer.queue and not peer.gone:
+        while peer.queue and not peer.is_closed:
             try:
                 count = peer.sock.send(peer.queue[0][:_CHUNK])
             except BlockingIOError:
@@ -201,12 +201,12 @@ class SocketCarrier:
                 peer.queue.popleft()
             else:
                 peer.queue[0] = peer.queue[0][count:]
-        if not peer.gone:
+        if not peer.is_closed:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.queue else 0)
             self._selector.modify(peer.sock, events, peer)
 
     def _lose(self, peer: _Connection) -> None:
-        peer.gone = True
+        peer.is_closed = True
         self._selector.unregister(peer.sock)
 
     def _receive(self, peer: _Connection) -> None:

@@ -41,10 +41,10 @@ class JointBatchNorm:
         groups = groups_of(boxes, tuple(at for at in range(len(shape)) if at != axis))
         count = max(map(len, groups.values()))
         places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
-        have = Layout((count, 2, shape[axis]), {rank: ((at, at + 1), (0, 2), boxes[rank][axis])
-                                                for rank, at in places.items()})
+        layout = Layout((count, 2, shape[axis]), {rank: ((at, at + 1), (0, 2), boxes[rank][axis])
+                                                  for rank, at in places.items()})
         wanted: Dict[int, Box] = {rank: ((0, len(group)), (0, 2), boxes[rank][axis]) for rank, group in groups.items()}
-        return have, wanted, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
+        return layout, wanted, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
@@ -54,19 +54,19 @@ class JointBatchNorm:
         axis = axis_of(operator, len(shape), 1)
         others = tuple(at for at in range(len(shape)) if at != axis)
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
-        have, needed, dtype = cls.layouts(graph, operator, boxes)
+        layout, needed, dtype = cls.layouts(graph, operator, boxes)
         groups = groups_of(boxes, others)
         source = operator.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
         if compiled and program.rank in boxes:
-            normalized = cls._in_one_operator(program, operator, inputs, boxes, have, needed)
+            normalized = cls._in_one_operator(program, operator, inputs, boxes, layout, needed)
             if normalized is not None:
                 return normalized
         shard_class = _CompiledNorm if compiled else _ComposedNorm
         shard = None
         if program.rank in boxes:
             shard = shard_class(program, operator, inputs[0], shape_of(boxes[program.rank]), axis, dtype)
-        moments = program.redistribute(None if shard is None else shard.moments, have, needed, dtype, operator,
+        moments = program.redistribute(None if shard is None else shard.moments, layout, needed, dtype, operator,
                                        plain=program.learns(graph.operators[source[0]]))
         if shard is None:
             return None
@@ -76,8 +76,8 @@ class JointBatchNorm:
         return normalized
 
     @classmethod
-    def _in_one_operator(cls, program: Any, operator: Operator, inputs: List[Any], boxes: Dict[int, Box], have: Layout,
-                         needed: Dict[int, Box]) -> Any:
+    def _in_one_operator(cls, program: Any, operator: Operator, inputs: List[Any], boxes: Dict[int, Box],
+                         layout: Layout, needed: Dict[int, Box]) -> Any:
         """Return the symbol of this rank's shard by an operator that also makes the redistribution; None if there is
         no such operator.
         """
@@ -88,7 +88,7 @@ class JointBatchNorm:
         norm = JointNorm(shape_of(box), axis, tuple(_shares(group, 'float64').tolist()), group.index(box),
                          _epsilon_of(operator), operator.get('fix_gamma', True) is True, rectifier is not None)
         parameters = mx.sym.identity(inputs[2]) if norm.fixes_gamma else mx.sym.concat(*inputs[1:3], dim=0)
-        symbols = program.joint_norm(inputs[0], parameters, have, needed, operator, norm)
+        symbols = program.joint_norm(inputs[0], parameters, layout, needed, operator, norm)
         if symbols is None:
             return None
         normalized, statistics = symbols

@@ -46,21 +46,21 @@ class JointGroupNorm:
             per_group = shape[1] // group_count
             return parts, (0, 2), samples, (channels[0] // per_group, channels[1] // per_group)
         own = {rank: parts.index(boxes[rank]) for rank, parts in parts_by_rank.items()}
-        have = Layout((count, 2, shape[0], group_count), {rank: box(rank, (at, at + 1)) for rank, at in own.items()})
+        layout = Layout((count, 2, shape[0], group_count), {rank: box(rank, (at, at + 1)) for rank, at in own.items()})
         needed = {rank: box(rank, (0, len(parts))) for rank, parts in parts_by_rank.items()}
-        return have, needed, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
+        return layout, needed, 'float64' if graph.dtypes[operator.inputs[0]] == 'float64' else 'float32'
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of this rank's shard; None if it has none."""
         graph: Graph = program.graph
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
-        have, needed, dtype = cls.layouts(graph, operator, boxes)
+        layout, needed, dtype = cls.layouts(graph, operator, boxes)
         source = operator.inputs[0]
         moments = rows = mean = None
         if program.rank in boxes:
             shape = shape_of(boxes[program.rank])
-            group_count = shape_of(have.boxes[program.rank])[3]
+            group_count = shape_of(layout.boxes[program.rank])[3]
             size = math.prod(shape[1:]) // group_count
             data = inputs[0] if graph.dtypes[source] == dtype else mx.sym.cast(inputs[0], dtype)
             rows = mx.sym.reshape(data, shape=(shape[0] * group_count, size))
@@ -69,7 +69,7 @@ class JointGroupNorm:
             mean = mx.sym.dot(rows, average)
             variance = mx.sym.dot(mx.sym.square(mx.sym.broadcast_sub(rows, mean)), average)
             moments = mx.sym.reshape(mx.sym.stack(mean, variance, axis=0), shape=(1, 2, shape[0], group_count))
-        joint = program.redistribute(moments, have, needed, dtype, operator,
+        joint = program.redistribute(moments, layout, needed, dtype, operator,
                                      plain=program.learns(graph.operators[source[0]]))
         if program.rank not in boxes:
             return None

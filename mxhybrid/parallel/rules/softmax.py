@@ -45,10 +45,10 @@ class SplitSoftmax:
 
         def both(rank: int, of: Tuple[int, int]) -> Box:
             return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
-        have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
-                      {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
+        layout = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
+                        {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
         wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
-        return have, wanted, graph.dtypes[operator.number, 0]
+        return layout, wanted, graph.dtypes[operator.number, 0]
 
     @classmethod
     def build(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
@@ -56,11 +56,11 @@ class SplitSoftmax:
         graph: Graph = program.graph
         axis = cls._axis(operator, len(graph.shape(operator)))
         boxes = {rank: output_shard.box for rank, output_shard in program.shards.output_shards[operator.number].items()}
-        have, needed, dtype = cls.layouts(graph, operator, boxes)
+        layout, needed, dtype = cls.layouts(graph, operator, boxes)
         source = operator.inputs[0]
         is_float32 = dtype == graph.dtypes[source] == 'float32'
         if is_float32 and program.is_plain(source) and is_compiled() and program.rank in boxes:
-            return cls._compiled(program, operator, inputs[0], axis, boxes[program.rank], have, needed)
+            return cls._compiled(program, operator, inputs[0], axis, boxes[program.rank], layout, needed)
         local = data = None
         if program.rank in boxes:
             data = cls._cooled(operator, inputs[0])
@@ -71,7 +71,7 @@ class SplitSoftmax:
             shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
             local = mx.sym.stack(largest, total, axis=0)
-        maxima_and_sums = program.redistribute(local, have, needed, dtype, operator,
+        maxima_and_sums = program.redistribute(local, layout, needed, dtype, operator,
                                                plain=program.learns(graph.operators[operator.inputs[0][0]]))
         if maxima_and_sums is None:
             return None
@@ -90,12 +90,12 @@ class SplitSoftmax:
         return data / float(operator.get('temperature')) if operator.get('temperature') else data
 
     @classmethod
-    def _compiled(cls, program: Any, operator: Operator, data: Any, axis: int, box: Box, have: Layout,
+    def _compiled(cls, program: Any, operator: Operator, data: Any, axis: int, box: Box, layout: Layout,
                   needed: Dict[int, Box]) -> Any:
         """Return the symbol of this rank's shard by compiled operators."""
         data, shape = copied_input(cls._cooled(operator, data)), shape_of(box)
         copy, parts = softmax_parts(data, shape, axis, '%s_parts' % operator.name)
-        all_parts = program.redistribute(parts, have, needed, 'float32', operator, plain=True)
+        all_parts = program.redistribute(parts, layout, needed, 'float32', operator, plain=True)
         count = shape_of(needed[program.rank])[1 + axis]
         return softmax_of(copy, copied_input(all_parts), shape, axis, count, operator.op == 'log_softmax',
                           operator.name)

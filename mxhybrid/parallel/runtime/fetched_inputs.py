@@ -78,36 +78,37 @@ class FetchedInputs(ParameterSymbols):
         """
         if entry[0] in self.graph.fixed:
             return self._constant(entry, needed[self.rank]) if self.rank in needed else None
-        have = self._layouts[entry]
-        if have.gives(needed):
+        layout = self._layouts[entry]
+        if layout.gives(needed):
             return self._sources.give(self._local[entry]) if self.rank in needed else None
         key = entry, tuple(sorted(needed.items())), fill, as_index
         if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, have, needed) or self._redistributed(entry, have, needed, fill,
-                                                                                          as_index)
+            self._fetched[key] = self._sliced(entry, layout, needed) or self._redistributed(entry, layout, needed, fill,
+                                                                                              as_index)
         fetched = self._fetched[key][0]
         return None if fetched is None else self._sources.give(fetched)
 
-    def _sliced(self, entry: Entry, have: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
+    def _sliced(self, entry: Entry, layout: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
         """Return a slice of this rank's array if every rank has all that it needs, so that nothing moves; otherwise
         None.
         """
-        if have.partial or not all(rank in have.boxes and all(
-                low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
+        if layout.partial or not all(rank in layout.boxes and all(
+                low >= start and high <= end for (low, high), (start, end) in zip(box, layout.boxes[rank]))
                 for rank, box in needed.items()):
             return None
         if self.rank not in needed:
             return [None]
-        return [box_slice(self._sources.give(self._local[entry]), slices_in(needed[self.rank], have.boxes[self.rank]))]
+        slices = slices_in(needed[self.rank], layout.boxes[self.rank])
+        return [box_slice(self._sources.give(self._local[entry]), slices)]
 
-    def _redistributed(self, entry: Entry, have: Layout, needed: Dict[int, Box], fill: float,
+    def _redistributed(self, entry: Entry, layout: Layout, needed: Dict[int, Box], fill: float,
                        as_index: bool) -> List[Any]:
         operator = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
         local = self._sent(entry)
         number = self._number
-        steps = steps_between(have, needed, self.graph.dtypes[entry].itemsize)
-        received = self.redistribute(local, have, needed, self.graph.dtypes[entry], operator, fill, differentiable,
+        steps = steps_between(layout, needed, self.graph.dtypes[entry].itemsize)
+        received = self.redistribute(local, layout, needed, self.graph.dtypes[entry], operator, fill, differentiable,
                                      plain=self.is_plain(entry) or not differentiable)
         if steps[-1][0].partial and fill and received is not None:
             received = self._filled(operator, entry, number, needed[self.rank], fill, received)
@@ -150,7 +151,7 @@ class FetchedInputs(ParameterSymbols):
         """
         return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
 
-    def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
+    def redistribute(self, local: Any, layout: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
                      fill: float = 0.0,
                      differentiable: bool = True, one_gradient: bool = False, plain: bool = False) -> Any:
         """Return the symbol that this rank receives by a redistribution that all ranks make, or by two (see
@@ -160,15 +161,16 @@ class FetchedInputs(ParameterSymbols):
         """
         if self._inside is not None:
             plain, differentiable = False, differentiable and self._inside.is_again
-        *first_steps, (have, needed) = steps_between(have, needed, np.dtype(dtype).itemsize)
+        *first_steps, (layout, needed) = steps_between(layout, needed, np.dtype(dtype).itemsize)
         for held, pieces in first_steps:
             local = self._redistribute_once(local, held, pieces, dtype, operator, 0.0, differentiable, False, plain)
-        return self._redistribute_once(local, have, needed, dtype, operator, fill, differentiable, one_gradient, plain)
+        return self._redistribute_once(local, layout, needed, dtype, operator, fill, differentiable, one_gradient,
+                                       plain)
 
-    def _redistribute_once(self, local: Any, have: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
+    def _redistribute_once(self, local: Any, layout: Layout, needed: Dict[int, Box], dtype: Any, operator: Operator,
                            fill: float, differentiable: bool, one_gradient: bool, plain: bool) -> Any:
         """Return the symbol that this rank receives by one redistribution, see :meth:`redistribute`."""
-        redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype(dtype), fill, one_gradient,
+        redistribution = Redistribution(self._number, self.rank, layout, needed, np.dtype(dtype), fill, one_gradient,
                                         operator.name,
                                         differentiable, operator.number)
         self._number += 1
@@ -182,12 +184,12 @@ class FetchedInputs(ParameterSymbols):
         # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
         return received if received is None or differentiable else mx.sym.BlockGrad(received)
 
-    def joint_norm(self, data: Any, parameters: Any, have: Layout, needed: Dict[int, Box], operator: Operator,
+    def joint_norm(self, data: Any, parameters: Any, layout: Layout, needed: Dict[int, Box], operator: Operator,
                    norm: JointNorm) -> Optional[Tuple[Any, Any]]:
         """Return the normalized data and the statistics of a BatchNorm with the redistribution of its statistics
         inside, as :class:`RedistributionNode` does; None if there is no such operator.
         """
-        redistribution = Redistribution(self._number, self.rank, have, needed, np.dtype('float32'),
+        redistribution = Redistribution(self._number, self.rank, layout, needed, np.dtype('float32'),
                                         label=operator.name, operator=operator.number)
         node = self._make_node(redistribution, True)
         symbols = node.joint_norm(self._token, data, parameters, norm)

@@ -49,11 +49,11 @@ class InputShards:
                 self._by_name[operator.name] = boxes[rank]
         self.outputs = {entry: self._boxes(entry, dimensions.sample_axis(entry)) for entry in graph.heads}
 
-    def _boxes(self, entry: Entry, where: Optional[SampleAxis]) -> List[Dict[int, Box]]:
+    def _boxes(self, entry: Entry, sample_axis: Optional[SampleAxis]) -> List[Dict[int, Box]]:
         whole = full(self._graph.shapes[entry])
-        if where is None:
+        if sample_axis is None:
             return [dict.fromkeys(range(len(self.ranges)), whole)]
-        by_rank = [[with_range(whole, where.axis, rows) for rows in where.ranges(self._count, low, high)]
+        by_rank = [[with_range(whole, sample_axis.axis, rows) for rows in sample_axis.ranges(self._count, low, high)]
                    for low, high in self.ranges]
         return [dict(enumerate(boxes)) for boxes in zip(*by_rank)]
 

@@ -207,8 +207,8 @@ def routes_of_inputs(transport: Transport, rank: int, joint: TracedNetwork, grap
         axis = joint.axes[name]
         redistributions = []
         for micro_batch in range(micro_batches):
-            have = boxes if axis is None else samples_within(boxes, axis, graph.shapes[entry][axis], micro_batch)
-            redistributions.append(Redistribution(number, rank, Layout(graph.shapes[entry], have), read[entry],
+            layout = boxes if axis is None else samples_within(boxes, axis, graph.shapes[entry][axis], micro_batch)
+            redistributions.append(Redistribution(number, rank, Layout(graph.shapes[entry], layout), read[entry],
                                                   graph.dtypes[entry], label=name, differentiable=False))
             number += 1
         routes[name] = SampleRoutes(transport, redistributions, axis, True, factors=graph.factors.get(entry))

@@ -93,9 +93,9 @@ class ParameterSymbols:
             return symbol
         return box_slice(self._sources.give(symbol) if entry in self._mixed else symbol, slices_in(box, held_box))
 
-    def constant(self, operator: Operator, what: str, values: np.ndarray) -> Any:
+    def constant(self, operator: Operator, role: str, values: np.ndarray) -> Any:
         """Return an input of the graph with constant values, for one operator."""
-        name = 'mxhybrid_%s_of_%d' % (what, operator.number)  # several operators may have one name
+        name = 'mxhybrid_%s_of_%d' % (role, operator.number)  # several operators may have one name
         assert name not in self.constants or self._inside is not None, name
         self.constants[name] = values
         return self._variable(name, shape=values.shape, dtype=values.dtype)
@@ -107,5 +107,5 @@ class ParameterSymbols:
         return self._variables[name]
 
 
-def box_slice(symbol: Any, where: Tuple[slice, ...]) -> Any:
-    return mx.sym.slice(symbol, begin=tuple(part.start for part in where), end=tuple(part.stop for part in where))
+def box_slice(symbol: Any, slices: Tuple[slice, ...]) -> Any:
+    return mx.sym.slice(symbol, begin=tuple(part.start for part in slices), end=tuple(part.stop for part in slices))

@@ -356,10 +356,10 @@ class Program(FetchedInputs):
     def _head_box(self, entry: Entry, needed: Dict[int, Box]) -> Any:
         if entry[0] in self.graph.fixed:
             return self._constant(entry, needed[self.rank])
-        have = self._layouts[entry]
-        if have.gives(needed) and len(set(needed.values())) == len(needed):
+        layout = self._layouts[entry]
+        if layout.gives(needed) and len(set(needed.values())) == len(needed):
             return self._sources.give(self._local[entry]) if self.rank in needed else None
-        received = self.redistribute(self._sent(entry), have, needed, self.graph.dtypes[entry],
+        received = self.redistribute(self._sent(entry), layout, needed, self.graph.dtypes[entry],
                                      self.graph.operators[entry[0]], 0.0, entry[0] in self._flowing, True,
                                      self.is_plain(entry))
         return received if received is None else self._nodes[-1].ending(received)

@@ -101,11 +101,11 @@ class ShardedWeight:
     def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
         """Yield the rows on worker 0, see :meth:`mxhybrid.kvstore.weight_shards.WeightShard.gather`."""
         boxes, factors = self._boxes_of(shape), self._factors_of(shape)
-        have = Layout(tuple(count for part in factors for count in part), boxes)
+        layout = Layout(tuple(count for part in factors for count in part), boxes)
         local = self._local(array, boxes)
         for _, slab in _slabs(shape, factors, dtype):
             self._workers.barrier()  # so that worker 0 has memory for all that is sent
-            redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank, have, {0: slab},
+            redistribution = Redistribution(self._workers.reserve_numbers(1), self._workers.rank, layout, {0: slab},
                                             np.dtype(dtype))
             gathered = np.empty(shape_of(slab), dtype) if self._workers.rank == 0 else None
             self._transfer(redistribution.forward, local, gathered, array)

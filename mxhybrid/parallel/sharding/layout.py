@@ -33,26 +33,26 @@ class Message(NamedTuple):
     box: Box
 
 
-def messages(have: Layout, needed: Dict[int, Box]) -> List[Message]:
+def messages(layout: Layout, needed: Dict[int, Box]) -> List[Message]:
     """Return the messages that give every rank its box of `needed`; the list is the same on all ranks.
 
     Every rank with a partial sum sends it.  An element that several ranks hold comes from the target itself if it can,
     else from a rank that sends to few others.
     """
     moves = []
-    inside = full(have.shape)
-    targets_of = dict.fromkeys(have.boxes, 0)
+    inside = full(layout.shape)
+    targets_of = dict.fromkeys(layout.boxes, 0)
     for target, box in sorted(needed.items()):
         rest: List[Box] = [common for common in [overlap(box, inside)] if common is not None]
-        if have.partial:
-            for source, source_box in sorted(have.boxes.items()):
+        if layout.partial:
+            for source, source_box in sorted(layout.boxes.items()):
                 moves += [Message(source, target, common) for box_left in rest
                            for common in [overlap(box_left, source_box)] if common is not None]
             continue
-        for source in sorted(have.boxes, key=lambda rank: (rank != target, targets_of[rank], rank)):
+        for source in sorted(layout.boxes, key=lambda rank: (rank != target, targets_of[rank], rank)):
             still_missing = []
             for box_left in rest:
-                common = overlap(box_left, have.boxes[source])
+                common = overlap(box_left, layout.boxes[source])
                 if common is None:
                     still_missing.append(box_left)
                     continue
@@ -60,7 +60,7 @@ def messages(have: Layout, needed: Dict[int, Box]) -> List[Message]:
                 targets_of[source] += source != target
                 still_missing += subtract(box_left, common)
             rest = still_missing
-        assert not rest, 'no rank holds %s of %s' % (rest, have.shape)
+        assert not rest, 'no rank holds %s of %s' % (rest, layout.shape)
     return moves
 
 

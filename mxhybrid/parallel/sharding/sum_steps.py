@@ -12,17 +12,17 @@ MIN_SAVED_BYTES = 1 << 16
 _UNEVENNESS = 1 / 16
 
 
-def steps_between(have: Layout, needed: Dict[int, Box], itemsize: int) -> List[Tuple[Layout, Dict[int, Box]]]:
+def steps_between(layout: Layout, needed: Dict[int, Box], itemsize: int) -> List[Tuple[Layout, Dict[int, Box]]]:
     """Return the redistributions that give every rank its box of `needed`, one after the other: the layout before each,
     and the boxes that ranks get.
     """
-    pieces = sum_pieces(have, needed, itemsize)
+    pieces = sum_pieces(layout, needed, itemsize)
     if pieces is None:
-        return [(have, needed)]
-    return [(have, pieces), (Layout(have.shape, pieces), needed)]
+        return [(layout, needed)]
+    return [(layout, pieces), (Layout(layout.shape, pieces), needed)]
 
 
-def sum_pieces(have: Layout, needed: Dict[int, Box], itemsize: int) -> Optional[Dict[int, Box]]:
+def sum_pieces(layout: Layout, needed: Dict[int, Box], itemsize: int) -> Optional[Dict[int, Box]]:
     """Return the piece of the sum that each rank computes if the sum is made in two steps; None for one step.
 
     In one step, each rank of `needed` gets all partial sums of its box.  In two, the ranks that need the same box
@@ -30,15 +30,15 @@ def sum_pieces(have: Layout, needed: Dict[int, Box], itemsize: int) -> Optional[
     others.  So all ranks have the same bits.  With n ranks, each sends 2 (n - 1) / n of the box in the place of n - 1
     boxes.
     """
-    if not have.partial:
+    if not layout.partial:
         return None
-    inside = full(have.shape)
+    inside = full(layout.shape)
     ranks_of: Dict[Box, List[int]] = {}
     for rank, box in sorted(needed.items()):
         common = overlap(box, inside)
         if common is not None:
             ranks_of.setdefault(common, []).append(rank)
-    if all(_saved_elements(have, box, len(ranks)) * itemsize < MIN_SAVED_BYTES for box, ranks in ranks_of.items()):
+    if all(_saved_elements(layout, box, len(ranks)) * itemsize < MIN_SAVED_BYTES for box, ranks in ranks_of.items()):
         return None
     boxes = list(ranks_of)
     if any(overlap(box, other) is not None for at, box in enumerate(boxes) for other in boxes[:at]):
@@ -47,14 +47,14 @@ def sum_pieces(have: Layout, needed: Dict[int, Box], itemsize: int) -> Optional[
             if size_of(piece)}
 
 
-def _saved_elements(have: Layout, box: Box, ranks: int) -> int:
+def _saved_elements(layout: Layout, box: Box, ranks: int) -> int:
     """Return the elements of a box that the busiest rank sends or receives less with two steps, given the ranks that
     need the box.
     """
     if ranks == 1:
         return 0
     size = size_of(box)
-    received = sum(size_of(common) for source in have.boxes.values() for common in [overlap(box, source)]
+    received = sum(size_of(common) for source in layout.boxes.values() for common in [overlap(box, source)]
                    if common is not None)
     # A rank receives the other partial sums, or sends its own to all other ranks, whichever is more.
     return (max(received, ranks * size) - 2 * size) * (ranks - 1) // ranks

@@ -246,76 +246,77 @@ def _parse_reference(value: Any) -> Optional[Tuple[float, float, float]]:
 
 
 def _parse_host(index: int, value: Any) -> Host:
-    where = 'hosts[%d]' % index
+    section = 'hosts[%d]' % index
     if not isinstance(value, dict):
-        raise InputError('cluster: %s=%r: give an object' % (where, value))
+        raise InputError('cluster: %s=%r: give an object' % (section, value))
     other_keys = ('name', 'ranks', 'memory_bytes', 'speeds')
-    _check_keys(where, value, {*other_keys, 'cores', 'burst_s', 'speed'})
+    _check_keys(section, value, {*other_keys, 'cores', 'burst_s', 'speed'})
     number_values = {key: number for key, number in value.items() if key not in other_keys}
-    speeds = _parse_speeds(where, value.get('speeds', []))
-    numbers = _parse_numbers(where, number_values, ('cores',), {'burst_s': 0.0, 'speed': speeds[-1] if speeds else 1.0})
+    speeds = _parse_speeds(section, value.get('speeds', []))
+    defaults = {'burst_s': 0.0, 'speed': speeds[-1] if speeds else 1.0}
+    numbers = _parse_numbers(section, number_values, ('cores',), defaults)
     name, ranks, memory = value.get('name', 'host%d' % index), value.get('ranks'), value.get('memory_bytes')
     if not isinstance(name, str):
-        raise InputError('cluster: %s.name=%r: give a text, or leave it out' % (where, name))
+        raise InputError('cluster: %s.name=%r: give a text, or leave it out' % (section, name))
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise InputError('cluster: %s.ranks=%r: give a whole number of at least 1' % (where, ranks))
+        raise InputError('cluster: %s.ranks=%r: give a whole number of at least 1' % (section, ranks))
     if memory is not None and (
             not isinstance(memory, int) or isinstance(memory, bool) or not 1 <= memory <= _MAX_NUMBER):
-        raise InputError('cluster: %s.memory_bytes=%r: give a whole number, or null' % (where, memory))
+        raise InputError('cluster: %s.memory_bytes=%r: give a whole number, or null' % (section, memory))
     for key in ('cores', 'speed'):
         if numbers[key] <= 0:
-            raise InputError('cluster: %s.%s=%r: give more than 0' % (where, key, numbers[key]))
+            raise InputError('cluster: %s.%s=%r: give more than 0' % (section, key, numbers[key]))
     if speeds and speeds[-1] != numbers['speed']:
         raise InputError('cluster: %s.speed=%r: give the last one of speeds, %r, or leave it out'
-                         % (where, numbers['speed'], speeds[-1]))
+                         % (section, numbers['speed'], speeds[-1]))
     return Host(name, ranks, memory_bytes=memory, speeds=speeds, **numbers)
 
 
-def _parse_speeds(where: str, value: Any) -> Tuple[float, ...]:
+def _parse_speeds(section: str, value: Any) -> Tuple[float, ...]:
     """Return the speeds of a core by the number of busy cores."""
     if not isinstance(value, list) or not all(
             isinstance(speed, (int, float)) and not isinstance(speed, bool) and 0 < speed <= _MAX_NUMBER
             for speed in value):
-        raise InputError('cluster: %s.speeds=%r: give a list of numbers above 0' % (where, value))
+        raise InputError('cluster: %s.speeds=%r: give a list of numbers above 0' % (section, value))
     if any(later > earlier for earlier, later in zip(value, value[1:])):
         raise InputError('cluster: %s.speeds=%r: give numbers that do not grow: the more cores are busy, the slower '
-                         'each of them is' % (where, value))
+                         'each of them is' % (section, value))
     return tuple(map(float, value))
 
 
-def _parse_cost(where: str, value: Any) -> TransferCost:
-    return TransferCost(**_parse_numbers(where, value, ('fixed_s', 'per_item_s', 'per_byte_s'), {'latency_s': 0.0}))
+def _parse_cost(section: str, value: Any) -> TransferCost:
+    return TransferCost(**_parse_numbers(section, value, ('fixed_s', 'per_item_s', 'per_byte_s'), {'latency_s': 0.0}))
 
 
-def _parse_link(where: str, value: Any) -> Tuple[TokenBucket, float]:
+def _parse_link(section: str, value: Any) -> Tuple[TokenBucket, float]:
     """Return the token bucket of a link or of memory, and its latency."""
-    numbers = _parse_numbers(where, value, ('rate',), {'peak': 0.0, 'burst': 0.0, 'latency_s': 0.0})
+    numbers = _parse_numbers(section, value, ('rate',), {'peak': 0.0, 'burst': 0.0, 'latency_s': 0.0})
     latency = numbers.pop('latency_s')
     if numbers['rate'] <= 0:
-        raise InputError('cluster: %s.rate=%r: give bytes a second, more than 0' % (where, numbers['rate']))
+        raise InputError('cluster: %s.rate=%r: give bytes a second, more than 0' % (section, numbers['rate']))
     if numbers['burst'] > 0 and numbers['peak'] <= numbers['rate']:
         raise InputError('cluster: %s.burst=%r: give a peak above the rate with it, not %r'
-                         % (where, numbers['burst'], numbers['peak']))
+                         % (section, numbers['burst'], numbers['peak']))
     return TokenBucket(**numbers), latency
 
 
-def _parse_numbers(where: str, value: Any, required: Tuple[str, ...], defaults: Dict[str, float]) -> Dict[str, float]:
+def _parse_numbers(section: str, value: Any, required: Tuple[str, ...], defaults: Dict[str, float]) -> Dict[str, float]:
     if not isinstance(value, dict):
-        raise InputError('cluster: %s=%r: give an object' % (where, value))
-    _check_keys(where, value, set(required) | set(defaults))
+        raise InputError('cluster: %s=%r: give an object' % (section, value))
+    _check_keys(section, value, set(required) | set(defaults))
     numbers = {}
     for key in list(required) + list(defaults):
         number = value.get(key, defaults.get(key))
         # A whole number may be too large for a float.
         if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number <= _MAX_NUMBER:
             raise InputError('cluster: %s.%s=%r: give a number of at least 0, and at most %g'
-                             % (where, key, number, _MAX_NUMBER))
+                             % (section, key, number, _MAX_NUMBER))
         numbers[key] = float(number)
     return numbers
 
 
-def _check_keys(where: str, value: Mapping[str, Any], known: Any) -> None:
+def _check_keys(section: str, value: Mapping[str, Any], known: Any) -> None:
     unknown: List[str] = sorted(set(value) - set(known))
     if unknown:
         raise InputError('cluster: %s%s is no key: remove it; the keys are %s'
-                         % (where + '.' if where else '', unknown[0], ', '.join(sorted(known))))
+                         % (section + '.' if section else '', unknown[0], ', '.join(sorted(known))))

@@ -92,9 +92,9 @@ class _OneRank(Program):
     To find out what the other ranks exchange among each other takes seconds for many ranks, and nothing here needs it.
     """
 
-    def redistribute(self, local: Any, have: Layout, needed: Dict[int, Box], *arguments: Any, **options: Any) -> Any:
+    def redistribute(self, local: Any, layout: Layout, needed: Dict[int, Box], *arguments: Any, **options: Any) -> Any:
         """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.FetchedInputs.redistribute`."""
-        return super().redistribute(local, have, {rank: box for rank, box in needed.items() if rank == self.rank},
+        return super().redistribute(local, layout, {rank: box for rank, box in needed.items() if rank == self.rank},
                                     *arguments, **options)
 
 

@@ -107,13 +107,13 @@ class Prediction:
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
         steps, machine = self._steps(), self._model.machine
         tasks = steps.step_tasks.tasks(key)
-        block_kind, which = steps.names[key % len(steps.names)][:2]
+        block_kind, item = steps.names[key % len(steps.names)][:2]
         kind = tasks.kind(index)
         if block_kind in ('exchange_back', 'output_back'):
             kind = 'exchange_back'
         elif kind == 'exchange' and block_kind in ('forward', 'backward'):
             kind = 'exchange_within' if block_kind == 'forward' else 'exchange_within_back'
-        elif kind == 'sum' and not steps.step_tasks.is_in_bucket(which):
+        elif kind == 'sum' and not steps.step_tasks.is_in_bucket(item):
             kind = 'group_sum'
         resource, rank = tasks.resource[index], tasks.rank(index)
         if resource >= 0 and resource == machine.core_of(rank):
@@ -121,19 +121,19 @@ class Prediction:
         else:
             where = machine.names[resource] if resource >= 0 else 'memory'
         size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0
-        label = TABLES_LABEL if block_kind == 'step' and kind != 'step' else self._label(block_kind, which)
+        label = TABLES_LABEL if block_kind == 'step' and kind != 'step' else self._label(block_kind, item)
         return SimulatedTask(label, where, start - self._begin, end - self._begin, kind,
                              size_bytes)
 
-    def _label(self, block_kind: str, which: Any) -> str:
+    def _label(self, block_kind: str, item: Any) -> str:
         graph = self._model.graph
         if block_kind == 'step':
             return 'step'
         if block_kind == 'accumulate':
-            return str(which)
+            return str(item)
         if block_kind == 'weight':
-            return self._steps().step_tasks.label_of(which)
-        number = which[0] if isinstance(which, tuple) else which
+            return self._steps().step_tasks.label_of(item)
+        number = item[0] if isinstance(item, tuple) else item
         return graph.label(graph.operators[number])
 
     def layers_to_split(self) -> Dict[str, str]:

@@ -124,9 +124,9 @@ class StepTasks(GradientBuckets):
         """The splits of operators, by number."""
         return {number: operator.split for number, operator in self._operators.items()}
 
-    def key(self, kind: str, which: Any, step: int) -> int:
+    def key(self, kind: str, item: Any, step: int) -> int:
         """Return the key of a block; keys ascend in the order in which the script asks for blocks."""
-        return self.keys[kind, which] + step * len(self.keys)
+        return self.keys[kind, item] + step * len(self.keys)
 
     def tasks(self, key: int) -> Any:
         """Return the tasks of the block of a key."""
@@ -330,7 +330,7 @@ class StepTasks(GradientBuckets):
 
     # A method for each kind of blocks, which `_changes` calls.
 
-    def _step_block(self, which: None, step: int) -> BlockSpec:
+    def _step_block(self, item: None, step: int) -> BlockSpec:
         subgraph = self._model.script(self._dense)
 
         def waits() -> List[Wait]:

@@ -42,8 +42,8 @@ def transferred(transfers, sources, target_shapes):
 class Steps:
     """The redistributions of a sum, as all ranks see them."""
 
-    def __init__(self, ranks, have, needed, dtype, one_gradient=False):
-        steps = steps_between(have, needed, np.dtype(dtype).itemsize)
+    def __init__(self, ranks, layout, needed, dtype, one_gradient=False):
+        steps = steps_between(layout, needed, np.dtype(dtype).itemsize)
         self.steps = [[Redistribution(number, rank, held, boxes, np.dtype(dtype),
                                       one_gradient=one_gradient and number == len(steps) - 1) for rank in range(ranks)]
                       for number, (held, boxes) in enumerate(steps)]
@@ -66,8 +66,8 @@ class Steps:
                    for redistributions in self.steps).max()
 
 
-def partial_sums(random, have, ranks, dtype):
-    return [random.normal(size=shape_of(have.boxes[rank])).astype(dtype) * 9 if rank in have.boxes else None
+def partial_sums(random, layout, ranks, dtype):
+    return [random.normal(size=shape_of(layout.boxes[rank])).astype(dtype) * 9 if rank in layout.boxes else None
             for rank in range(ranks)]
 
 
@@ -135,26 +135,26 @@ def sums(draw):
 @settings(max_examples=200, deadline=None)
 @given(sums())
 def test_two_steps_give_the_bits_of_one_and_send_no_more(drawn):
-    ranks, have, needed = drawn
-    direct = Steps(ranks, have, needed, 'float32')
+    ranks, layout, needed = drawn
+    direct = Steps(ranks, layout, needed, 'float32')
     limit, sum_steps.MIN_SAVED_BYTES = sum_steps.MIN_SAVED_BYTES, 1
     try:
-        two, pieces = Steps(ranks, have, needed, 'float32'), sum_pieces(have, needed, 4)
+        two, pieces = Steps(ranks, layout, needed, 'float32'), sum_pieces(layout, needed, 4)
     finally:
         sum_steps.MIN_SAVED_BYTES = limit
     assert len(direct.steps) == 1 and len(two.steps) == (1 if pieces is None else 2)
     random = np.random.RandomState(0)
-    sources = partial_sums(random, have, ranks, 'float32')
-    gradients = partial_sums(random, Layout(have.shape, needed), ranks, 'float32')
+    sources = partial_sums(random, layout, ranks, 'float32')
+    gradients = partial_sums(random, Layout(layout.shape, needed), ranks, 'float32')
     for direction, arrays, reference in ((two.forward, sources, direct.forward(sources)),
                                          (two.backward, gradients, direct.backward(gradients))):
         for result, expected in zip(direction(arrays), reference):
             assert (result is None) == (expected is None)
             if expected is not None:
                 np.testing.assert_array_equal(result, expected)
-    count = np.zeros(have.shape, int)
-    for box in have.boxes.values():
-        count[slices_in(box, full(have.shape))] += 1
+    count = np.zeros(layout.shape, int)
+    for box in layout.boxes.values():
+        count[slices_in(box, full(layout.shape))] += 1
     for forward_or_backward in (0, 1) if count.min() > 1 else ():  # as after a split into partials
         sent = [sum(redistributions[0].bytes[forward_or_backward] for redistributions in steps.steps)
                 for steps in (direct, two)]
