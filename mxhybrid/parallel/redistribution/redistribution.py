@@ -43,7 +43,7 @@ class Redistribution:
     number : int
         The same on all ranks, and unlike that of any other redistribution of the job.
     rank : int
-    have : Layout
+    layout : Layout
     needed : dict of int to Box
         The box that each rank needs.
     dtype : numpy.dtype
