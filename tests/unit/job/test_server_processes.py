@@ -156,7 +156,8 @@ def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_s
     os.kill(pid, signal.SIGKILL)
     until(lambda: deaths)
     assert deaths == ['the server with pid %d on host %s ended with signal 9 (SIGKILL); if nobody killed it, memory '
-                      'ran out: see dmesg, or the limit of the container' % (pid, socket.gethostname())]
+                      'ran out: see dmesg, or the limit of the container, and give it more memory, use more servers, '
+                      'or keep rows of dynamic tables in files (MXHYBRID_STORAGE)' % (pid, socket.gethostname())]
 
 
 def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch):
