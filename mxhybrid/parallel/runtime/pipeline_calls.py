@@ -306,7 +306,7 @@ class PipelineCalls:
                 write_after([self._after_backward], gradients)
             arrays.append(after)
             gradients = gradients + [self._after_backward]
-        if arrays:
+        if arrays and (self._trained or after is not None):  # otherwise the outputs depend on no variable
             autograd.backward(arrays, gradients)
         if after is not None:
             self._after_backward = before.grad

@@ -56,6 +56,12 @@ def test_activations_are_bounded_by_the_stages(four):
     assert memory['gpipe'] - memory['1f1b'] > 14 * 8 * 1024 * 0.7, memory
 
 
+def test_a_stage_may_compute_an_output_of_data_alone(four):
+    for rank, worker in enumerate(four):
+        for differences in worker['output_of_data'].values():
+            assert len(differences) == (2 if rank < 2 else 3) and max(differences) < 1e-6, (rank, differences)
+
+
 @pytest.mark.parametrize('by', ['workers', pytest.param('samples', marks=pytest.mark.slow)])
 def test_a_gradient_of_the_loss_that_does_not_fit_is_refused(by):
     result = run_job(BODIES / 'bad_head_gradient.py', 'horovodrun', workers=2, args=[by], timeout=60)

@@ -134,6 +134,37 @@ def files(net, store):
     return {'same': again._network.stages == net._network.stages, 'apart': apart}
 
 
+class OutputOfData(gluon.HybridBlock):
+    """A network whose first stage computes an output of the data alone."""
+
+    def __init__(self):
+        super().__init__(prefix='output_of_data_')
+        with self.name_scope():
+            self.last = nn.Dense(3, in_units=2, prefix='last_', weight_initializer='ones')
+
+    def hybrid_forward(self, F, data):
+        return self.last(data), F.square(data, name='square')
+
+
+def output_of_data(schedule):
+    """Return the largest differences of both outputs, and of the weight after a step, from their right values."""
+    net = OutputOfData()
+    net.initialize()
+    net = mxhybrid.parallelize(net, pipeline({'square*': [0, 1], '*last*': [2, 3]}, 2, schedule), (4, 2))
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1}, kvstore=mxhybrid.create())
+    whole = np.arange(8, dtype='float32').reshape(4, 2)
+    with autograd.record():
+        sums, squares = net(mx.nd.array(whole[net.samples]))
+    autograd.backward([sums, squares] if schedule == 'gpipe' else [sums])
+    trainer.step(4)
+    differences = [np.abs(sums.asnumpy() - whole[net.samples].sum(axis=1, keepdims=True)).max(),
+                   np.abs(squares.asnumpy() - whole[net.samples] ** 2).max()]
+    weight = net.collect_params()['output_of_data_last_weight']
+    if weight.shape is not None and shard_of(weight).holds:
+        differences.append(np.abs(weight.data().asnumpy() - (1 - whole.mean(axis=0))).max())
+    return [float(difference) for difference in differences]
+
+
 def overlap(store):
     """Return the number of transfers that stage 0 begins, two for each micro-batch.
 
@@ -214,8 +245,9 @@ def main():
     results['inside'], _ = train(pipeline(2, 4, inside={'layer*': {'channels': 2}}), 4, store)
     results['uneven'], _ = train(pipeline({'embedding*': [2], 'layer*': [0, 1, 3], 'decoder*': [0, 1, 3]}, 2), 2, store)
     results['float32'], _ = train(pipeline(LAYERS, 8), 8, store, norm=False, dtype='float32')
-    report(store.rank, found=results, sent=overlap(store), memory={schedule: memory(schedule)
-                                                                   for schedule in ('1f1b', 'gpipe')})
+    report(store.rank, found=results, sent=overlap(store),
+           memory={schedule: memory(schedule) for schedule in ('1f1b', 'gpipe')},
+           output_of_data={schedule: output_of_data(schedule) for schedule in ('1f1b', 'gpipe')})
 
 
 main()
