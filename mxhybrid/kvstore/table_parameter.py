@@ -14,7 +14,6 @@ from mxnet.gluon.parameter import Parameter
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows, distinct_keys
 from ..lane.row_store import DTYPES, FirstValues, check_capacity
-from ..native.freed_memory import keep_freed_memory
 from ..telemetry.traffic import Traffic
 from .ids import checked_ids
 from .local_table import LocalTable
@@ -129,7 +128,6 @@ class TableParameter(Parameter):
     def table(self) -> Any:
         """The table of rows: in this process, until a store of a job has opened it on the servers."""
         if self._table is None:
-            keep_freed_memory()
             self._table = LocalTable(self.name, self.width, self.dtype, self.first_values, self.options,
                                      *self._storage)
         return self._table

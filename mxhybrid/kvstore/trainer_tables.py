@@ -22,7 +22,6 @@ from mxnet.gluon.parameter import ParameterDict
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows
 from ..lane.row_store import FirstValues
-from ..native.freed_memory import keep_freed_memory
 from ..native.optimizer_state import count_update, has_schedule, rates_of, rates_of_all, update_count, weight_decays
 from ..native.trainers import params_of, store_of, trainer_of
 from ..servers.kernel_rules import check_kernel
@@ -156,7 +155,6 @@ class TrainerTables:
 
     def _serve(self, table: TableTraffic, store: Any) -> None:
         """Create a table on the servers (collective)."""
-        keep_freed_memory()
         param = table.param
         table.served = store.backend.open_dynamic_table(table.key, table.name_of_all, param.width, param.dtype,
                                                         param.first_values, param.options, table.served)
