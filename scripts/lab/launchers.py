@@ -10,8 +10,9 @@ SCRIPTS = REPOSITORY / 'scripts'
 
 #: Import path of the processes of jobs; with the last folder, they import MXNet in half of the time.
 PYTHON_PATH = os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(SCRIPTS / 'lab' / 'startup')])
-#: Environment of jobs whose memory is measured: their heap is as after the usual import of MXNet.
-USUAL_IMPORT = {'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)])}
+#: Environment of jobs whose memory is measured: their heap is as after the usual import of MXNet, and freed arrays go
+#: back to the system at once.  By default, glibc keeps many of them, depending on the order in which threads allocate.
+MEASURED_MEMORY = {'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]), 'MALLOC_MMAP_THRESHOLD_': '1000000'}
 
 # The wheel's launch.py calls Thread.isAlive, which CPython 3.9 removed.
 STOCK_LAUNCH_WORKS = sys.version_info < (3, 9)

@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from lab.jobs import run_job
-from lab.launchers import USUAL_IMPORT
+from lab.launchers import MEASURED_MEMORY
 from mxnet import gluon
 
 from ...helpers.joint_jobs import body, run_together
@@ -182,7 +182,7 @@ def test_memory_shrinks(tmp_path):
     """A dense layer of 400 MB on four workers, each of which has 100 MB of it, of its gradient and of its momentum."""
     try:
         result = run_job(BODIES / 'whole_memory.py', 'horovodrun', workers=4, timeout=200, args=[tmp_path],
-                         env=USUAL_IMPORT).ok()
+                         env=MEASURED_MEMORY).ok()
     finally:
         shutil.rmtree(str(tmp_path))  # 1.2 GB
     for rank, values in result.results.items():

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 from lab.jobs import run_job
-from lab.launchers import USUAL_IMPORT
+from lab.launchers import MEASURED_MEMORY
 
 from ...helpers import comparing
 from . import BODIES
@@ -37,7 +37,7 @@ def test_moves_with_three_clients_and_servers(expected, tmp_path):
 
 
 def test_memory_does_not_grow_with_the_number_of_moves():
-    results = run_job(MEMORY, 'horovodrun', workers=2, servers=2, timeout=150, env=USUAL_IMPORT).ok().results
+    results = run_job(MEMORY, 'horovodrun', workers=2, servers=2, timeout=150, env=MEASURED_MEMORY).ok().results
     assert results[0]['servers'] == 2
     table = results[0]['table']
     for series in (results[0]['seen'], results[0]['own'], results[1]['own']):
