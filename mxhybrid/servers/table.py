@@ -11,7 +11,7 @@ from .cluster import ParameterServers
 from .half_precision_keys import WireFormat
 from .optimized_table import OptimizedTable
 from .partitioning import Partitioning, chunks, rows_in_partition
-from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
+from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, REPLACE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
 
 #: Bytes of rows that travel in one push while a table is assigned.
@@ -217,6 +217,8 @@ class Table(OptimizedTable):
 
     def _drop_optimizer(self) -> None:
         self.servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
+        if self.mode == OPTIMIZE:  # partitions that are made before the next optimizer comes could not update
+            self.set_mode(REPLACE)
 
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
         """Overwrite the weights, or optimizer state `slot`, with rows of worker 0's `values` (collective)."""

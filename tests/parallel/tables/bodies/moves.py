@@ -94,6 +94,18 @@ def restarted(worker, net, trainer, step):
         net.load_parameters(name)
 
 
+def frozen(worker, net, trainer, step):
+    """Freeze a table for some moves, which have a new store without an optimizer for it."""
+    weight = net.tables[0].weight
+    if step == 5:
+        weight.grad_req = 'null'
+        name = os.path.join(worker.directory, 'frozen-%d.params' % worker.rank)
+        net.save_parameters(name)
+        net.load_parameters(name)
+    elif step == 12:
+        weight.grad_req = 'write'
+
+
 def plain(worker, still, dtype='float32'):
     """A store without an optimizer: pushed rows are stored, other rows are zeros, also after moves.
 
@@ -119,6 +131,7 @@ CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle
          'ahead': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=ahead),
          'saved': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=saved),
          'restarted': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=restarted),
+         'frozen': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=frozen),
          'lowered': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=lowered),
          'plain': plain, 'plain-float16': lambda w, still: plain(w, still, 'float16'),
          'plain-float64': lambda w, still: plain(w, still, 'float64'),
