@@ -7,15 +7,6 @@
 namespace lane {
 namespace {
 
-/// The CPU, as `struct Context` of MXNet's include/mxnet/base.h.
-constexpr struct {
-  int type = 1;
-  int32_t id = 0;
-} kCpu;
-/// `FnProperty::kAsync` of include/mxnet/engine.h.  The thread that pushes the operation also runs it, since it waits
-/// for nothing.
-constexpr int kAsync = 4;
-
 char kTokenName[] = "token", kInputName[] = "input", kAfterName[] = "after", kOutputName[] = "output";
 
 [[noreturn]] void fail(const char* problem) {
@@ -90,8 +81,8 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
     }
   }
   auto* run = new TransferRun{transfer, static_cast<const char*>(source), static_cast<char*>(target)};
-  if (push_(TransferRun::start, run, TransferRun::remove, &kCpu, nullptr, 0, written.data(),
-            static_cast<int>(written.size()), &kAsync, 0, "mxhybrid_transfer", false) != 0) {
+  if (push_(TransferRun::start, run, TransferRun::remove, &kCpuContext, nullptr, 0, written.data(),
+            static_cast<int>(written.size()), &kAsyncOperation, 0, "mxhybrid_transfer", false) != 0) {
     fail("MXEnginePushAsyncND failed");
   }
   for (int i = 0; i < count; ++i) {

@@ -10,15 +10,6 @@
 namespace lane {
 namespace {
 
-/// The CPU, as `struct Context` of MXNet's include/mxnet/base.h.
-constexpr struct {
-  int type = 1;
-  int32_t id = 0;
-} kCpu;
-/// `FnProperty` of include/mxnet/engine.h.  The thread that pushes an asynchronous operation also runs it; a normal one
-/// waits for a thread that computes.
-constexpr int kNormal = 0, kAsync = 4;
-
 [[noreturn]] void fail(const char* problem) {
   // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
   std::fprintf(stderr, "mxhybrid: a BatchNorm over several workers failed: %s\n", problem);
@@ -174,20 +165,20 @@ void JointNormOperator::begin(std::unique_ptr<Pass> pass, const std::vector<void
         static_cast<Pass*>(finished_pass)->finish();
         after();
       };
-      if (arrived_pass.norm.push_(finish, engine_pass, nullptr, &kCpu, nullptr, 0, nullptr, 0, &kNormal, 0,
-                                  "mxhybrid_joint_norm", false) != 0) {
+      if (arrived_pass.norm.push_(finish, engine_pass, nullptr, &kCpuContext, nullptr, 0, nullptr, 0,
+                                  &kNormalOperation, 0, "mxhybrid_joint_norm", false) != 0) {
         fail("MXEnginePushAsyncND failed");
       }
     };
-    // Once the transfer has begun, another thread may complete and delete the pass.
+    // Another thread may complete and delete the pass as soon as the transfer has begun.
     const void* outer = std::exchange(beginning, &pass);
     transfer->start(reinterpret_cast<const char*>(pass.sent.data()), reinterpret_cast<char*>(target),
                     {arrived, &pass, nullptr});
     beginning = outer;
   };
   const auto remove = [](void* parameter) { delete static_cast<Pass*>(parameter); };
-  if (push_(start, pass.release(), remove, &kCpu, nullptr, 0, const_cast<void**>(written.data()),
-            static_cast<int>(written.size()), &kAsync, 0, "mxhybrid_joint_norm", false) != 0) {
+  if (push_(start, pass.release(), remove, &kCpuContext, nullptr, 0, const_cast<void**>(written.data()),
+            static_cast<int>(written.size()), &kAsyncOperation, 0, "mxhybrid_joint_norm", false) != 0) {
     fail("MXEnginePushAsyncND failed");
   }
 }

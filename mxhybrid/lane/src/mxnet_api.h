@@ -38,6 +38,16 @@ using PushFunction = int (*)(void (*function)(void*, void*, void*), void* parame
                              const void* context, void** reads, int num_reads, void** writes, int num_writes,
                              const void* property, int priority, const char* name, bool wait);
 
+/// The `context` of an operation on the CPU, as `struct Context` of include/mxnet/base.h.
+constexpr struct {
+  int type = 1;
+  int32_t id = 0;
+} kCpuContext;
+
+/// The `property` of an operation, `FnProperty` of include/mxnet/engine.h.  The thread that pushes an asynchronous
+/// operation also runs it, since it waits for nothing; a normal operation waits for a thread that computes.
+constexpr int kNormalOperation = 0, kAsyncOperation = 4;
+
 /// Functions of MXNet's include/mxnet/c_api.h in the order of lane/row_arrays.py, and the handle of operator _copyto.
 struct MxnetFunctions {
   int (*get_storage_type)(void* array, int* type);
