@@ -62,7 +62,7 @@ class OptimizedTable:
             self._check_kind(optimizer)
             check_for_table(optimizer, self.name, self.dtype, wd)
             return
-        # Checks depend on these settings only, and most updates have those of the update before.
+        # Checks depend on these settings only, which are mostly the same as at the update before.
         settings = (type(optimizer), wd, optimizer.multi_precision, getattr(optimizer, 'momentum', None),
                     getattr(optimizer, 'centered', None), getattr(optimizer, 'lazy_update', None), self._made_with)
         if settings != self._checked:

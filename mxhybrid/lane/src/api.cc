@@ -1,5 +1,5 @@
-// The C interface, which Python calls by ctypes.  This file has the functions that belong to no object; the files
-// *_api.cc have those of agents, workers, allreduces, transfers, operators and row stores.
+// The C interface, which Python calls by ctypes.  This file has the functions that belong to no object; the functions of
+// agents, workers, allreduces, transfers, operators and row stores are in the files *_api.cc.
 //
 // Functions return 0, or the value that their comments name.  On an error they return -1 or null; lane_error then
 // returns the message, in the same thread.

@@ -161,7 +161,7 @@ const bool kFast = is_fast();
 struct RuleRow {
   RuleKind kind;
   const char* name;
-  /// By 0: all processors, 1: those with AVX2.
+  /// Kernels for all processors, then copies of them for processors with AVX2.
   UpdateKernel float32[2], float64[2];
   uint32_t states;
 };

@@ -21,7 +21,7 @@ bool Worker::may_push(const Table& table, bool after_deliveries) {
   const bool is_consumed = std::all_of(table.push_agents.begin(), table.push_agents.end(), [&table](uint32_t agent) {
     return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
   });
-  // With staleness, rows that are under way stay when a push follows.
+  // A push of a stale table leaves rows that are under way as they are.
   if (!is_consumed || !after_deliveries || table.shape.staleness > 0) return is_consumed;
   std::lock_guard<std::mutex> lock(mutex_);
   return std::none_of(table.requests, table.requests + kMaxRowRequests,

@@ -33,8 +33,8 @@ struct Worker::Table {
   const WorkerTableLayout layout;
   Memory memory;
   WorkerTable* const shared;
-  /// For each partition: the position of the agent of this host that handles it, whether that agent owns it and shares
-  /// its rows, and the offset of its rows there if so.
+  /// Arrays over partitions: the position of the agent of this host that handles the partition, whether that agent owns
+  /// the partition and shares its rows, and the offset of its rows there if so.
   std::vector<uint32_t> handlers;
   std::vector<uint8_t> readable;
   std::vector<size_t> shards;
@@ -45,7 +45,7 @@ struct Worker::Table {
   std::vector<uint32_t> push_agents, pull_agents;
   uint32_t pushes = kFirst;
   uint32_t pushed_before = 0, pushed_last = 0;
-  /// With staleness: the ids of the last pushes, the latest first, as many as the staleness.
+  /// The ids of the last pushes, as many as the staleness, the latest first.
   std::deque<std::vector<int64_t>> recent;
   PostedRequest requests[kMaxRowRequests];
   std::vector<uint32_t> order, places;

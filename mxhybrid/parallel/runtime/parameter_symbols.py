@@ -66,9 +66,9 @@ class ParameterSymbols:
                 self._fixed[entry[0], box] = self._shard_of_weights(operator, shard, attrs)
             return self._fixed[entry[0], box]
         if (entry[0], None) not in self._fixed:
-            given = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
-                     for source in operator.inputs]
-            self._fixed[entry[0], None] = symbol_function(operator.op)(*given, name=operator.name, **attrs)
+            inputs = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
+                      for source in operator.inputs]
+            self._fixed[entry[0], None] = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
         symbol = self._fixed[entry[0], None]
         symbol = symbol[entry[1]] if len(symbol.list_outputs()) > 1 else symbol
         if entry in self.graph.factors:

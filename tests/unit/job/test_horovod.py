@@ -97,5 +97,5 @@ def test_connections_of_many_workers_wait_for_a_busy_rendezvous_server(monkeypat
     with contextlib.ExitStack() as stack:
         stack.callback(server._httpd.server_close)
         for _ in range(100):
-            # With a short backlog, this takes a second and longer.
+            # A connection takes a second and longer if the backlog is full.
             stack.enter_context(socket.create_connection(('127.0.0.1', port), timeout=0.9))

@@ -50,7 +50,7 @@ def cgroup(path, version, limit, used, statistics):
         'proc/self/cgroup': '4:cpu,memory:/jobs/one\n0::/\n'}), (4350, 9000)),
     (dict(cgroup('sys/fs/cgroup/a/b', 2, 9000, 5000, STATISTICS_2), **{'proc/self/cgroup': '0::/a/b\n'}),
      (4350, 9000)),
-    # That of a cgroup above, or of the topmost one, which a container sees instead of its own.
+    # The limit of a cgroup above, or of the topmost one, which a container sees instead of its own.
     (dict(cgroup('sys/fs/cgroup/a', 2, 8000, 7000, ''), **{'proc/self/cgroup': '0::/a/b\n'}), (1000, 8000)),
     (dict(cgroup('sys/fs/cgroup', 2, 8000, 7000, ''), **{'proc/self/cgroup': '0::/a/b\n'}), (1000, 8000)),
     (dict(cgroup('sys/fs/cgroup/memory', 1, 8000, 9000, ''), **{'proc/self/cgroup': '2:memory:/a\n'}), (0, 8000)),

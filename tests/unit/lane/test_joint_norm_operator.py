@@ -45,12 +45,12 @@ def test_equals_batch_norm(shape, axis, shares, position, fixes_gamma, rectifies
         array.attach_grad()
     for _ in range(2):  # the second time with used memory
         with autograd.record():
-            _, output, found = call(*[inputs[name] for name in symbol.list_inputs()])
+            _, output, statistics_array = call(*[inputs[name] for name in symbol.list_inputs()])
         output.backward(mx.nd.array(head))
     (expected, mean, variance), gradients = expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, head)
     np.testing.assert_allclose(output.asnumpy(), expected, rtol=1e-5, atol=1e-5)
-    assert found.size == norm.statistics_size
-    moments = found.asnumpy().reshape(1 + len(shares), 2, channels)
+    assert statistics_array.size == norm.statistics_size
+    moments = statistics_array.asnumpy().reshape(1 + len(shares), 2, channels)
     for part in moments:
         np.testing.assert_allclose(part, [mean, variance], rtol=1e-5)
     for name in arrays:

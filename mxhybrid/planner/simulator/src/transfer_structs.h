@@ -14,7 +14,7 @@ struct PlannerMachine {
   const int32_t* host;
   const int32_t* up;
   const int32_t* down;
-  // By rank: the speed of its core while all cores of its host compute, relative to its speed alone.
+  // The speed of each rank's core while all cores of its host compute, relative to its speed alone.
   const double* shared;
   int64_t ranks, hosts;
   double link_latency, memory_latency, memory_rate;

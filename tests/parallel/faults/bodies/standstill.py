@@ -36,11 +36,11 @@ def training(what, odd):
     for step in range(STEPS):
         last = step == STEPS - 1
         with autograd.record():
-            found = net(data)
+            output = net(data)
         if what == 'a call more' and odd and step == 1:
             net(data)
         if what != 'no backward' or not (odd and last):
-            found.backward()
+            output.backward()
         if what != 'no step' or not (odd and last):
             trainer.step(4, ignore_stale_grad=what == 'no backward')
     mx.nd.waitall()

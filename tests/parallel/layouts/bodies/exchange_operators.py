@@ -123,9 +123,9 @@ def compute_added(net, data, head):
     data.attach_grad(grad_req='add')
     for _ in range(2):
         with autograd.record():
-            found = net(data)
-        found.backward(head)
-    return found.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy()
+            output = net(data)
+        output.backward(head)
+    return output.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy()
                              for name, param in net.collect_params().items()
                              if param.grad_req != 'null'}, data.grad.asnumpy()
 
@@ -142,10 +142,10 @@ def compute(net, data, head, flows):
         channels = data.shape[1]
         weight = mx.nd.array(np.eye(channels).reshape(channels, channels, 1, 1))
         input_array = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=channels, no_bias=True)
-        found = net(input_array if flows else mx.nd.BlockGrad(input_array))
-    found.backward(head)
+        output = net(input_array if flows else mx.nd.BlockGrad(input_array))
+    output.backward(head)
     params = net.collect_params()
-    return found.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy() for name, param in params.items()
+    return output.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy() for name, param in params.items()
                              if param.grad_req != 'null'}, data.grad.asnumpy() if flows else None
 
 

@@ -21,7 +21,7 @@ ROWS, WIDTH, TOUCHED, TIMES = 4096, 64, 4000, 8
 BATCH = TOUCHED * TIMES
 SWITCH = MEASURED_STEPS  # the step that decides
 OPTIMIZERS = {'sgd': {'learning_rate': 0.2, 'momentum': 0.9, 'wd': 1e-3}, 'adagrad': {'learning_rate': 0.1},
-              # With a large epsilon, division by a small root does not magnify rounding.
+              # A large epsilon keeps divisions by small roots from magnifying rounding.
               'adam': {'learning_rate': 0.01, 'epsilon': 1e-2}, 'rmsprop': {'learning_rate': 0.01, 'epsilon': 1e-2}}
 
 
