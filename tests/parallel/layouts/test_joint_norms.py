@@ -18,6 +18,13 @@ def test_equals_one_process_however_it_is_split(results):
             assert max(outputs, values) < (1e-10 if 'float64' in name else 1e-5), (rank, name, outputs, values)
 
 
+def test_compiled_operators_are_those_of_joint_statistics_in_float32(results):
+    for rank in range(3):
+        counts = results[rank]['operators']
+        assert all(counts[case + ', float32'] for case in ('samples', 'height', 'another axis', 'dense', 'shared'))
+        assert not any(count for case, count in counts.items() if 'float64' in case or 'channels' in case)
+
+
 def test_calls_whose_channels_are_split_differently_are_refused(results):
     for rank in range(3):
         assert 'split the channels of all its calls alike' in results[rank]['refused'], results[rank]['refused']
