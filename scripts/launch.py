@@ -47,6 +47,8 @@ from typing import Any, Counter, List, NoReturn, Optional
 TERM_S = 4.0  # from SIGTERM to SIGKILL
 LINGER_S = 20.0  # for servers and the scheduler after the last worker
 ECHO_S = 3.0  # between a process that was sent SIGTERM and the one that sent it
+ANY_PORT = (0,)
+TRACKER_PORTS = range(9091, 9999)  # the tracker's own, which a firewall may let pass
 
 # Starts in every remote shell ahead of the command. Nothing is ever written to the connection's input, so it ends
 # when the ssh client does, for whatever reason; then the remote process group (sshd makes one per command) ends too.
@@ -388,6 +390,24 @@ def host_address(stock):
     return get_host_ip
 
 
+def reserve_port(ports):
+    """Return a socket that holds the first free one of `ports` for the scheduler, which may listen on it all the same.
+
+    The scheduler sets SO_REUSEADDR. Set here before a port is chosen, it would give several jobs the same port.
+    """
+    reservation = socket.socket()
+    for port in ports:
+        try:
+            reservation.bind(('', port))
+            break
+        except OSError:
+            continue
+    else:
+        refuse('all ports from %d to %d are in use on this host: end another job', ports[0], ports[-1])
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reservation
+
+
 def supervise(job, launcher, env, role_env):
     """Have `dmlc_tracker` start its processes in `job`.
 
@@ -412,17 +432,9 @@ def supervise(job, launcher, env, role_env):
         """The tracker's own, which starts the scheduler, but waits for the whole job."""
 
         def __init__(self, hostIP, cmd, envs):
-            if launcher != 'local':  # a firewall may let the tracker's ports pass, from 9091 on
-                super().__init__(hostIP, cmd, envs=envs)
-                return
-            with socket.socket() as probe:
-                probe.bind(('', 0))
-                port = probe.getsockname()[1]
-            super().__init__(hostIP, cmd, port=port, port_end=port + 1, envs=envs)
-            # Keeps the system from giving the port away until the scheduler, which reuses addresses, binds it.
-            self._reservation = socket.socket()
-            self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._reservation.bind(('', port))
+            self._reservation = reserve_port(ANY_PORT if launcher == 'local' else TRACKER_PORTS)
+            self.port = self._reservation.getsockname()[1]
+            super().__init__(hostIP, cmd, port=0, port_end=0, envs=envs)  # tries no ports: `port` stays
 
         def join(self):
             job.wait()

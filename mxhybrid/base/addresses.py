@@ -5,11 +5,16 @@ from typing import Optional
 from .errors import SettingError
 
 
-def free_port(host: str) -> int:
-    """Return a TCP port that is free on `host`."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.bind((host, 0))
-        return sock.getsockname()[1]
+def reserve_port(host: str) -> socket.socket:
+    """Return a socket that holds a free TCP port of `host` until it is closed.
+
+    The system gives the port to nobody else.  A server that sets SO_REUSEADDR, as ps-lite's does, can listen on it.
+    """
+    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reservation.bind((host, 0))
+    # Set after the port was chosen: the system gives the same port to several sockets that set it before.
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reservation
 
 
 def interface_address(interface: str) -> str:

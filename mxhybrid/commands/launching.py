@@ -11,7 +11,7 @@ import uuid
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from ..base import proc
-from ..base.addresses import free_port
+from ..base.addresses import reserve_port
 from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
 from ..base.machine import describe_status
 from .checks.processes import interpreter, package_environment
@@ -29,23 +29,23 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Process = Tuple[str, List[str], Dict[str, str]]
 
 
-def python_processes(job: List[str], workers: int) -> List[Process]:
+def python_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
     """Return a single process."""
     return [('the process', job, {})]
 
 
-def horovodrun_processes(job: List[str], workers: int) -> List[Process]:
+def horovodrun_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
     """Return the process of horovodrun, run by this interpreter."""
     command = interpreter() + ['-m', 'horovod.runner.launch', '-np', str(workers), '--gloo']
     return [('horovodrun', command + job, {})]
 
 
-def launch_py_processes(job: List[str], workers: int) -> List[Process]:
+def launch_py_processes(job: List[str], workers: int, scheduler_port: int) -> List[Process]:
     """Return the processes that MXNet's ``launch.py -n workers -s 1 --launcher local`` starts, with its variables.
 
     launch.py itself is in no package that works on CPython 3.9 or newer.
     """
-    shared = {'DMLC_PS_ROOT_URI': '127.0.0.1', 'DMLC_PS_ROOT_PORT': str(free_port('127.0.0.1')),
+    shared = {'DMLC_PS_ROOT_URI': '127.0.0.1', 'DMLC_PS_ROOT_PORT': str(scheduler_port),
               'DMLC_NODE_HOST': '127.0.0.1', 'DMLC_NUM_WORKER': str(workers), 'DMLC_NUM_SERVER': '1',
               'DMLC_JOB_CLUSTER': 'local'}
     roles = [('scheduler', 0), ('server', 0)] + [('worker', task) for task in range(workers)]
@@ -54,7 +54,7 @@ def launch_py_processes(job: List[str], workers: int) -> List[Process]:
 
 
 #: By name: the function that returns the processes, and True if there may be several workers.
-LAUNCHERS: Dict[str, Tuple[Callable[[List[str], int], List[Process]], bool]] = {
+LAUNCHERS: Dict[str, Tuple[Callable[[List[str], int, int], List[Process]], bool]] = {
     'python': (python_processes, False), 'horovodrun': (horovodrun_processes, True),
     'launch.py': (launch_py_processes, True)}
 
@@ -132,7 +132,8 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     `launcher` is one of `LAUNCHERS`, `job` are the arguments of the Python interpreter, and `log` is a file for the
     output of all processes, which run in its directory.  Returns a description of the problem, empty if there is none.
     """
-    processes = LAUNCHERS[launcher][0](interpreter() + job, workers)
+    reservation = reserve_port('127.0.0.1')
+    processes = LAUNCHERS[launcher][0](interpreter() + job, workers, reservation.getsockname()[1])
     token = uuid.uuid4().hex
     env = {name: value for name, value in package_environment().items()
            if not name.startswith(OF_HOROVODRUN + OF_LAUNCH_PY + OF_OTHERS) and name not in known_variables()}
@@ -149,6 +150,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     finally:
         with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             end(token, started)
+        reservation.close()
 
 
 _OUT_OF_TIME = 'out of time'

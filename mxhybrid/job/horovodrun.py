@@ -7,7 +7,7 @@ import socket
 from typing import Any, Dict, List, Optional
 
 from ..base import log
-from ..base.addresses import check_host_name, free_port, interface_address
+from ..base.addresses import check_host_name, interface_address, reserve_port
 from ..base.errors import SettingError
 from ..base.launcher import Launch, is_local
 from ..base.local_sockets import memory_domain
@@ -71,10 +71,12 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     clients = 1 if lane else num_workers
     num_servers = settings.servers_per_host * sum(peer['local_rank'] == 0 for peer in peers)
     addresses: Dict[str, Any] = {}
+    reservation = None
     if rank == 0:
         secret = guard.open_monitor(address, num_workers, num_servers)
         assert guard.monitor is not None
-        addresses = {'monitor': guard.monitor.address, 'scheduler': [address, free_port(address)], 'secret': secret}
+        reservation = reserve_port(address)
+        addresses = {'monitor': guard.monitor.address, 'scheduler': reservation.getsockname(), 'secret': secret}
     addresses = collective.allgather_json(addresses, 'mxhybrid.addresses')[0]
     guard.connect(addresses['monitor'], rank, addresses['secret'])
     roll_call.joined()
@@ -87,6 +89,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
                             roles_of(settings, rank, hvd.local_rank()), addresses['secret'])
     os.environ.update(native, DMLC_ROLE='worker')
     store = create_native_store(settings, addresses['scheduler'], guard) if rank < clients else None
+    if reservation is not None:
+        reservation.close()  # the scheduler listens
     sealer = Sealer(addresses.pop('secret'))
     # Forked processes, such as data loaders, must not send commands.
     os.register_at_fork(after_in_child=sealer.forget)

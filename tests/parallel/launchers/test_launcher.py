@@ -20,6 +20,7 @@ from lab.jobs import run_job, start_command, start_job
 from lab.launchers import REPOSITORY, job_command
 from lab.processes import MARKER, PATIENCE
 
+from ...helpers.tracker_ports import tracker_ports
 from ...helpers.turns import by_turns, slow
 from . import BODIES
 
@@ -240,7 +241,8 @@ def ssh_host(tmp_path):
                 break
             assert server.poll() is None and time.monotonic() < deadline, 'sshd did not start'
             time.sleep(0.05)
-        yield hostfile, {'PATH': f'{wrapper.parent}{os.pathsep}{os.environ["PATH"]}'}
+        with tracker_ports():
+            yield hostfile, {'PATH': f'{wrapper.parent}{os.pathsep}{os.environ["PATH"]}'}
     finally:
         server.terminate()
         server.wait(10)

@@ -3,12 +3,21 @@ import pytest
 from lab.jobs import run_job, start_job
 
 from ...helpers import comparing
+from ...helpers.tracker_ports import tracker_ports
 from ..faults import BODIES as FAULT_BODIES
 from ..training import BODIES as TRAINING_BODIES
 
 pytestmark = pytest.mark.both_pythons
 
 FAULTS, TRAIN = FAULT_BODIES / 'faults.py', TRAINING_BODIES / 'train.py'
+
+
+@pytest.fixture(autouse=True)
+def ports():
+    """Keep other tests from the port that the launcher has chosen."""
+    with tracker_ports():
+        yield
+
 
 
 def test_equals_one_process():

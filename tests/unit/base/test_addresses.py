@@ -1,4 +1,5 @@
 """Addresses and ports of this host, and its own name."""
+import contextlib
 import socket
 
 import pytest
@@ -9,11 +10,19 @@ from mxhybrid.base.errors import SettingError
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_free_port_can_be_listened_on():
-    port = addresses.free_port('127.0.0.1')
-    with socket.create_server(('127.0.0.1', port)):
-        pass
-    assert 0 < port < 65536
+def test_a_reserved_port_is_kept_for_a_server_that_reuses_addresses():
+    with addresses.reserve_port('127.0.0.1') as reservation:
+        address = reservation.getsockname()
+        with socket.socket() as other, pytest.raises(OSError, match='in use'):
+            other.bind(address)
+        with socket.create_server(address):  # sets SO_REUSEADDR, as ps-lite does
+            socket.create_connection(address, timeout=10).close()
+
+
+def test_reserved_ports_differ():
+    with contextlib.ExitStack() as stack:
+        reservations = [stack.enter_context(addresses.reserve_port('127.0.0.1')) for _ in range(200)]
+        assert len({reservation.getsockname()[1] for reservation in reservations}) == 200
 
 
 def test_loopback_has_its_interface_and_address():
