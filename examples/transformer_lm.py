@@ -128,7 +128,7 @@ def parse_arguments():
     parser.add_argument('--vocab', type=positive, default=4000, help='words at most (default %(default)s)')
     parser.add_argument('--max-tokens', type=positive, default=None, help='of the text (default: all)')
     parser.add_argument('--recompute', metavar='PATTERN', default=None,
-                        help="blocks whose activations are computed again in the backward pass, as 'layer*'")
+                        help="blocks whose activations are computed again in the backward pass, for example 'layer*'")
     parser.add_argument('--data-dir', default=None,
                         help='where the text is kept (default: $MXHYBRID_DATA, else ~/.cache/mxhybrid)')
     args = parser.parse_args()

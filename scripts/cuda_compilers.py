@@ -39,8 +39,8 @@ def find(build: str, environ: Mapping[str, str]) -> Tuple[str, str]:
             nvcc = str(Path(nvcc).resolve())
             break
     else:
-        raise SystemExit("that takes the compiler of a CUDA %s toolkit, nvcc, and HOROVOD_CUDA_HOME or PATH to say "
-                         "where; PyPI's nvidia-cuda-nvcc-cu11 has no nvcc in it%s"
+        raise SystemExit("nvcc of a CUDA %s toolkit is missing: install the toolkit, and name its folder in "
+                         "HOROVOD_CUDA_HOME or PATH (PyPI's nvidia-cuda-nvcc-cu11 contains no nvcc)%s"
                          % (cuda, on_debian and on_debian % 'nvidia-cuda-toolkit (non-free)'))
     path = os.path.dirname(nvcc) + os.pathsep + path  # nvcc calls others by name
     for name in [environ.get('CXX') or 'g++'] + ['g++-%d' % version for version in range(14, 6, -1)]:
@@ -48,7 +48,8 @@ def find(build: str, environ: Mapping[str, str]) -> Tuple[str, str]:
         # Nothing but CUDA's own header, which refuses compilers that are too new.
         if compiler and _output(nvcc, '-ccbin', compiler, '-x', 'cu', '-E', os.devnull, path=path):
             return nvcc, compiler
-    raise SystemExit('%s takes none of the g++ that are here, only older ones, which CXX or PATH would name%s'
+    raise SystemExit('%s accepts only g++ that is older than the installed ones: install one, and name it in CXX or '
+                     'PATH%s'
                      % (nvcc, on_debian and on_debian % 'g++-11'))
 
 

@@ -191,21 +191,22 @@ def misfit_of_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any]) -
             return '%s is a dynamic table in the net, but not in the checkpoint: import its rows instead, see ' \
                    'mxhybrid.checkpoint.import_rows' % item.name
         param, description = item.param, TableDescription.from_json(stored[item.name]['description'])
-        for what, stored_value, value in [('width', description.width, param.width),
-                                          ('dtype', description.dtype, np.dtype(param.dtype).name),
-                                          ('rows', description.rows, param.rows)]:
+        for option, stored_value, value in [('width', description.width, param.width),
+                                            ('dtype', description.dtype, np.dtype(param.dtype).name),
+                                            ('rows', description.rows, param.rows)]:
             if stored_value != value:
-                return '%s has %s %s in the checkpoint, %s in the net: make the table as when it was written' \
-                       % (item.name, what, _in_words(stored_value), _in_words(value))
+                return '%s has %s %s in the checkpoint, %s in the net: give the table the %s of the checkpoint' \
+                       % (item.name, option, _in_words(stored_value), _in_words(value), option)
         first_values = FirstValues(**description.first_values)
         if param.is_served and first_values != param.first_values:
             return '%s has rows that begin with other values (%s) than in the checkpoint (%s): load it before the ' \
-                   'first step, or seed MXNet as when it was written' % (item.name, param.first_values, first_values)
+                   'first step, or give mx.random.seed the seed of the saved training' \
+                   % (item.name, param.first_values, first_values)
         if description.state_widths:
             widths = _state_widths(_maker(trainer, item, description), item)
             if widths != description.state_widths:
-                return 'the state of optimizer %r for %s has widths %s in the checkpoint, but should have %s: set ' \
-                       'momentum and similar options as when it was written' \
+                return 'the state of optimizer %r for %s has widths %s in the checkpoint, but should have %s: give ' \
+                       'momentum and similar options the values that they had when it was saved' \
                        % (name_of(trainer.optimizer), item.name, description.state_widths, widths)
     names = {item.name for item in tables}
     surplus = [name for name in stored if name not in names]

@@ -68,7 +68,8 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
 
     def end() -> None:
         if problem:
-            raise CheckpointError('%s during the import: the rows before are imported. Import the file again' % problem)
+            raise CheckpointError('%s during the import: the table has the rows before the failure only. Import the '
+                                  'file again' % problem)
 
     on_worker_0(workers, 'import_rows', end)
     return int(count)

@@ -51,7 +51,7 @@ class Source:
         return np.zeros(stop - start, dtype)
 
     def fail(self, problem: str) -> None:
-        """Note a failure on the way."""
+        """Note a failure after a part was restored."""
         self.problem = self.problem or problem
 
     def fill(self, view: np.ndarray, name: str) -> None:
@@ -225,7 +225,7 @@ def _put_scalars(trainer: Any, items: List[Item], described: Dict[str, Any]) -> 
     if scaler is not None and described.get('loss_scaler'):
         _set_scalars(scaler, described['loss_scaler'], 'loss scaler')
     if changed and speaks_for_all():
-        logger.info('taken from the checkpoint, not from the script: %s; to change them, set them after load',
+        logger.info('the checkpoint, not the script, decides: %s; to change these values, set them after load',
                     ', '.join(changed))
 
 
@@ -252,7 +252,7 @@ def _check_shapes(item: Item, optimizer: Any, shapes: List[Tuple[int, ...]], nam
     stored_shapes = _stored_shapes(names, stored)
     if shapes != stored_shapes:
         raise CheckpointError('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: '
-                              'set momentum, centered and similar options as when it was written'
+                              'give momentum, centered and similar options the values that they had when it was saved'
                               % (name_of(optimizer), item.name, stored_shapes, shapes))
 
 

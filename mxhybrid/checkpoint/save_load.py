@@ -93,8 +93,8 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
     for item in items:
         if not has_values(item.param):
-            raise InputError('checkpoint.save: %s has no values yet: call net.initialize(), and make a forward pass '
-                             'where shapes are found by it' % item.name)
+            raise InputError('checkpoint.save: %s has no values yet: call net.initialize(), and make a forward pass if '
+                             'the shape of its input is not given' % item.name)
     for item in tables:
         item.param.first_values  # noqa: B018 (an InputError before initialize)
     workers = workers_of(trainer)
@@ -163,7 +163,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     ------
     CheckpointError
         No checkpoint is whole, none can be read, or it belongs to another model (raised on all workers).  If the
-        message says that the load failed on the way, weights are partly restored.
+        message says that the load failed after a part was restored, weights are partly restored.
     """
     items, tables = split_off_tables(trainer, collect.items_of(net, trainer))
     workers = workers_of(trainer)
@@ -186,7 +186,8 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
 
     def end() -> None:
         if source.problem:
-            raise CheckpointError('%s on the way' % source.problem)
+            raise CheckpointError('%s, after a part was restored: weights and state are partly those of the '
+                                  'checkpoint. Load a checkpoint before training goes on' % source.problem)
 
     with checkpoint, mx.autograd.pause(), uncounted_reads(trainer):
         outcome = on_worker_0(workers, 'load', find)

@@ -200,6 +200,6 @@ def _template(trainer: Any, item: Any, wholes: List[WholeArray]) -> Tuple[str, A
     shapes, types = whole_shapes(template), [np.dtype(array.dtype) for array in state_arrays(template)]
     if shapes == stored_shapes and types == [whole.dtype for whole in wholes]:
         return '', template
-    return ('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: set momentum, '
-            'centered and similar options as when it was written' % (name_of(optimizer), item.name, stored_shapes,
-                                                                    shapes)), None
+    return ('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: give momentum, '
+            'centered and similar options the values that they had when it was saved'
+            % (name_of(optimizer), item.name, stored_shapes, shapes)), None

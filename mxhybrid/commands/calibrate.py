@@ -64,9 +64,9 @@ def _measure(options: argparse.Namespace) -> Any:
     from ..planner import Calibration
 
     if (launcher.read().workers or 2) < 2 or launcher.read().launcher == 'none':
-        raise InputError('the job has 1 worker, at least 2 are needed to measure what is between them: start it as a '
-                         'training is started, for example horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate %s'
-                         % options.file)
+        raise InputError('the job has 1 worker, but at least 2 are needed to measure messages between workers: start '
+                         'it on all hosts of the cluster like a training, for example horovodrun -np 4 -H '
+                         'hostA:2,hostB:2 mxhybrid calibrate %s' % options.file)
     job = member()
     # Hide the messages of the Trainers and tables that are timed.
     logging.getLogger('mxhybrid.kvstore').setLevel(logging.WARNING)

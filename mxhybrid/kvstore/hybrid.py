@@ -184,7 +184,8 @@ class Hybrid(KVStore):
         for key, value, outs in work:
             name = self._names.get(key, str(key))
             if not self._backend.may_init(key):
-                raise InputError('%s: key %r (%s) was initialised before; push changes it' % (call, key, name))
+                raise InputError('%s: key %r (%s) was initialised before: initialise each key once, and change its '
+                                 'value by push' % (call, key, name))
             checks.stypes(call, name, [value], ('default', 'row_sparse'), 'convert it with tostype')
             checks.shapes(call, name, outs, value.shape)
             checks.stypes(call, name, outs, (value.stype,), 'give outputs the storage type of the value')

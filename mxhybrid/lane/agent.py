@@ -277,7 +277,8 @@ class Agent:
             self._library.checked(self._library.agent_drop_allreduce(self._handle, number))
             return
         if descriptor is None:
-            raise JobError('a worker of this host sent the message %r without memory' % kind)
+            raise JobError('a worker of this host sent the message %r without the descriptor of shared memory: report '
+                           'this as a bug of mxhybrid' % kind)
         try:
             if kind == 'worker':
                 self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))

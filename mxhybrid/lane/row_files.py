@@ -180,7 +180,7 @@ def load_sightings(library: Any, store: Any, path: str, partition: int, partitio
         return
     words = np.ascontiguousarray(_mapped(path, SIGHTINGS, np.uint64, ()))
     if len(words) != _HEAD + count:
-        raise CheckpointError('%s has %d words of sightings instead of %d: it was written by another version'
+        raise CheckpointError('%s has %d numbers instead of %d: it is damaged, or another version of mxhybrid wrote it'
                               % (os.path.join(path, SIGHTINGS + '.npy'), len(words), _HEAD + count))
     saved_partition, saved_partitions = (int(word) for word in words[:_HEAD])
     if saved_partitions != partitions:  # of some keys of any partition

@@ -75,7 +75,8 @@ class Channels:
             for _ in range(2):
                 (_, rank), descriptor = connection.receive(self._timeout)
                 if descriptor is None:
-                    raise JobError('worker %d sent no memory to this worker' % rank)
+                    raise JobError('worker %d sent no descriptor of shared memory to this worker: report this as a '
+                                   'bug of mxhybrid' % rank)
                 descriptors.append(descriptor)
             if rank > self.rank:
                 self._share(rank, connection)

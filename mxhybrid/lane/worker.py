@@ -72,7 +72,8 @@ class Lane:
     def _descriptor(self, agent: int) -> int:
         _, descriptor = self._agents[agent].receive(_ANSWER_TIMEOUT_S)
         if descriptor is None:
-            raise JobError('server %d sent no memory to this worker' % agent)
+            raise JobError('server %d sent no descriptor of shared memory to this worker: report this as a bug of '
+                           'mxhybrid' % agent)
         return descriptor
 
     @property

@@ -84,7 +84,7 @@ class StepOutputs:
         try:
             action() if record is None else action(record)
         except Exception as error:  # a writer of TensorBoard may raise anything
-            logger.warning('%s ends here, the job goes on: %s', setting, error)
+            logger.warning('%s is not written any more, the job continues: %s', setting, error)
             del self._outputs[setting]
 
     def close(self) -> None:

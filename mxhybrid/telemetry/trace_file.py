@@ -71,7 +71,7 @@ class TraceFile:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning('trace=%r ends here, the job goes on: %s', self.path, error)
+        logger.warning('trace=%r is not written any more, the job continues: %s', self.path, error)
         with contextlib.suppress(OSError):
             self._file.close()  # which tries once more to write
         self._file = None

@@ -201,8 +201,8 @@ class Network:
             run('ip', 'netns', 'exec', namespace, 'sh', '-c', 'echo "$0" >/proc/sys/net/ipv4/tcp_congestion_control',
                 self._congestion_control)
         except EmulationError as error:
-            raise EmulationError('TCP congestion control %r cannot be had in a network namespace: the kernel lets them '
-                                 'choose what sysctl net.ipv4.tcp_allowed_congestion_control shows, reno always'
+            raise EmulationError('TCP congestion control %r is not available in a network namespace: choose reno, or '
+                                 'one that sysctl net.ipv4.tcp_allowed_congestion_control shows'
                                  % self._congestion_control) from error
 
     def _limit(self, namespace: str, interface: str) -> None:

@@ -62,7 +62,7 @@ def _plain(value, name):
         return value.asnumpy()
     if type(value).__module__ == 'numpy':
         return value
-    raise TypeError(f'report({name}=...): cannot hand over a {type(value).__name__}; '
+    raise TypeError(f'report({name}=...): cannot send a {type(value).__name__}; '
                     'convert it to NumPy or plain Python')
 
 

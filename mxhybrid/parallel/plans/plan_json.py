@@ -80,8 +80,8 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
             partials, copies = [_whole(split.get(key, 1), label, key) for key in ('partials', 'copies')]
             if min(degrees + [partials, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
                     np.prod(degrees)) * partials * copies:
-                raise ValueError('%s has %s: give distinct ranks, as many as degrees, partials and copies multiply to'
-                                 % (label, split))
+                raise ValueError('%s has %s: give distinct ranks, whose number is the product of degrees, partials '
+                                 'and copies' % (label, split))
             splits[label] = Split(degrees, ranks, partials, copies)
         cluster, workers = value.get('cluster'), _whole(value['workers'], 'the plan', 'workers')
         stages = stages_from_json(value['pipeline'], splits, workers) if 'pipeline' in value else None

@@ -30,7 +30,7 @@ def recompute_patterns(value: Any) -> Tuple[str, ...]:
         return ()
     patterns = (value,) if isinstance(value, str) else value
     if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
-        raise InputError("recompute=%r: give a pattern of names of blocks, as 'layer*', or a list of patterns"
+        raise InputError("recompute=%r: give a pattern of names of blocks, for example 'layer*', or a list of them"
                          % (value,))
     return tuple(patterns)
 

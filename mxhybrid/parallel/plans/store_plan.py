@@ -64,7 +64,7 @@ def store_plan_from_json(value: Mapping[str, Any]) -> StorePlan:
     """Return the choices in a plan's JSON; InputError for values that are not valid."""
     tables, dense = value.get('tables', {}), value.get('dense')
     if not isinstance(tables, Mapping):
-        raise InputError("plan: tables=%r: give an object by names of parameters, as {'embedding0_weight': {'route': "
+        raise InputError("plan: tables=%r: give an object by names of parameters, like {'embedding0_weight': {'route': "
                          "'servers', 'partitions': 4}}" % (tables,))
     if dense is not None and dense not in SUMS:
         raise InputError('plan: dense=%r: give one of %s, or leave it out' % (dense, ', '.join(SUMS)))

@@ -111,8 +111,9 @@ def _log(parallel: Parallel, network: SplitNetwork) -> None:
                              ranks))
     job = member()
     if dense is not None and job.distributed and dense != job.sums:
-        logger.warning('the plan has dense weights summed by %s, but in this job %s sums them: its first store or %s '
-                       'counts', dense, job.sums, variable('dense'))
+        logger.warning('the plan has gradients of dense weights summed by %s, but in this job %s sums them: a plan '
+                       'changes this only if no store was made before, and %s is not set', dense, job.sums,
+                       variable('dense'))
 
 
 @functools.lru_cache(maxsize=None)

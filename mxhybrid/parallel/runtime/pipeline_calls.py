@@ -158,7 +158,7 @@ class PipelineCalls:
             if is_fresh(self._anchor):
                 if not self._last.ended.wait(BACKWARD_S):
                     raise JobError('a pipeline: the backward pass of the last call has begun, but MXNet has not '
-                                   'made it within %g s' % BACKWARD_S)
+                                   'completed it within %g s' % BACKWARD_S)
             elif recorded and not self._last.ended.is_set():
                 self._last.is_superseded = True
                 self._last.waiting.clear()

@@ -102,8 +102,8 @@ def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
                        network.frozen)
     lacking = split.shards.weights.adopt(network.shards.weights)
     if lacking:
-        raise InputError('for_data: split for data of shapes %s, workers would need elements of %s that they do not '
-                         'hold: give a joint batch with more samples, as by repeating some'
+        raise InputError('for_data: with data of shapes %s, workers would need elements of %s that they do not hold: '
+                         'give a joint batch with more samples, for example by repeating some'
                          % (retraced.graph.data, lacking))
     return split
 

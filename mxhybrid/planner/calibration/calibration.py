@@ -70,8 +70,8 @@ class Calibration:
 
     def __init__(self, job: Job, progress: Callable[[str], None] = lambda part: None, seconds: float = SECONDS):
         if job.num_workers < 2:
-            raise InputError('calibrate: the job has 1 worker, at least 2 are needed to measure what is between them: '
-                             'start it on all hosts of the cluster as a training is started, for example horovodrun '
+            raise InputError('calibrate: the job has 1 worker, but at least 2 are needed to measure messages between '
+                             'workers: start it on all hosts of the cluster like a training, for example horovodrun '
                              '-np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json')
         hooks.install()  # scripts have done that, the command mxhybrid has not
         self._job, self._report_part = job, progress

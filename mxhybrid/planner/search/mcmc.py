@@ -227,9 +227,10 @@ class SearchRecord:
         if best is None and not self.limits.is_memory_strict:
             best = front[0]
         if best is None:
-            raise InputError('memory: no plan was found with which each rank needs at most %.0f bytes, as was allowed, '
-                             'or as memory_bytes of its host in the cluster file says; the least seen is %.0f: allow '
-                             'that, correct the file, or take more ranks' % (self.limits.memory or 0, front[0].bytes))
+            raise InputError('memory: in every plan that was tried, a rank needs more than the limit of %.0f bytes, or '
+                             'than memory_bytes of its host in the cluster file; the smallest plan needs %.0f bytes: '
+                             'raise the limit, correct the file, or take more ranks'
+                             % (self.limits.memory or 0, front[0].bytes))
         return SearchResult(best.assignment, best.seconds, best.bytes, front, chains, self.elapsed)
 
 

@@ -54,7 +54,8 @@ class _TensorParallel(Plan):
         if model == 1:
             return data_parallel().resolve(graph, dimensions, ranks)
         if ranks % model:
-            raise InputError('plan: a stage of %d ranks has no model groups of %d' % (ranks, model))
+            raise InputError('plan: a stage of %d ranks cannot have model groups of %d: give a divisor of %d'
+                             % (ranks, model, ranks))
         return megatron(model, ranks // model).resolve(graph, dimensions, ranks)
 
 

@@ -58,9 +58,10 @@ class Limited(Emulated):
             quota = max(int(self._share * period), _LEAST_QUOTA_US)
             period = int(quota / self._share)
         if quota < _LEAST_QUOTA_US:
-            raise EmulationError('%d hosts on %d processors have less than %d us in %d us each, which the kernel '
-                                 'refuses: emulate at most %d' % (self._hosts, len(self._processors), _LEAST_QUOTA_US,
-                                                                  _PERIOD_US, 2 * len(self._processors)))
+            raise EmulationError('%d hosts on %d processors would have less than %d us of CPU time in each %d us, the '
+                                 'least that the kernel accepts: emulate at most %d hosts'
+                                 % (self._hosts, len(self._processors), _LEAST_QUOTA_US, _PERIOD_US,
+                                    2 * len(self._processors)))
         for host in range(self._hosts):
             group = _CGROUP / ('mxhybrid-%s' % uuid.uuid4().hex[:8])
             try:

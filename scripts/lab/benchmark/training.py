@@ -48,9 +48,9 @@ class Training:
                            start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                            universal_newlines=True)
         except subprocess.CalledProcessError as error:
-            raise JobFailed('the text cannot be had:\n%s' % error.stderr) from error
+            raise JobFailed('cannot get the text:\n%s' % error.stderr) from error
         except subprocess.TimeoutExpired as error:
-            raise JobFailed('the text cannot be had: its download was not done after %g s' % _FETCH_S) from error
+            raise JobFailed('cannot get the text: its download did not end within %g s' % _FETCH_S) from error
 
     def units(self, hosts: int) -> int:
         """Words of all workers in a step."""

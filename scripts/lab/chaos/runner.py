@@ -232,7 +232,7 @@ class _Run:
             time.sleep(case.delay)
         if case.moment == 'delta' and victim is not None and not faults.stop_while_saving(
                 victim, self.directory / 'saved', self._ended):
-            raise _Missed('the job ended before a server was seen to write a delta')
+            raise _Missed('the job ended before a server began to write a delta')
         self.fault_at = time.monotonic()
         if victim is not None:
             faults.hit(victim, case.fault)

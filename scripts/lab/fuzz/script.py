@@ -203,4 +203,4 @@ def check_names(source: str) -> None:
             have.add(node.id)
     missing = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - have
     if missing:
-        raise NameError('a script would lack %s' % ', '.join(sorted(missing)))
+        raise NameError('a script would not define %s' % ', '.join(sorted(missing)))

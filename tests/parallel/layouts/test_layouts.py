@@ -259,7 +259,7 @@ def test_impossible_input_is_refused_on_every_worker(two):
         assert 'give distinct ranks from 0 to 1' in errors['no such rank']
         assert "take 'joint'" in errors['statistics']
         assert "recompute: 'rnn*' matches no block" in errors['no block']
-        assert "recompute=3: give a pattern of names of blocks, as 'layer*'" in errors['no pattern']
+        assert "recompute=3: give a pattern of names of blocks, for example 'layer*'" in errors['no pattern']
         assert 'net_dense0_weight would have shape (32, 24), not (32, 3)' in errors['weights of other data']
         for name, words in DIFFERENCES.items():
             for word in words:

@@ -14,7 +14,7 @@ EXPECTED = [
     (r'routes:', 1),
     (r'net_(weight|gradient)_weight travels by (servers|allreduce): .*', 4),
     (r'checkpoint of step 11: .*', 1),
-    (r'taken from the checkpoint, not from the script: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),
+    (r'the checkpoint, not the script, decides: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),
     (r'resumed from step 11: .*', 1),
 ]
 ROUTE_TABLE = (r'(mxhybrid: \d workers on 1 host, 1 server; averages over 3 steps of rank 0; '

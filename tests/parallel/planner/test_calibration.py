@@ -73,7 +73,7 @@ def test_late_measurements_are_shorter_or_left_out(tmp_path):
 def test_one_worker(tmp_path):
     path = tmp_path / 'cluster.json'
     with jobs.start_command([sys.executable, '-m', 'mxhybrid', 'calibrate', str(path)]) as job:
-        job.wait(timeout=60).failed('mxhybrid calibrate: the job has 1 worker, at least 2 are needed',
+        job.wait(timeout=60).failed('mxhybrid calibrate: the job has 1 worker, but at least 2 are needed',
                                     'horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate')
     assert not path.exists()
 

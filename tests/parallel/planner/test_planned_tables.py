@@ -63,7 +63,7 @@ def test_a_plan_that_is_searched_for(tmp_path):
 def test_dense_weights_are_summed_as_the_plan_says(tmp_path, env, sums):
     result = trained(tmp_path, 'horovod', **env)
     assert [result.results[rank]['sums'] for rank in range(2)] == [sums] * 2
-    told = 'the plan has dense weights summed by horovod, but in this job lane sums them'
+    told = 'the plan has gradients of dense weights summed by horovod, but in this job lane sums them'
     assert (told in result.output) == (sums == 'lane')
     assert 'dense weights: summed by horovod' in result.results[0]['found']['servers']['told']
 
@@ -73,4 +73,4 @@ def test_a_store_that_was_made_before_counts(tmp_path):
                      env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
     assert [result.results[rank]['sums'] for rank in range(2)] == ['lane'] * 2
     assert 'dense weights: summed by horovod' in result.results[0]['told']
-    assert 'the plan has dense weights summed by horovod, but in this job lane sums them' in result.output
+    assert 'the plan has gradients of dense weights summed by horovod, but in this job lane sums them' in result.output

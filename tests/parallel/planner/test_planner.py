@@ -349,7 +349,7 @@ def test_inputs_with_the_names_of_arguments_may_be_in_any_order(folder):
     ({'more': ['--formula', '4', '--formula-png', 'x']}, 'x: give a name that ends in .png'),
     ({'more': ['--cluster', 'cluster.json', '--export', '']}, '--export: the name of the file is empty'),
     ({'more': ['--cluster', 'cluster.json'], 'model': 'wrong.py:make_net'}, 'cannot read wrong.py: invalid syntax'),
-    ({'more': ['--cluster', 'small.json', '--budget', '1']}, 'at most 1000 bytes, as was allowed, or as memory_bytes'),
+    ({'more': ['--cluster', 'small.json', '--budget', '1']}, 'more than the limit of 1000 bytes, or than memory_bytes'),
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_shapes'}, 'cannot be traced'),
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_arguments'}, 'give a function without'),
     ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,16,16 more=8'}, 'called with 2 symbols, it raises'),

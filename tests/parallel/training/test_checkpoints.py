@@ -51,6 +51,6 @@ def test_errors_of_worker_0_are_raised_on_all(together):
     assert first['left'] == ['00000001-step-1']
     assert step == '1'
     assert 'damaged checkpoint: %s' % os.path.join(str(directory), 'faults', '00000002-step-3') in result.output
-    assert changed.startswith('CheckpointError: checkpoint.load failed on worker 0: ') and 'on the way' in changed
+    assert changed.startswith('CheckpointError: checkpoint.load failed on worker 0: ') and 'partly' in changed
     assert 'no checkpoint in ' in none and 'manifest.json' in none
     assert first['gathered'] == [0, 10]

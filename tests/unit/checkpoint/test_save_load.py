@@ -460,7 +460,7 @@ def test_damage_on_the_way_is_an_error(tmp_path, monkeypatch):
         os.truncate(shard, 100)
 
     monkeypatch.setattr(Reader, 'verify', verified)
-    with pytest.raises(CheckpointError, match='00001.safetensors has 100 of its .* bytes on the way'):
+    with pytest.raises(CheckpointError, match='00001.safetensors has 100 of its .* bytes, after a part'):
         Training().load(tmp_path)
 
 

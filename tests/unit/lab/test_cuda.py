@@ -51,14 +51,14 @@ def test_the_compiler_of_the_builds_cuda_is_found_behind_another_and_given_a_com
 def test_a_toolkit_that_takes_no_compiler_that_is_here(tmp_path):
     nvcc = toolkit(tmp_path, '11.8', '/nowhere/g++')
     found = ask('cuda_compilers.py', 'mxnet-cu112', CUDA_HOME=str(tmp_path))
-    assert found.returncode == 1 and '%s takes none of the g++' % nvcc in found.stdout
+    assert found.returncode == 1 and '%s accepts only g++ that is older' % nvcc in found.stdout
     assert 'apt-get install g++-11' in found.stdout
 
 
 def test_no_toolkit_of_that_version(tmp_path):
     toolkit(tmp_path, '13.0', 'any')
     found = ask('cuda_compilers.py', 'mxnet-cu9999', path=str(tmp_path / 'bin'))
-    assert found.returncode == 1 and 'the compiler of a CUDA 99 toolkit' in found.stdout
+    assert found.returncode == 1 and 'nvcc of a CUDA 99 toolkit is missing' in found.stdout
 
 
 @pytest.fixture(scope='module')

@@ -348,7 +348,7 @@ def test_a_table_without_admission_and_another_version_of_sightings(tmp_path):
     admitting.load_sightings(str(tmp_path / 'plain'))
     np.save(str(tmp_path / 'plain' / 'sightings.npy'), np.zeros(7, np.uint64))
     store.load_sightings(str(tmp_path / 'plain'))
-    with pytest.raises(CheckpointError, match='has 7 words of sightings instead of'):
+    with pytest.raises(CheckpointError, match='has 7 numbers instead of'):
         admitting.load_sightings(str(tmp_path / 'plain'))
 
 

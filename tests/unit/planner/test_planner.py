@@ -104,7 +104,7 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
     assert least < free.prediction.largest_memory()
     assert searched(int(least)).prediction.largest_memory() <= least
     assert searched(1, memory_bytes=1e9).prediction.seconds == free.prediction.seconds
-    with pytest.raises(InputError, match='at most 1 bytes, as was allowed, or as memory_bytes of its host'):
+    with pytest.raises(InputError, match='more than the limit of 1 bytes, or than memory_bytes of its host'):
         searched(1)
     planned = planner(limited(1))
     found = planned.predict(data_parallel())

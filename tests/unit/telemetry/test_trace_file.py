@@ -97,6 +97,6 @@ def test_a_full_disk_ends_the_trace_but_nothing_else(path, caplog):
         assert not file.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [record.getMessage().startswith('trace=%r ends here' % str(path)) for record in caplog.records] == [True]
+    assert [record.getMessage().startswith('trace=%r is not' % str(path)) for record in caplog.records] == [True]
     assert json.loads(path.read_text()) == [dict(EVENT, pid=0)]
     assert os.listdir(str(path.parent)) == [path.name]

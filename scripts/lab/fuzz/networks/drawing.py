@@ -92,10 +92,10 @@ class Drawing:
 
     def pick(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> str:
         """Draw one of these values, newer values more often; raise Rejected if there is none."""
-        found = self.known(test, kind)
-        if not found:
-            raise Rejected('no such value')
-        return found[min(int(self.random.expovariate(0.6)), len(found) - 1)]
+        names = self.known(test, kind)
+        if not names:
+            raise Rejected('the network has no value that fits')
+        return names[min(int(self.random.expovariate(0.6)), len(names) - 1)]
 
     def ranked(self, *counts: int) -> str:
         """Draw a value with a number of dimensions."""

@@ -56,7 +56,7 @@ def without_model():
     (explicit(workers=2.0), 'the plan has 2.0 in workers: give whole numbers'),
     (explicit(one={'partial': 2}),
      "dense0_fwd has the key 'partial': remove it; the keys are copies, degrees, partials, ranks"),
-    (explicit(one={'ranks': [0]}), "'ranks': [0]}: give distinct ranks, as many as degrees, partials and copies")],
+    (explicit(one={'ranks': [0]}), "'ranks': [0]}: give distinct ranks, whose number is the product of")],
     ids=lambda value: str(value)[:48])
 def test_values_that_are_no_plans_are_refused(value, words):
     with pytest.raises(InputError) as raised:
