@@ -17,6 +17,7 @@ from ..parallel.rules.batch_norm import with_own_statistics
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.micro_batches import output_boxes
 from ..parallel.runtime.network_shards import NetworkShards
+from ..parallel.sharding.box import shape_of
 from ..parallel.sharding.split import OutputShard, Split
 from .cluster.cluster_spec import Cluster
 from .cluster.machine_model import Machine
@@ -25,6 +26,7 @@ from .profiling.core_benchmark import KernelTimes
 from .profiling.operator_profiler import OperatorProfiler
 from .profiling.profile_key import ProfileKeys
 from .search.search_space import SearchSpace
+from .task_graph.array_layouts import Conversions
 from .task_graph.dataflow import Dataflow
 from .task_graph.dynamic_tables import dynamic_tables
 from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
@@ -88,8 +90,10 @@ class Predictor:
         machine = self._machine = Machine(cluster, self._core_speed)
         self._micro_batch_models: Dict[Tuple[int, bool], MicroBatchModel] = {}
         keys = ProfileKeys(self.graph, collectives(), frozen=frozen)
+        self._blocked = keys.blocked_outputs()
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), self._arrays,
-                                                    alike=keys.operator_key, tables=self.dynamic_tables)
+                                                    alike=keys.operator_key, tables=self.dynamic_tables,
+                                                    conversions=self._conversions(keys, measure))
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
@@ -106,6 +110,9 @@ class Predictor:
             return self._profiles.shard_seconds(timed_graph, operator, output_shard, frozen=self._frozen,
                                                 measure=measure, operator_shard=operator_shard)
         return shard_time
+
+    def _conversions(self, keys: ProfileKeys, measure: bool) -> Conversions:
+        return Conversions(keys.blocked_outputs(), lambda shape: self._profiles.conversion_seconds(shape, measure))
 
     def plain(self, measure: bool = True) -> Prediction:
         """Predict a step of the network without a plan: each rank computes all of it for its own samples, and
@@ -124,7 +131,7 @@ class Predictor:
                                                 operator_shard=operator_shard)
         machine = Machine(self.cluster, self._core_speed)
         model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key,
-                              tables=self.dynamic_tables)
+                              tables=self.dynamic_tables, conversions=self._conversions(keys, measure))
         prediction = Prediction(model, splits, {}, self._sums)
         self._profiles.save()
         return prediction
@@ -140,8 +147,14 @@ class Predictor:
                 dimensions = sum(degree > 1 for degree in split.degrees + (split.partials,))
                 if dimensions == 1 and len(split.ranks) == self.cluster.ranks or self.cluster.ranks == 1:
                     shards.update(self._first_shards(self._space.propagate(self._base, {number: split})))
-        return self._profiles.measure(self.graph, [(operator, output_shard) for (_, output_shard), operator
-                                                   in shards.items()], frozen=self._frozen, needed=needed)
+        missing = self._profiles.measure(self.graph, [(operator, output_shard) for (_, output_shard), operator
+                                                      in shards.items()], frozen=self._frozen, needed=needed)
+        if self.cluster.ranks > 1:
+            for number, output_shard in needed:
+                if number in self._blocked:
+                    self._profiles.conversion_seconds(shape_of(output_shard.box))
+            self._profiles.save()
+        return missing
 
     def _first_shards(self, splits: Mapping[int, Split]) -> Dict[Tuple[int, OutputShard], Operator]:
         """Return the shard that the first rank has of each operator."""
@@ -188,7 +201,8 @@ class Predictor:
             def make_model(dataflow: Dataflow) -> OperatorTasks:
                 keys = ProfileKeys(dataflow.graph, collectives(), frozen=self._frozen)
                 return OperatorTasks(dataflow, self._machine, self._shard_times(measure, dataflow.graph),
-                                     self._arrays._replace(others=MICRO_BATCH_ARRAYS), alike=keys.operator_key)
+                                     self._arrays._replace(others=MICRO_BATCH_ARRAYS), alike=keys.operator_key,
+                                     conversions=self._conversions(keys, measure))
             self._micro_batch_models[micro_batches, measure] = MicroBatchModel(
                 self.network, self._shares, micro_batches, self._frozen, make_model)
         return self._micro_batch_models[micro_batches, measure]

@@ -172,6 +172,10 @@ class Times:
         seconds = size_of(shard.box) * element_s / shard.partials
         return seconds, 2 * seconds
 
+    def conversion_seconds(self, shape, measure=True):
+        """Return the time of a conversion between layouts, from the number of elements."""
+        return 1e-8 * np.prod(shape)
+
     def measure(self, graph, shards, **_):
         """Measure nothing."""
         return 0

@@ -2,6 +2,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 import weakref
@@ -23,8 +24,9 @@ from .core_benchmark import KernelTimes
 from .local_program import LocalProgram, local_program
 from .profile_cache import default_path, merge_profiles, read_profiles
 from .profile_key import ProfileKeys
-from .roofline import OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
+from .roofline import CONVERSION, OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
 from .scaled_shard import ScaledShard, scaled_shard
+from .single_operator import can_be_blocked, conversion_program
 from .timer import PassSeconds, ProgramTimer, time_shard
 from .timing_batch import TimingBatch
 
@@ -151,6 +153,28 @@ class OperatorProfiler:
             self._warned_untimed.add(text)
             logger.warning('profiles: %s cannot be timed on this machine, its time is estimated from other operators: '
                            '%s: %s', text, type(error).__name__, _last_line(error))
+
+    def conversion_seconds(self, shape: Tuple[int, ...], measure: bool = True) -> float:
+        """Return the time to convert an array of float32 from a blocked layout of oneDNN to the default layout, in
+        seconds of a core; a conversion in the other direction takes about as long.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        measure : bool, optional
+            As for :meth:`shard_seconds`.
+        """
+        key = '%s %s' % (CONVERSION, 'x'.join(map(str, shape)))
+        known = self._known['parts'].get(key)
+        if known is not None:
+            return known[0]
+        work = Work(0.0, 2.0 * 4 * math.prod(shape))
+        if not (self._measures and measure) or work.bytes > MAX_BYTES or not can_be_blocked(shape, 'float32'):
+            return self._current_estimator().estimate(CONVERSION, work)[0]
+        speed = self._speed_now()
+        seconds = time_shard(conversion_program(shape)).forward * speed
+        self._add('parts', key, [seconds, 0.0, *work])
+        return seconds
 
     def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, OutputShard]], gradient_inputs: Any = (),
                 frozen: Any = (),

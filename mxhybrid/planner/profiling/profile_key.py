@@ -3,7 +3,7 @@ import collections
 import functools
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -99,6 +99,11 @@ class ProfileKeys:
         collective, shape = collective_of(self._collectives, operator), self._graph.shape(operator)
         return collective is not None and collective.applies(self._graph, operator,
                                                              placeholder_split(shape, output_shard))
+
+    def blocked_outputs(self) -> Set[int]:
+        """Return the operators whose first outputs are in a blocked layout in a program without exchanges."""
+        return {number for number in self._blocked if can_be_blocked(self._graph.array_shapes[number, 0],
+                                                                     self._graph.dtypes[number, 0])}
 
     def program(self, operator: Operator, output_shard: OutputShard, whole: Optional[OutputShard] = None
                 ) -> LocalProgram:

@@ -21,6 +21,8 @@ _NEIGHBOURS = 3
 
 #: The end of the kind of shards that ranks compute together: its other letters are the operator.
 COLLECTIVE = '+'
+#: The kind of conversions between layouts of arrays.
+CONVERSION = 'conversion'
 
 
 class Work(NamedTuple):

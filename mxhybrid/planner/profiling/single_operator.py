@@ -7,6 +7,7 @@ import itertools
 from typing import Any, Dict, Optional, Set, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ...native.symbols import symbol_function
 from ...parallel.ops.graph import Entry, Graph, Operator
@@ -14,7 +15,7 @@ from ...parallel.ops.registry import indices, rule_of
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.split import OutputShard, Split
-from .local_program import LocalProgram, local_program
+from .local_program import LocalProgram, ProgramInput, local_program
 
 
 class _PlaceholderSplit(Split):
@@ -154,6 +155,14 @@ def single_operator_program(graph: Graph, operator: Operator, output_shard: Outp
     return program._replace(inputs={
         name: value._replace(is_blocked=name in network.sources and network.sources[name][0] in blocked
                              and can_be_blocked(value.shape, value.dtype)) for name, value in program.inputs.items()})
+
+
+def conversion_program(shape: Tuple[int, ...]) -> LocalProgram:
+    """Return a program that converts an array of float32 from a blocked layout of oneDNN to the default layout."""
+    blocked = mx.sym.var('blocked', shape=shape, dtype='float32')
+    # This operator knows the default layout alone, and copies next to nothing.
+    return LocalProgram(mx.sym.slice_axis(blocked, axis=1, begin=0, end=1, name='converted'),
+                        {'blocked': ProgramInput(shape, np.dtype('float32'), False, is_blocked=True)})
 
 
 def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:

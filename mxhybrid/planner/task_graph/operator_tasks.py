@@ -9,11 +9,12 @@ import numpy as np
 from ...parallel.ops.graph import Entry, Operator, geometry_of
 from ...parallel.ops.registry import indices
 from ...parallel.ops.rule import OperatorShard, with_range
-from ...parallel.sharding.box import Box
+from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout, owners
 from ...parallel.sharding.split import OutputShard, Split
 from ...parallel.sharding.sum_steps import sum_pieces
 from ..cluster.machine_model import Machine
+from .array_layouts import ArrayLayouts, Conversions
 from .dataflow import SCRIPT, Dataflow
 from .dynamic_tables import DynamicTable, add_table_tasks
 from .memo import Memo
@@ -70,6 +71,8 @@ class OperatorTasks:
         operator has a key of its own.
     tables : sequence of DynamicTable, optional
         The dynamic tables of the script, outside of the network.
+    conversions : Conversions, optional
+        The conversions between layouts of arrays.  By default they take no time.
 
     Attributes
     ----------
@@ -79,8 +82,9 @@ class OperatorTasks:
     def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime,
                  arrays: WeightArrays = WeightArrays(),  # noqa: B008
                  transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None,
-                 tables: Sequence[DynamicTable] = ()):
+                 tables: Sequence[DynamicTable] = (), conversions: Optional[Conversions] = None):
         self.dataflow, self.machine, self._shard_time = dataflow, machine, shard_time
+        self._layouts = ArrayLayouts(dataflow, conversions)
         self.graph = dataflow.graph
         self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
         self.memo = Memo(machine.ranks)
@@ -96,7 +100,8 @@ class OperatorTasks:
         numbers = {}
         #: A number for each class of operators with the same shards that also take the same time.
         self._alike = {operator.number: numbers.setdefault(
-            (operator.number in dataflow.learning, alike(operator)) if alike else operator.number, len(numbers))
+            (operator.number in dataflow.learning, self._layouts.key(operator.number), alike(operator)) if alike
+            else operator.number, len(numbers))
                        for operator in self.graph.computing}
         shares = dataflow.shares
         self._data_boxes = {entry: RankBoxes.from_boxes(boxes) for entry, boxes in shares.inputs.items()}
@@ -123,8 +128,13 @@ class OperatorTasks:
 
     def _shard_seconds(self, number: int, split: Split) -> np.ndarray:
         shards, operator = self._shards(number, split), self.graph.operators[number]
-        times = [self._shard_time(operator, output_shard, shard) for output_shard, shard in shards.different]
-        return np.array(times).T[:, shards.kinds]
+        if self._layouts.is_part_of_norm(number, split):
+            return np.zeros((2, len(shards.kinds)))
+        times = np.array([self._shard_time(operator, output_shard, shard) for output_shard, shard in shards.different])
+        if shards.inner is not None:
+            times += [self._layouts.conversion_seconds(number, shape_of(output_shard.box))
+                      for output_shard, _ in shards.different]
+        return times.T[:, shards.kinds]
 
     def seconds(self, number: int, split: Split) -> np.ndarray:
         """Return the seconds of each shard of an operator, forward and backward together."""

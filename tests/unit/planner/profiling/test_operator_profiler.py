@@ -308,6 +308,20 @@ def test_the_next_time_nothing_is_measured(images, tmp_path):
     assert again.measured == 0
 
 
+def test_conversions_between_layouts_are_timed_once_and_estimated_from_each_other(tmp_path, monkeypatch):
+    path, shape = str(tmp_path / 'profiles.json'), (4, 32, 24, 24)
+    profiles = OperatorProfiler(path, keep_busy=True)
+    seconds = profiles.conversion_seconds(shape)
+    assert seconds > 0 and profiles.measured == 1 and profiles.conversion_seconds(shape) == seconds
+    assert profiles.measured == 1
+    twice = profiles.conversion_seconds((8, 32, 24, 24), measure=False)
+    assert profiles.measured == 1 and twice == pytest.approx(2 * seconds)
+    # oneDNN has no blocked layout of such an array.
+    assert profiles.conversion_seconds((2, 2, 2, 2, 2, 2)) > 0 and profiles.measured == 1
+    profiles.save()
+    assert OperatorProfiler(path, measure=False).conversion_seconds(shape) == seconds
+
+
 def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)

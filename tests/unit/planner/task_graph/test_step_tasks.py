@@ -19,6 +19,7 @@ from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
@@ -98,8 +99,9 @@ def attention_space(attention):
 def python_model_of(planned):
     """Return the model of a planner with transfers in Python."""
     machine = planned.model.machine
+    keys = ProfileKeys(planned.graph, collectives())
     return OperatorTasks(planned.model.dataflow, machine, planned._shard_times(False),
-                         transfer_tasks=PythonTransferTasks(machine))
+                         transfer_tasks=PythonTransferTasks(machine), conversions=planned._conversions(keys, False))
 
 
 def numbers(count):

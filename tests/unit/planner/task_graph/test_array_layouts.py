@@ -1,0 +1,96 @@
+"""Layouts of arrays around joint BatchNorms: a relu is a part of them, and arrays are converted before and behind them.
+"""
+import numpy as np
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.ops.registry import collectives
+from mxhybrid.parallel.plans.strategies import data_parallel
+from mxhybrid.parallel.sharding.split import Split
+from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.profiling.profile_key import ProfileKeys
+from mxhybrid.planner.task_graph.array_layouts import ArrayLayouts
+from tests.helpers.planned_networks import Times, cluster
+
+CONVERSION_S = 1e-8 * 8 * 4 * 6 * 6
+
+
+class Net(nn.HybridSequential):
+    """Convolutions with a BatchNorm, which a relu or something else reads; a relu that reads a convolution."""
+
+    def __init__(self, between, reads_twice=False):
+        super().__init__(prefix='net_')
+        self._reads_twice = reads_twice
+        with self.name_scope():
+            self.add(nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4), nn.Activation(between),
+                     nn.Conv2D(4, 3, padding=1, in_channels=4), nn.Activation('relu'), nn.Flatten(),
+                     nn.Dense(5, in_units=4 * 36))
+
+    def hybrid_forward(self, F, data):
+        layers = list(self._children.values())
+        normalized = layers[1](layers[0](data))
+        data = layers[2](normalized)
+        data = data + normalized if self._reads_twice else data
+        for layer in layers[3:]:
+            data = layer(data)
+        return data
+
+
+def planned(net, dtype='float32', ranks=2):
+    net.cast(dtype)
+    net.initialize()
+    return Planner(net, (8 * ranks, 3, 6, 6), cluster(ranks), Times(), dtype=dtype)
+
+
+def seconds_of(planner, plan, op, position=0):
+    """Return the seconds of each shard of the operator `op` at a position among its kind, forward and backward."""
+    operator = [operator for operator in planner.graph.computing if operator.op == op][position]
+    split = planner.splits(plan)[operator.number]
+    plain = np.array([Times().shard_seconds(planner.graph, operator, shard) for shard in split.shards(
+        planner.graph.shape(operator)).values()]).T
+    seconds = [planner.model._seconds(operator.number, split, backward) for backward in (False, True)]
+    return np.array(seconds), plain
+
+
+def test_a_relu_is_part_of_the_joint_batchnorm_that_it_alone_reads():
+    planner = planned(Net('relu'))
+    joined, alone = (seconds_of(planner, data_parallel(), 'Activation', position) for position in (0, 1))
+    assert not joined[0].any() and joined[1].all()
+    assert (alone[0] == alone[1]).all()
+
+
+def test_arrays_are_converted_around_a_joint_batchnorm():
+    planner = planned(Net('relu'))
+    seconds, plain = seconds_of(planner, data_parallel(), 'BatchNorm')
+    assert seconds - plain == pytest.approx(np.array([[1], [2]]) * [[CONVERSION_S] * 2] * np.ones((2, 2)))
+
+
+@pytest.mark.parametrize('net, dtype, ranks', [
+    (lambda: Net('relu'), 'float64', 2), (lambda: Net('relu'), 'float32', 1), (lambda: Net('sigmoid'), 'float32', 2),
+    (lambda: Net('relu', True), 'float32', 2)], ids=['float64', 'one rank', 'no relu', 'two readers'])
+def test_other_activations_take_their_own_time(net, dtype, ranks):
+    planner = planned(net(), dtype, ranks)
+    seconds, plain = seconds_of(planner, data_parallel(), 'Activation')
+    assert (seconds == plain).all()
+
+
+def test_a_batchnorm_of_one_rank_needs_no_conversions():
+    planner = planned(Net('relu'), ranks=1)
+    seconds, plain = seconds_of(planner, data_parallel(), 'BatchNorm')
+    assert (seconds == plain).all()
+
+
+def test_channels_have_statistics_of_their_own():
+    planner = planned(Net('relu'))
+    relu = next(operator for operator in planner.graph.computing if operator.op == 'Activation')
+    by_samples = planner.splits(data_parallel())[relu.number]
+    layouts = ArrayLayouts(planner.model.dataflow, planner._conversions(ProfileKeys(planner.graph, collectives()),
+                                                                        False))
+    assert layouts.is_part_of_norm(relu.number, by_samples)
+    assert not layouts.is_part_of_norm(relu.number, Split((1, 2, 1, 1), (0, 1)))
+
+
+def test_without_blocked_arrays_nothing_is_converted():
+    planner = planned(Net('relu'))
+    norm = next(operator for operator in planner.graph.computing if operator.op == 'BatchNorm')
+    assert ArrayLayouts(planner.model.dataflow).conversion_seconds(norm.number, (8, 4, 6, 6)) == (0.0, 0.0)
