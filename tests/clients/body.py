@@ -1,4 +1,4 @@
-"""Networks of packages that use Gluon, split in two ways: outputs and updated weights are those of one process.
+"""Networks of packages that use Gluon, split in several ways: outputs and updated weights are those of one process.
 
 Reports by network and plan: the largest difference of the first outputs, that of all outputs and weights, the one that
 weights with other last bits make in one process, and the operators that are computed for the joint batch.
@@ -16,7 +16,7 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.parallel import data_parallel
+from mxhybrid.parallel import data_parallel, megatron
 from tests.clients.networks import CLIENTS
 
 STEPS = 2
@@ -166,7 +166,10 @@ def main():
     store = mxhybrid.create()
     results = {}
     for name in sys.argv[1].split(','):
-        for label, plan in (('data', data_parallel()), ('split', CLIENTS[name].plan)):
+        plans = {'data': data_parallel(), 'split': CLIENTS[name].plan}
+        if CLIENTS[name].whole_weights is not None:
+            plans['megatron'] = megatron(2, sequence=True)
+        for label, plan in plans.items():
             with tempfile.TemporaryDirectory() as folder:
                 for part in ('split', 'alone'):
                     (Path(folder) / part).mkdir()

@@ -1,11 +1,13 @@
 """Networks of packages that use Gluon: small ones, with the shapes of their inputs, and a plan for each."""
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.parallel import grid, layers
+
+from .translation import GluonNlpTransformer, Sockeye
 
 
 class Client(NamedTuple):
@@ -27,6 +29,8 @@ class Client(NamedTuple):
     mixing: Tuple[str, ...] = ()
     #: Patterns of operators that the other plan cannot split.
     unsplit: Tuple[str, ...] = ()
+    #: Patterns of weights of which `megatron` gives each worker all; None for networks that it does not split.
+    whole_weights: Optional[Tuple[str, ...]] = None
 
 
 def _vision(name: str, **options: Any) -> Callable[[], Any]:
@@ -81,11 +85,6 @@ def _bert() -> Any:
     return BERTModel(encoder, vocab_size=50, token_type_vocab_size=2, units=16, embed_size=16)
 
 
-def _translation_encoder() -> Any:
-    from gluonnlp.model.transformer import TransformerEncoder
-    return TransformerEncoder(num_layers=2, units=16, hidden_size=32, max_length=8, num_heads=4, dropout=0.0)
-
-
 class _LanguageModel(gluon.HybridBlock):
     """AWD-LSTM of GluonNLP without dropout, from zero states."""
 
@@ -99,16 +98,6 @@ class _LanguageModel(gluon.HybridBlock):
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         states = [[F.zeros(shape=(1, 0, units), dtype='float64')] * 2 for units in (16, 12)]
         return self.model(x, states)[0]
-
-
-def _sockeye_encoder() -> Any:
-    from sockeye import transformer
-    from sockeye.encoder import get_transformer_encoder
-    return get_transformer_encoder(transformer.TransformerConfig(
-        model_size=16, attention_heads=4, feed_forward_num_hidden=32, act_type='relu', num_layers=2,
-        dropout_attention=0, dropout_act=0, dropout_prepost=0, positional_embedding_type='fixed',
-        preprocess_sequence='n', postprocess_sequence='dr', max_seq_len_source=8,
-        max_seq_len_target=8), 'encoder_', 'float32')
 
 
 def _deepar() -> Any:
@@ -158,16 +147,23 @@ CLIENTS: Dict[str, Client] = {
                              initializer='Uniform', unsplit=('expand_*conv?', 'convpredictor*_conv0_fwd')),
     # Its losses are of float32, in which batch statistics of few images would make rounding errors large.
     'YOLOv3 of GluonCV': Client(_vision('yolo3_mobilenet1.0_voc', norm_kwargs={'use_global_stats': True}), YOLO, ROWS),
-    'BERT of GluonNLP': Client(_bert, [(4, 8), (4, 8), (4,), (4, 2)], grid(model=2), limits=(50, 2, 8, 8)),
-    'Transformer of GluonNLP': Client(_translation_encoder, [(4, 8, 16)], grid(model=2)),
+    # MXNet multiplies interleaved queries, keys and values in float32 alone on CPUs.
+    'BERT of GluonNLP': Client(_bert, [(4, 8), (4, 8), (4,), (4, 2)], grid(model=2), limits=(50, 2, 8, 8),
+                               whole_weights=('*_position_weight', '*token_type_embed*', '*_pooler_*', '*_cls_*',
+                                              'bertmodel?_dense0_*')),
+    'Transformer of GluonNLP': Client(GluonNlpTransformer, [(4, 8), (4, 7), (4,), (4,)], grid(model=2), 'float64',
+                                      limits=(50, 50, 8, 7), whole_weights=('*coder_const',)),
     'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], layers({'*dense*': {'channels': 2}}), 'float64',
                                    batch_axis=1, limits=(50,)),
     'DeepAR of GluonTS': Client(_deepar, DEEPAR, grid(model=2), 'float64', limits=(5, 0, 0, 0, 2, 2, 0, 0, 2),
                                 mixing=SCALER, unsplit=('*_distr_*_fwd',)),
+    # Its mask is float32.
     'Transformer of GluonTS': Client(_forecasting_transformer, [(4, 1), (4, 9, 2), (4, 9), (4, 9), (4, 4, 2), (4, 4)],
                                      grid(model=2), limits=(5, 0, 0, 2), mixing=SCALER + ('mean0', 'output 0 (mean0)'),
                                      unsplit=('*_distr_*_fwd',)),
+    # The times of its seasons and trends are float32.
     'N-BEATS of GluonTS': Client(_n_beats, [(4, 8), (4, 8), (4, 4), (4, 4)], grid(model=2), limits=(0, 2, 0, 2),
                                  mixing=SCALER),
-    'encoder of Sockeye': Client(_sockeye_encoder, [(4, 8, 16), (4,)], grid(model=2), limits=(0, 8)),
+    'Sockeye': Client(Sockeye, [(4, 8, 1), (4,), (4, 7, 1), (4, 7)], grid(model=2), limits=(50, 8, 50, 50),
+                      unsplit=('length_ratio_*_fwd',), whole_weights=('*_pos_embed_weight', 'length_ratio_*')),
 }

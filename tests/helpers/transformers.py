@@ -150,6 +150,25 @@ def _sockeye():
     return dense(mx.sym.reshape(made, shape=(-3, 0)), WORDS, 'output'), {'data0': 1, 'data1': 1}, 'float32'
 
 
+def _sockeye_decoder():
+    """Attention of Sockeye's decoder to its former times: keys and values are joined behind a state of one time, which
+    attention leaves out, and the joint projection does not keep the features of a head together.
+    """
+    target, state = mx.sym.var('data0'), mx.sym.var('data1')
+    joint = dense(norm(target, 'norm1'), 3 * FEATURES, 'self_in', no_bias=True)
+    queries, first, second = mx.sym.split(joint, num_outputs=3, axis=2)
+    state = mx.sym.zeros_like(mx.sym.slice_axis(mx.sym.concat(state, state, dim=2), axis=0, begin=0, end=1))
+    both = mx.sym.slice(mx.sym.concat(state, mx.sym.concat(first, second, dim=2), dim=0), begin=(1, None, None),
+                        end=(None, None, None))
+    scores = mx.sym.contrib.interleaved_matmul_encdec_qk(queries, both, heads=HEADS)
+    times = mx.sym.contrib.arange_like(target, axis=0)
+    later = mx.sym.broadcast_greater(mx.sym.expand_dims(times, axis=0), mx.sym.expand_dims(times, axis=1))
+    scores = mx.sym.broadcast_add(scores, mx.sym.BlockGrad(mx.sym.expand_dims(later * -1e8, axis=0)))
+    context = mx.sym.contrib.interleaved_matmul_encdec_valatt(both, mx.sym.softmax(scores), heads=HEADS)
+    target = target + dense(context, FEATURES, 'self_out', no_bias=True)
+    return target + feed_forward(norm(target, 'norm2'), 'self', mx.sym.relu), {'data0': 1, 'data1': 1}, 'float32'
+
+
 def _gated():
     """Feed-forward layers with a gate, without attention."""
     x = mx.sym.var('data0')
@@ -162,7 +181,7 @@ _NETWORKS = {
     'gpt': lambda: _gpt(False), 'gpt of one projection': lambda: _gpt(True),
     'gpt with a decoder of its own': lambda: _gpt(False, 1, False),
     'gpt with many words': lambda: _gpt(False, words=512, features=64), 'bert': _bert, 'gluonnlp': _gluonnlp,
-    'sockeye': _sockeye, 'gated': _gated}
+    'sockeye': _sockeye, 'sockeye decoder': _sockeye_decoder, 'gated': _gated}
 
 #: The networks that are small enough to be computed.
 NAMES = sorted(set(_NETWORKS) - {'gpt with many words'})

@@ -99,7 +99,7 @@ class Megatron(Plan):
             return Cut(heads.axis)
         if reads_heads(graph, operator) is not None or number in layers.second or number in layers.embeddings:
             return PARTIALS
-        if number in layers.first or number in layers.vocabularies:
+        if number in layers.first or number in layers.vocabularies or number in layers.projections:
             return Cut(last)
         return self._followed(graph, operator, cuts)
 

@@ -62,6 +62,9 @@ class TransformerLayers:
         Dense layers whose outputs are words: with more outputs than inputs, read by a softmax or returned.
     embeddings : set of int
         Embeddings with more rows than columns and a dense gradient.
+    projections : set of int
+        Dense layers without heads that attention reads, and the operators between, which do not keep the features of a
+        head together, as the `split` and `concat` of Sockeye.
     """
 
     def __init__(self, graph: Graph):
@@ -82,6 +85,7 @@ class TransformerLayers:
         self.embeddings = {operator.number for operator in graph.computing
                            if operator.op == 'Embedding' and not graph.has_table(operator)
                            and graph.inputs(operator)[1][0] > graph.inputs(operator)[1][1]}
+        self.projections = self._projections()
 
     def _weight(self, operator: Operator) -> Tuple[int, ...]:
         return self._graph.array_shapes[operator.inputs[1]]
@@ -113,6 +117,28 @@ class TransformerLayers:
             if entry[0] in inside and any(reader is not second and reader.number not in between for reader in readers):
                 return None
         return None if any(source in inside for source, _ in graph.heads) else firsts
+
+    def _projections(self) -> Set[int]:
+        """Return the dense layers without heads whose outputs reach operators with heads through operators without
+        heads and weights, and the operators between.
+        """
+        graph = self._graph
+        reached: Set[int] = set()
+        projections: Set[int] = set()
+        for operator in graph.computing:
+            if heads_in(graph, (operator.number, 0)) is None and (is_dense(operator) or self._is_between(
+                    operator) and any(source in reached for source, _ in operator.inputs)):
+                reached.add(operator.number)
+        for operator in reversed(graph.computing):
+            has_heads = heads_in(graph, (operator.number, 0)) is not None
+            if not is_dense(operator) and (has_heads or operator.number in projections):
+                projections.update(source for source, _ in operator.inputs if source in reached)
+        return projections
+
+    def _is_between(self, operator: Operator) -> bool:
+        """Tell whether an operator has no weights, and as many dimensions as its inputs."""
+        graph, count = self._graph, len(self._graph.shape(operator))
+        return all(entry[0] not in graph.fixed and len(graph.shapes[entry]) == count for entry in operator.inputs)
 
     def _returns_words(self, operator: Operator) -> bool:
         outputs, inputs = self._weight(operator)

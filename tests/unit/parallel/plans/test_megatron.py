@@ -79,9 +79,12 @@ def test_a_rank_has_its_part_of_weights_and_state(sequence):
     assert max(held) <= 0.27 * sum(map(math.prod, graph.parameters.values()))
 
 
-@pytest.mark.parametrize('name, weight', [('gpt of one projection', 'layer0_qkv_weight'), ('gluonnlp', 'query_weight')])
+@pytest.mark.parametrize('name, weight', [('gpt of one projection', 'layer0_qkv_weight'), ('gluonnlp', 'query_weight'),
+                                          ('sockeye decoder', 'self_in_weight')])
 def test_no_rank_has_a_projection_of_which_it_needs_a_part(name, weight):
-    """Neither where one projection makes queries, keys and values, nor where their weights are woven together."""
+    """Each rank has a quarter: of one projection for queries, keys and values, of weights that are woven together, and
+    of a projection after which `split` and `concat` do not keep the features of a head together.
+    """
     graph, dimensions = network(name).graph()
     shards = NetworkShards(graph, megatron(4).resolve(graph, dimensions, 4).splits)
     sizes = {size_of(box) for box in shards.weights.boxes(weight).values()}
