@@ -2,6 +2,7 @@
 
 They are in ~/.cache/mxhybrid/objects (XDG_CACHE_HOME), by compiler, flags, source and headers.
 """
+import contextlib
 import functools
 import hashlib
 import os
@@ -44,18 +45,25 @@ def compiled(source, flags, include, folder):
     key = hashlib.sha256(_compiler_and_headers((include, source.parent)) + repr(command_line).encode()
                          + source.read_bytes()).hexdigest()[:24]
     cached, copy = CACHE / ('%s-%s.o' % (source.stem, key)), folder / (source.stem + '.o')
-    if not cached.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=str(CACHE)) as scratch:
-            object_file = pathlib.Path(scratch) / 'made.o'
-            subprocess.run([*command_line, '-I', include, '-c', source, '-o', object_file], check=True, timeout=240)
-            object_file.replace(cached)
-    cached.touch()
-    shutil.copy(str(cached), str(copy))
+    with contextlib.suppress(FileNotFoundError):  # another run of the tests may delete it at any time
+        os.utime(str(cached))
+        shutil.copy(str(cached), str(copy))
+        return copy
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=str(CACHE)) as scratch:
+        object_file = pathlib.Path(scratch) / 'compiled.o'
+        subprocess.run([*command_line, '-I', include, '-c', source, '-o', object_file], check=True, timeout=240)
+        shutil.copy(str(object_file), str(copy))
+        object_file.replace(cached)
     return copy
 
 
 def remove_oldest():
-    """Delete the least recently used object files."""
-    for path in sorted(CACHE.glob('*.o'), key=lambda path: -path.stat().st_mtime)[MAX_OBJECTS:]:
-        path.unlink()
+    """Delete the least recently used object files; another run of the tests may do the same now."""
+    times = {}
+    for path in CACHE.glob('*.o'):
+        with contextlib.suppress(FileNotFoundError):
+            times[path] = path.stat().st_mtime
+    for path in sorted(times, key=times.get, reverse=True)[MAX_OBJECTS:]:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

@@ -17,8 +17,18 @@ _NOT_INHERITED = '(HOROVOD|DMLC|MXNET|PS|OMPI|PMI|PMIX|GLOO)_'
 _FAREWELL_S = 60.0  # for servers, once the last worker has ended
 _TAIL_LINES = 30
 
-_FREE_PORT_S = 60.0
-_FREE_PORT = 'import socket; s = socket.socket(); s.bind((%r, 0)); print(s.getsockname()[1])'
+_PORT_S = 60.0
+#: Holds a free port until its standard input ends.  A server that reuses addresses can listen on the port.
+_RESERVE_PORT = """
+import os, socket, sys
+reservation = socket.socket()
+reservation.bind((sys.argv[1], 0))
+reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+with open(sys.argv[2] + '.part', 'w') as file:
+    file.write(str(reservation.getsockname()[1]))
+os.rename(file.name, sys.argv[2])
+sys.stdin.read()
+"""
 
 
 class ContenderJob(Job):
@@ -62,15 +72,16 @@ class ContenderJob(Job):
         """Start a worker; ranks are grouped by host."""
         self._workers.append(self._start('worker %d' % rank, rank // self.workers, argv, env))
 
-    def free_port(self) -> int:
-        """A TCP port that the system says is free on the first host."""
-        code = _FREE_PORT % self.testbed.address(0)
+    def reserve_port(self) -> int:
+        """Return a TCP port of the first host that a process of this job holds until the job ends."""
+        file, host = self.directory / 'port', self.testbed.name(0)
         try:
-            done = subprocess.run(self.testbed.argv(0, [sys.executable, '-c', code]), stdout=subprocess.PIPE,
-                                  check=True, timeout=_FREE_PORT_S, start_new_session=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise JobFailed('no free port on %s: %s' % (self.testbed.name(0), error)) from error
-        return int(done.stdout)
+            self._start('the holder of a port', 0, [sys.executable, '-c', _RESERVE_PORT, self.testbed.address(0),
+                                                    str(file)], {})
+            self._wait_until(file.exists, 'a free port', time.monotonic() + _PORT_S)
+        except (OSError, JobFailed) as error:
+            raise JobFailed('no free port on %s: %s' % (host, error)) from error
+        return int(file.read_text())
 
     def start_rendezvous(self) -> int:
         """Start Horovod's rendezvous on the first host; returns its port."""

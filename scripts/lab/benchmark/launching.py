@@ -39,7 +39,7 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
     python = torch_python if contender == 'torch_sharded' and torch_python else sys.executable
     by_rank: List[Dict[str, Any]] = [{} for _ in range(size)]
     if contender == 'dist_sync':
-        common = {'DMLC_PS_ROOT_URI': network.address(0), 'DMLC_PS_ROOT_PORT': job.free_port(),
+        common = {'DMLC_PS_ROOT_URI': network.address(0), 'DMLC_PS_ROOT_PORT': job.reserve_port(),
                   'DMLC_NUM_WORKER': size, 'DMLC_NUM_SERVER': job.hosts, 'DMLC_INTERFACE': network.link}
         # These processes never return from the import of mxnet.
         serve = [sys.executable, '-c', 'import lab.benchmark.worker as worker; worker.die_with_parent(); import mxnet']
@@ -51,7 +51,7 @@ def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str
         by_rank = [dict(common, DMLC_ROLE='worker', DMLC_NODE_HOST=network.address(rank // job.workers))
                    for rank in range(size)]
     elif contender == 'torch_sharded':
-        port = job.free_port()
+        port = job.reserve_port()
         by_rank = [{'MASTER_ADDR': network.address(0), 'MASTER_PORT': port, 'GLOO_SOCKET_IFNAME': network.link}] * size
     else:
         port = job.start_rendezvous()

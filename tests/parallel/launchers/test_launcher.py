@@ -20,6 +20,8 @@ from lab.jobs import run_job, start_command, start_job
 from lab.launchers import REPOSITORY, job_command
 from lab.processes import MARKER, PATIENCE
 
+from mxhybrid.base.addresses import reserve_port
+
 from ...helpers.tracker_ports import tracker_ports
 from ...helpers.turns import by_turns, slow
 from . import BODIES
@@ -216,9 +218,8 @@ def ssh_host(tmp_path):
         os.makedirs('/run/sshd', exist_ok=True)  # Debian's sshd wants it; its service would make it
     for name in ('host_key', 'user_key'):
         subprocess.run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', str(tmp_path / name)], check=True)
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = probe.getsockname()[1]
+    reservation = reserve_port('127.0.0.1')
+    port = reservation.getsockname()[1]
     (tmp_path / 'sshd_config').write_text(
         f'Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host_key\nPidFile none\nStrictModes no\n'
         f'AuthorizedKeysFile {tmp_path}/user_key.pub\nPermitRootLogin yes\nUsePAM no\nMaxStartups 100\n'
@@ -246,6 +247,7 @@ def ssh_host(tmp_path):
     finally:
         server.terminate()
         server.wait(10)
+        reservation.close()
 
 
 def launch_by_ssh(ssh_host, *args, workers=2):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -367,6 +368,15 @@ def test_a_failure_loses_no_run_before_it(tmp_path, monkeypatch, capsys):
     assert os.listdir(str(tmp_path)) == ['bench.json']
 
 
+def test_a_port_is_held_for_a_server_until_the_job_ends(signals):
+    with ContenderJob(testbeds.Loopback(), 1, 1, 30.0, {}, signals.check) as job:
+        address = '127.0.0.1', job.reserve_port()
+        with socket.socket() as other, pytest.raises(OSError, match='in use'):
+            other.bind(address)
+        with socket.create_server(address):  # sets SO_REUSEADDR, as ps-lite does
+            socket.create_connection(address, timeout=10).close()
+
+
 def test_a_port_that_cannot_be_had_is_no_crash(signals):
     class Broken(testbeds.Loopback):
         def argv(self, host, argv):
@@ -374,7 +384,7 @@ def test_a_port_that_cannot_be_had_is_no_crash(signals):
 
     with pytest.raises(JobFailed, match='no free port on localhost'), ContenderJob(
             Broken(), 1, 1, 30.0, {}, signals.check) as job:
-        job.free_port()
+        job.reserve_port()
 
 
 def test_without_root_it_says_what_to_do(monkeypatch, capsys):
