@@ -47,9 +47,16 @@ class EmptyLauncher:
         """Return None: the import system creates a module of the usual type."""
 
     @staticmethod
-    def exec_module(module):
-        """Define the name that the script imports and does not call."""
-        module.run_commandline = None
+    def get_code(name):
+        """Return the code of the module, which defines the name that the script imports and does not call.
+
+        multiprocessing runs it as the script of ``python -m horovod.runner.launch``.
+        """
+        return compile('run_commandline = None', name, 'exec')
+
+    def exec_module(self, module):
+        """Execute the code in a module."""
+        exec(self.get_code(module.__name__), module.__dict__)
 
 
 class GlooBuilt:

@@ -106,6 +106,11 @@ def test_a_process_that_starts_a_worker_imports_no_launcher(tmp_path):
     assert run_python([script], STARTUP).split() == [b'True', b'False']
 
 
+def test_horovodrun_runs_as_a_module():
+    output = run_python(['-m', 'horovod.runner.launch', '-np', '2', '--gloo', 'echo', 'a worker'], STARTUP)
+    assert output.count(b':a worker') == 2
+
+
 def load_faster_horovodrun(folder):
     """Return the module `faster_horovodrun`, with a cache of its own in a folder."""
     path = folder / 'faster_horovodrun.py'
