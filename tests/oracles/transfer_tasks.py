@@ -1,7 +1,7 @@
 """The tasks of transfers in Python: ``src/transfer_tasks.cc`` makes the same ones, to the last bit, and faster."""
 import numpy as np
 
-from mxhybrid.parallel.sharding.box import size_of
+from mxhybrid.parallel.sharding.box import overlap, size_of
 from mxhybrid.planner.task_graph.redistribution import Transfers
 from mxhybrid.planner.task_graph.task_builder import Endpoints, TaskBuilder, TaskSubgraph
 
@@ -17,13 +17,18 @@ class ExchangeBuilder(TaskBuilder):
         return self.add(kind, rank, int(self.machine.core[rank]), seconds / float(self.machine.speed[rank]),
                         after=after)
 
-    def exchange(self, transfers, itemsize, senders, receivers, cost='exchange', kind='exchange', high_priority=True):
+    def exchange(self, transfers, itemsize, senders, receivers, cost='exchange', kind='exchange', high_priority=True,
+                 own_elements=None, before_s=None, after_s=None):
         """Add the tasks of an exchange: ranks send, the data moves, ranks receive.
 
         Parameters
         ----------
         senders, receivers : dict of int to int or None
             By rank: the task that its first task comes after.
+        own_elements : dict of int to int, optional
+            By rank: the elements that a receiver takes from its own array.
+        before_s, after_s : array, optional
+            By rank: the seconds of a core for which senders compute first, and receivers last.
 
         Returns
         -------
@@ -39,9 +44,14 @@ class ExchangeBuilder(TaskBuilder):
             return (transfer_cost.fixed_s / 2 + transfer_cost.per_item_s * np.bincount(ranks_of_messages, None, ranks)
                     + transfer_cost.per_byte_s * np.bincount(ranks_of_messages, size_bytes, ranks))
         send_s, receive_s = seconds(transfers.sources), seconds(transfers.targets)
-        send = {rank: self.spend(kind, rank, send_s[rank], transfer_cost.latency_s,
-                                 () if before is None else (before,)) for rank, before in senders.items()}
-        receive = {rank: self.spend(kind, rank, receive_s[rank], after=[
+        for rank, elements in (own_elements or {}).items():
+            receive_s[rank] += elements * itemsize / machine.cluster.memory.rate
+        send_s, receive_s = send_s * machine.shared, receive_s * machine.shared
+        send_s += 0.0 if before_s is None else before_s
+        receive_s += 0.0 if after_s is None else after_s
+        send = {rank: self.add(kind, rank, machine.core_of(rank), send_s[rank], latency=transfer_cost.latency_s,
+                               after=() if before is None else (before,)) for rank, before in senders.items()}
+        receive = {rank: self.add(kind, rank, machine.core_of(rank), receive_s[rank], after=[
             task for task in (before, send.get(rank)) if task is not None]) for rank, before in receivers.items()}
         if len(transfers) > 8 * ranks:
             self._move_by_hosts(transfers, size_bytes, send, receive, kind, high_priority)
@@ -110,13 +120,24 @@ class PythonTransferTasks:
             between = [] if unit.pieces is None else [unit.pieces.ranks]
             ranks = [unit.held.ranks, *between, unit.needed.ranks]
             steps = [unit.transfers] + [unit.gathered] * len(between)
+            boxes = [rank_boxes.by_rank for rank_boxes in [unit.held] + [unit.pieces] * len(between) + [unit.needed]]
+            own_elements = [{rank: size_of(overlap(box, needed[rank])) for rank, box in held.items()
+                             if rank in needed and overlap(box, needed[rank]) is not None}
+                            for held, needed in zip(boxes, boxes[1:])]
+            seconds = [None] * 2 if unit.conversions is None else list(unit.conversions)
             if back:
                 gives = [*between, unit.gradient_ranks]
                 steps = [reversed_transfers(transfers, givers) for transfers, givers in zip(steps, gives)][::-1]
                 ranks = [unit.gradient_ranks, *between, unit.held.ranks]
+                own_elements[-1] = {rank: elements for rank, elements in own_elements[-1].items()
+                                    if rank in unit.gradient_ranks}
+                own_elements, seconds = own_elements[::-1], seconds[::-1]
             before = dict.fromkeys(ranks[0].tolist())
             for step, (transfers, receivers) in enumerate(zip(steps, ranks[1:])):
-                send, receive = tasks.exchange(transfers, itemsize, before, dict.fromkeys(receivers.tolist()))
+                send, receive = tasks.exchange(transfers, itemsize, before, dict.fromkeys(receivers.tolist()),
+                                               own_elements=own_elements[step],
+                                               before_s=seconds[0] if step == 0 else None,
+                                               after_s=seconds[1] if step == len(steps) - 1 else None)
                 if step == 0:
                     first += [(number, rank, task) for rank, task in send.items()]
                 before = receive

@@ -121,6 +121,7 @@ class Calibration:
         self._begin('memory', 2 * len(EXCHANGE_BYTES))
         local_groups = [local for local in self._local if len(local) > 1]
         memory, memory_latency = self._measure_memory(local_groups, memory_rate)
+        self._memory_rate = memory.rate
         if link is None:
             link, link_latency = memory, memory_latency
         self._message_latency = link_latency if len(self._local) > 1 else memory_latency
@@ -243,7 +244,9 @@ class Calibration:
             if count > 2:
                 measurement = self._exchanges.per_exchange(
                     lambda columns: all_to_all([self._everyone], columns), size)
-                samples.append(_all_to_all_sample(count, size, measurement.core_s))
+                # A rank copies its own share from one array to the other.
+                kept_s = size / count / self._memory_rate
+                samples.append(_all_to_all_sample(count, size, max(0.0, measurement.core_s - kept_s)))
                 self._all_to_all = size, measurement
         cost = self._fitted('exchange', samples)
         # Exchanges that follow each other immediately take less time than in a network.

@@ -1,12 +1,15 @@
-"""Memory layouts of arrays: operators of oneDNN compute in blocked ones, joint BatchNorms in the default one."""
+"""Memory layouts of arrays: operators of oneDNN compute in blocked ones, redistributions and joint BatchNorms in the
+default one.
+"""
 from typing import Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 
-from ...parallel.ops.graph import Graph, Operator
+from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import rule_of
 from ...parallel.sharding.split import Split
 from .dataflow import Dataflow
+from .redistribution import RankBoxes
 
 
 class Conversions(NamedTuple):
@@ -25,7 +28,7 @@ class Conversions(NamedTuple):
 
 
 class ArrayLayouts:
-    """The layouts of the arrays of a network around its joint BatchNorms.
+    """The layouts of the arrays of a network around its redistributions and joint BatchNorms.
 
     A BatchNorm of float32 over several ranks is one operator, which computes in the default layout, and also a relu
     that alone reads it (see :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of`).
@@ -43,7 +46,7 @@ class ArrayLayouts:
         self._norm_of: Dict[int, Operator] = {}
         #: By number of a BatchNorm: the number of conversions that are not part of its own time, forward and backward.
         self._conversion_counts: Dict[int, Tuple[int, int]] = {}
-        blocked: Set[int] = set() if conversions is None else conversions.blocked
+        self._blocked = blocked = set() if conversions is None else conversions.blocked
         for norm in self._graph.computing:
             if norm.op != 'BatchNorm' or norm.number not in dataflow.learning or \
                     self._graph.dtypes[norm.number, 0] != np.float32:
@@ -64,6 +67,31 @@ class ArrayLayouts:
     def is_part_of_norm(self, number: int, split: Split) -> bool:
         """Tell whether an operator with this split is computed by the joint BatchNorm that it reads."""
         return number in self._norm_of and _is_joint(self._graph, self._norm_of[number], split)
+
+    def is_converted(self, entry: Entry, split: Optional[Split], reader: int) -> bool:
+        """Tell whether an output is converted before and behind its redistribution to a reader.
+
+        Parameters
+        ----------
+        entry : Entry
+        split : Split or None
+            That of its operator; None for data.
+        reader : int
+            If its own time is that of the default layout, the time of one conversion is a part of it.
+        """
+        number, output = entry
+        if split is None or output or number not in self._blocked or reader not in self._blocked:
+            return False
+        is_norm = number in self._conversion_counts and _is_joint(self._graph, self._graph.operators[number], split)
+        return not is_norm and not self.is_part_of_norm(number, split)
+
+    def array_seconds(self, boxes: RankBoxes, speed: np.ndarray) -> np.ndarray:
+        """Return the seconds of a conversion of each rank's array, by rank, on cores of some speeds."""
+        seconds = np.zeros(len(speed))
+        if self._conversions is not None:
+            shapes = (boxes.boxes[:, :, 1] - boxes.boxes[:, :, 0]).tolist()
+            seconds[boxes.ranks] = [self._conversions.seconds(tuple(shape)) for shape in shapes]
+        return seconds / speed
 
     def conversion_seconds(self, number: int, shape: Tuple[int, ...]) -> Tuple[float, float]:
         """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for any other

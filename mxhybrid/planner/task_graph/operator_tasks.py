@@ -205,8 +205,9 @@ class OperatorTasks:
                 if not self._is_local(held, partial, needed, is_head):
                     has_gradient = entry[0] in self.dataflow.flowing and not is_index
                     known[key] = len(flow.redistributions)
-                    flow.redistributions.append(self._redistribution(held, partial, needed, has_gradient, is_head,
-                                                                      entry))
+                    flow.redistributions.append(self._redistribution(
+                        held, partial, needed, has_gradient, is_head, entry,
+                        self._layouts.is_converted(entry, producer, number)))
             flow.redistribution_of[number, input_index] = known[key]
         return flow
 
@@ -221,19 +222,21 @@ class OperatorTasks:
         return coverage == 2 and len(set(needed.by_rank.values())) == len(needed.ranks) if is_head else coverage > 0
 
     def _redistribution(self, held: RankBoxes, partial: bool, needed: RankBoxes, has_gradient: bool, is_head: bool,
-                        entry: Optional[Entry] = None) -> Redistribution:
+                        entry: Optional[Entry] = None, is_converted: bool = False) -> Redistribution:
         pieces = None if not partial or entry is None else self._sum_pieces(held, needed, entry)
-        key = held.id, partial, needed.id, has_gradient, is_head, None if pieces is None else pieces.id
+        key = held.id, partial, needed.id, has_gradient, is_head, None if pieces is None else pieces.id, is_converted
         return self.memo.once(('redistribution',) + key, self._make_redistribution, key, held, needed, pieces)
 
     def _make_redistribution(self, key: Tuple[Any, ...], held: RankBoxes, needed: RankBoxes,
                              pieces: Optional[RankBoxes]) -> Redistribution:
-        _, partial, _, has_gradient, is_head, _ = key
+        _, partial, _, has_gradient, is_head, _, is_converted = key
         gradient_ranks: Iterable[int] = () if not has_gradient else (
             owners(needed.by_rank).values() if is_head else needed.ranks.tolist())
         gathered = None if pieces is None else self._transfers(pieces, False, needed)
+        conversions = (self._layouts.array_seconds(held, self.machine.speed),
+                       self._layouts.array_seconds(needed, self.machine.speed)) if is_converted else None
         return Redistribution(held, needed, self._transfers(held, partial, needed if pieces is None else pieces),
-                              np.array(sorted(gradient_ranks), np.int32), key, pieces, gathered)
+                              np.array(sorted(gradient_ranks), np.int32), key, pieces, gathered, conversions)
 
     def _sum_pieces(self, held: RankBoxes, needed: RankBoxes, entry: Entry) -> Optional[RankBoxes]:
         """Return the pieces of a sum that is made in two steps; None for one step."""

@@ -111,6 +111,8 @@ class Redistribution(NamedTuple):
         The pieces of a sum in two steps (:mod:`mxhybrid.parallel.sharding.sum_steps`).
     gathered : Transfers, optional
         The transfers of its second step.
+    conversions : tuple of two numpy.ndarray, optional
+        By rank: the seconds of its core to convert the array that it holds, and the array that it needs.
     """
 
     held: RankBoxes
@@ -120,3 +122,4 @@ class Redistribution(NamedTuple):
     key: Tuple[Any, ...] = ()
     pieces: Optional[RankBoxes] = None
     gathered: Optional[Transfers] = None
+    conversions: Optional[Tuple[np.ndarray, np.ndarray]] = None

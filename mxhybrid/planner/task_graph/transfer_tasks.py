@@ -92,8 +92,10 @@ class TransferTasks:
             transfers, gradient_ranks = unit.transfers.addresses, unit.gradient_ranks
             gathered: Tuple[int, ...] = (0,) * 4
             pieces: Tuple[int, ...] = (0,) * 2
+            piece_boxes = 0
             if unit.pieces is not None and unit.gathered is not None:
                 gathered, pieces = unit.gathered.addresses, (unit.pieces.address, len(unit.pieces.ranks))
+                piece_boxes = array_address(unit.pieces.boxes)
             endpoints += 2 * max(len(unit.held.ranks), len(unit.needed.ranks)) * (1 + (pieces[1] > 0))
             for count in (transfers[3], gathered[3]):
                 messages += max(2 * count, 2 + 3 * self._machine.hosts)
@@ -101,6 +103,9 @@ class TransferTasks:
             packed += (unit.held.address, len(unit.held.ranks), unit.needed.address, len(unit.needed.ranks),
                        array_address(gradient_ranks), len(gradient_ranks), number)
             packed += gathered + pieces
+            packed += (array_address(unit.held.boxes), array_address(unit.needed.boxes), piece_boxes,
+                       unit.held.boxes.shape[1])
+            packed += (0, 0) if unit.conversions is None else map(array_address, unit.conversions)
         self._reserve(endpoints, messages, units[-1][0] + 1 if units else 0)
         numbers = array.array('q', packed)
         return self._copy_subgraph(self._library.planner_redistributions(

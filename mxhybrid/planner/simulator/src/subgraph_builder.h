@@ -27,6 +27,12 @@ struct Exchange {
   const int32_t* senders;
   const int32_t* receivers;
   int64_t sender_count, receiver_count, itemsize;
+  // The elements by rank that a receiver takes from its own array; null if there are none.
+  const int64_t* kept = nullptr;
+  // The seconds by rank for which senders compute first, and receivers last, while no other core of the host computes;
+  // null if they compute nothing.
+  const double* before = nullptr;
+  const double* after = nullptr;
 };
 
 class SubgraphBuilder {
@@ -38,9 +44,10 @@ class SubgraphBuilder {
     return add(kind, rank, machine_.core[rank], seconds, 0.0);
   }
 
-  // Adds a task of a rank's core, given its duration while all cores of the host compute.
-  int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0) {
-    return add(kind, rank, machine_.core[rank], seconds * machine_.shared[rank], latency);
+  // Adds a task of a rank's core, given its duration while all cores of the host compute, and the seconds of more work
+  // while no other one computes.
+  int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0, double more = 0.0) {
+    return add(kind, rank, machine_.core[rank], seconds * machine_.shared[rank] + more, latency);
   }
 
   void edge(int32_t before, int32_t after) { edges_.push_back({before, after}); }
@@ -63,12 +70,18 @@ class SubgraphBuilder {
     const int32_t first = size_;
     for (int64_t index = 0; index < exchange.sender_count; ++index) {
       const int32_t rank = exchange.senders[index];
-      send_tasks_[rank] = spend(cost.kind, rank, sent_[rank].seconds(cost), cost.latency);
+      send_tasks_[rank] = spend(cost.kind, rank, sent_[rank].seconds(cost), cost.latency,
+                                exchange.before ? exchange.before[rank] : 0.0);
       if (before_senders) edge(before_senders[index], send_tasks_[rank]);
     }
     for (int64_t index = 0; index < exchange.receiver_count; ++index) {
       const int32_t rank = exchange.receivers[index];
-      receive_tasks_[rank] = spend(cost.kind, rank, received_[rank].seconds(cost));
+      // The core copies at the rate of memory what does not travel.
+      const double kept_s = exchange.kept ? static_cast<double>(exchange.kept[rank] * exchange.itemsize) /
+                                                machine_.memory_rate
+                                          : 0.0;
+      receive_tasks_[rank] = spend(cost.kind, rank, received_[rank].seconds(cost) + kept_s, 0.0,
+                                   exchange.after ? exchange.after[rank] : 0.0);
       if (before_receivers) edge(before_receivers[index], receive_tasks_[rank]);
       if (send_tasks_[rank] >= 0) edge(send_tasks_[rank], receive_tasks_[rank]);
     }

@@ -13,10 +13,12 @@
 extern "C" {
 
 // Builds the tasks of several redistributions that run side by side, or with `back` of their gradients; returns the
-// number of tasks, or -1 if there is no memory. Seventeen numbers describe each: the three arrays of its transfers and
-// their length; the ranks that hold boxes, the ranks that need them and the ranks that give gradients, each an array
-// and its length; and the number of its unit. Then, for a sum in two steps, the transfers of the second step in the same
-// form, and the ranks that sum pieces, an array and its length, which is 0 for one step.
+// number of tasks, or -1 if there is no memory. 23 numbers describe each: the three arrays of its transfers and their
+// length; the ranks that hold boxes, the ranks that need them and the ranks that give gradients, each an array and its
+// length; and the number of its unit. Then, for a sum in two steps, the transfers of the second step in the same form,
+// and the ranks that sum pieces, an array and its length, which is 0 for one step. Then the boxes of the ranks that hold,
+// need and sum, and the number of their dimensions; and the seconds by rank that holders, and then readers, need to
+// convert their arrays, or 0.
 int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* numbers,
                                 int64_t count, int64_t itemsize, int64_t back, PlannerSubgraph* subgraph) {
   try {
@@ -24,6 +26,7 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
     Endpoints first, last;
     ReversedTransfers reversed(machine->ranks);
     std::vector<int32_t> piece_tasks;
+    std::vector<int64_t> kept(machine->ranks), kept_of_pieces(machine->ranks);
     for (int64_t index = 0; index < count; ++index) {
       const PlannerTransfers transfers{array_at<int32_t>(numbers[0]), array_at<int32_t>(numbers[1]),
                                        array_at<int64_t>(numbers[2]), numbers[3]};
@@ -40,20 +43,34 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
       const auto direction = [&](const PlannerTransfers& forward, const int32_t* ranks, int64_t rank_count) {
         return back ? reversed.reverse(forward, ranks, rank_count) : forward;
       };
+      const int64_t *held_boxes = array_at<int64_t>(numbers[17]), *needed_boxes = array_at<int64_t>(numbers[18]),
+                    *piece_boxes = array_at<int64_t>(numbers[19]);
+      const int64_t dimensions = numbers[20];
+      const double *holder_s = array_at<double>(numbers[21]), *reader_s = array_at<double>(numbers[22]);
+      const double *before = back ? reader_s : holder_s, *after = back ? holder_s : reader_s;
+      const PlannerRankBoxes holders{held, held_boxes, held_count, dimensions},
+          readers{needed, needed_boxes, needed_count, dimensions}, summing{pieces, piece_boxes, piece_count, dimensions};
       int32_t first_sender, first_receiver;
       if (piece_count == 0) {
+        find_kept(holders, readers, kept);
+        if (back) keep_only(gradients, gradient_count, kept);
         first_sender = builder.exchange({direction(transfers, gradients, gradient_count), senders, receivers,
-                                         sender_count, receiver_count, itemsize},
+                                         sender_count, receiver_count, itemsize, kept.data(), before, after},
                                         *cost, true, nullptr, nullptr);
         first_receiver = first_sender + static_cast<int32_t>(sender_count);
       } else {
+        find_kept(holders, summing, kept);
+        find_kept(summing, readers, kept_of_pieces);
+        if (back) keep_only(gradients, gradient_count, kept_of_pieces);
         first_sender = builder.exchange({direction(back ? gathered : transfers, gradients, gradient_count), senders,
-                                         pieces, sender_count, piece_count, itemsize},
+                                         pieces, sender_count, piece_count, itemsize,
+                                         (back ? kept_of_pieces : kept).data(), before},
                                         *cost, true, nullptr, nullptr);
         piece_tasks.resize(piece_count);
         std::iota(piece_tasks.begin(), piece_tasks.end(), first_sender + static_cast<int32_t>(sender_count));
         first_receiver = builder.exchange({direction(back ? transfers : gathered, pieces, piece_count), pieces,
-                                           receivers, piece_count, receiver_count, itemsize},
+                                           receivers, piece_count, receiver_count, itemsize,
+                                           (back ? kept : kept_of_pieces).data(), nullptr, after},
                                           *cost, true, piece_tasks.data(), nullptr) +
                          static_cast<int32_t>(piece_count);
       }
@@ -61,7 +78,7 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
       for (int64_t receiver = 0; receiver < receiver_count; ++receiver) {
         last.add(unit, receivers[receiver], first_receiver++);
       }
-      numbers += 17;
+      numbers += 23;
     }
     return builder.finish(first, last);
   } catch (const std::bad_alloc&) {

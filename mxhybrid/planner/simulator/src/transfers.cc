@@ -24,6 +24,26 @@ std::vector<std::vector<int64_t>> group_by_box(const PlannerRankBoxes& held) {
   return groups;
 }
 
+void find_kept(const PlannerRankBoxes& held, const PlannerRankBoxes& needed, std::vector<int64_t>& kept) {
+  std::fill(kept.begin(), kept.end(), 0);
+  const int64_t width = 2 * held.dimensions;
+  int64_t source = 0;
+  for (int64_t target = 0; target < needed.count; ++target) {
+    const int32_t rank = needed.ranks[target];
+    while (source < held.count && held.ranks[source] < rank) ++source;
+    if (source < held.count && held.ranks[source] == rank) {
+      kept[rank] = overlap(held.boxes + source * width, needed.boxes + target * width, held.dimensions);
+    }
+  }
+}
+
+void keep_only(const int32_t* ranks, int64_t count, std::vector<int64_t>& kept) {
+  const int32_t* end = ranks + count;
+  for (size_t rank = 0; rank < kept.size(); ++rank) {
+    if (!std::binary_search(ranks, end, static_cast<int32_t>(rank))) kept[rank] = 0;
+  }
+}
+
 namespace {
 
 // Adds the transfer of what a held and a needed box have in common, unless the target rank sends it itself.

@@ -14,6 +14,12 @@ int64_t overlap(const int64_t* box, const int64_t* other, int64_t dimensions);
 // Returns the indices of ranks that hold the same box, group by group, in order of the first one.
 std::vector<std::vector<int64_t>> group_by_box(const PlannerRankBoxes& held);
 
+// Sets, by rank, the number of elements that its held and its needed box have in common; 0 for ranks without both.
+void find_kept(const PlannerRankBoxes& held, const PlannerRankBoxes& needed, std::vector<int64_t>& kept);
+
+// Sets the numbers of all ranks but some, which are in ascending order, to 0.
+void keep_only(const int32_t* ranks, int64_t count, std::vector<int64_t>& kept);
+
 // The transfers of gradients: those of the outputs, in the opposite direction, from some of the targets.
 class ReversedTransfers {
  public:

@@ -136,7 +136,7 @@ def test_memory_is_a_hard_limit(problem, memory):
     start = {'first': (0,) * problem.operators}
     if not fitting:
         for search in (lambda: try_all(problem, limits), lambda: run_chains(problem, start, limits)):
-            with pytest.raises(InputError, match='at most %d bytes' % memory):
+            with pytest.raises(InputError, match='limit of %d bytes' % memory):
                 search()
         return
     result = try_all(problem, limits)

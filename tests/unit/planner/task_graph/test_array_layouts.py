@@ -5,7 +5,7 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.registry import collectives
-from mxhybrid.parallel.plans.strategies import data_parallel
+from mxhybrid.parallel.plans.strategies import data_parallel, grid
 from mxhybrid.parallel.sharding.split import Split
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
@@ -88,6 +88,27 @@ def test_channels_have_statistics_of_their_own():
                                                                         False))
     assert layouts.is_part_of_norm(relu.number, by_samples)
     assert not layouts.is_part_of_norm(relu.number, Split((1, 2, 1, 1), (0, 1)))
+
+
+@pytest.mark.parametrize('back', [False, True])
+def test_arrays_are_converted_for_redistributions(back):
+    """A joint BatchNorm before the redistribution makes an array in the default layout already."""
+    works = {}
+    for joint in (False, True):
+        net = nn.HybridSequential(prefix='net_')
+        with net.name_scope():
+            net.add(nn.Conv2D(4, 3, padding=1, in_channels=3), *[nn.BatchNorm(in_channels=4)] * joint,
+                    nn.Activation('relu'), nn.Conv2D(4, 3, padding=1, in_channels=4))
+        planner = planned(net)
+        model, splits = planner.model, planner.splits(grid(domain=(2,)))
+        relu, reader = [operator.number for operator in planner.graph.computing][-2:]
+        flow = model.flow((relu, 0), [model.operator(number, splits[number]) for number in (relu, reader)])
+        works[joint] = model.exchange((relu, 0), flow, back).content.tasks
+        works[joint] = works[joint][np.isin(works[joint]['resource'], model.machine.core)]['work']
+    # A rank holds three rows, and needs one row of the other rank and one of the border.
+    row_s = 1e-8 * 16 * 4 * 6
+    before_s, after_s = (5 * row_s, 3 * row_s) if back else (3 * row_s, 5 * row_s)
+    assert works[False] - works[True] == pytest.approx(np.array([before_s] * 2 + [after_s] * 2))
 
 
 def test_without_blocked_arrays_nothing_is_converted():

@@ -13,6 +13,7 @@ from mxhybrid.parallel.plans.strategies import data_parallel, layers
 from mxhybrid.parallel.runtime.schedule import most_alive
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from tests.helpers.planned_networks import Times, cluster, gpt, network
 
 WIDTH, BATCH, STAGES = 64, 32, 4
@@ -42,7 +43,7 @@ class Chain(gluon.HybridBlock):
 def without_costs(ranks=1, rate=1e15, latency_s=0.0):
     """Return a cluster of a host for each stage, whose transfers take no time of cores."""
     return dataclasses.replace(cluster(STAGES, ranks, rate=rate, cost=FREE), link_latency_s=latency_s,
-                               memory_latency_s=0.0)
+                               memory=TokenBucket(1e15), memory_latency_s=0.0)
 
 
 def planner_of(on=None, batch=BATCH, **keys):

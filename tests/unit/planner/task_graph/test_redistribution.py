@@ -121,6 +121,28 @@ def test_only_ranks_with_gradients_send_them_back_in_both_languages():
     assert len(tasks) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
 
 
+@pytest.mark.parametrize('back', [False, True])
+def test_elements_that_ranks_keep_are_copied_and_arrays_are_converted(back):
+    """The cores of two ranks that exchange border rows copy their own rows at the rate of memory."""
+    machine = Machine(cluster(1, 2, cost=TransferCost(0.0, 0.0, 0.0)))
+    rows = RankBoxes.from_boxes({0: ((0, 4), (0, 10)), 1: ((4, 8), (0, 10))})
+    with_borders = RankBoxes.from_boxes({0: ((0, 5), (0, 10)), 1: ((3, 8), (0, 10))})
+    kept_s, holder_s, reader_s = 40 * 4 / machine.cluster.memory.rate, np.array([0.5, 0.25]), np.array([2.0, 3.0])
+    for gradient_ranks in ([0, 1], [1])[:1 + back]:
+        contents = []
+        for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
+            unit = Redistribution(rows, with_borders, builder.transfers(rows, False, with_borders),
+                                  np.array(gradient_ranks, np.int32), conversions=(holder_s, reader_s))
+            contents.append(builder.redistributions([(0, unit)], 4, back).content.tasks[['work', 'resource', 'latency']]
+                            .tolist())
+        assert contents[0] == contents[1]
+        senders = gradient_ranks if back else [0, 1]
+        before, after = (reader_s, holder_s) if back else (holder_s, reader_s)
+        work = [task[0] for task in contents[0] if task[1] >= 0]
+        assert work == [before[rank] for rank in senders] + [
+            pytest.approx(after[rank] + kept_s * (rank in senders), rel=1e-12) for rank in (0, 1)]
+
+
 @pytest.mark.parametrize('hosts, ranks', [(4, 1), (2, 3)])
 @pytest.mark.parametrize('back', [False, True])
 def test_a_sum_in_two_steps_takes_as_long_as_its_bytes_on_the_links(hosts, ranks, back):
@@ -134,7 +156,8 @@ def test_a_sum_in_two_steps_takes_as_long_as_its_bytes_on_the_links(hosts, ranks
     for builder in (PythonTransferTasks(machine), TransferTasks(machine, load_transfer_tasks())):
         unit = Redistribution(boxes, boxes, builder.transfers(boxes, True, pieces), boxes.ranks, (), pieces,
                               builder.transfers(pieces, False, boxes))
-        subgraph = builder.redistributions([(0, unit), (3, unit)], 4, back)
+        converted = unit._replace(conversions=(np.arange(every) / 3, np.arange(every) / 7))
+        subgraph = builder.redistributions([(0, converted), (3, unit)], 4, back)
         content = subgraph.content
         contents.append([content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
                          content.successors.tolist(), content.output_tasks.tolist(),
@@ -144,5 +167,7 @@ def test_a_sum_in_two_steps_takes_as_long_as_its_bytes_on_the_links(hosts, ranks
     one = builder.redistributions([(0, unit)], 4, back)
     seconds = Simulation(machine.resources).run([TaskBlock.from_content(0, one.content, [])])
     sent = 2 * ranks * (every - ranks) * 10 * 1000 * 4
+    # A rank copies its own piece in both steps.
+    kept_s = 2 * 10 * 1000 * 4 / machine.cluster.memory.rate
     # A rank sends its sum as soon as it has it, while others may still wait for theirs.
-    assert 0 < seconds - sent / rate < 2 * machine.cluster.link_latency_s + 1e-9
+    assert 0 < seconds - sent / rate < 2 * machine.cluster.link_latency_s + kept_s + 1e-9
