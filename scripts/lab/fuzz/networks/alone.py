@@ -1,6 +1,6 @@
 """Runs a network in this process with MXNet alone: shapes of its outputs, where samples are, and whether it trains."""
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -11,30 +11,52 @@ from . import pieces
 from .network import Program, Rejected, base, samples_of
 from .script import network
 
-#: The relative change of every value that shows how far rounding may change results.
-NOISE = 1e-12
+class Noise:
+    """A relative change of values that shows how far rounding may change results.
+
+    Values that are not exact change a little, equal values by the same factor.  A value of few bits is exact: its sums
+    and products have no rounding error.
+
+    Attributes
+    ----------
+    size : float
+        The largest relative change.
+    slack : float
+        The multiple of the change of a result that is taken for rounding.
+    unsound : float
+        The change of a result, relative to values above 1, from which on the result is not compared.
+    """
+
+    def __init__(self, single: bool, everywhere: bool = True, number: int = 0):
+        self._single, self._everywhere, self._number = single, everywhere, number
+        # An operator rounds many times inside: sums of float32 of the sizes that are drawn lose at most 16 times 2**-23.
+        self.size, self.slack, self.unsound = (2.0 ** -23, 16.0, 1e-3) if single else (1e-12, 1e3, 1e-6)
+
+    def __call__(self, outputs: Any, rounds: bool) -> Any:
+        """Return the outputs of a statement with noise; `rounds` tells whether MXNet computes them as float32."""
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)([self(each, rounds) for each in outputs])
+        if not outputs.dtype.__name__.startswith('float') or not (self._everywhere or rounds):
+            return outputs
+        values = outputs.detach().asnumpy().astype('f8')
+        bits = np.ascontiguousarray(values).view(np.uint64) + np.uint64(self._number)
+        signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
+        factors = np.where(self._exact(values), 1.0, 1.0 + self.size * signs)
+        return outputs * mx.nd.array(factors, dtype=outputs.dtype)
+
+    def _exact(self, values: np.ndarray) -> np.ndarray:
+        if self._single:
+            scaled = np.frexp(values)[0] * 2.0 ** 20
+            return ~np.isfinite(values) | (scaled == np.rint(scaled))
+        with np.errstate(all='ignore'):
+            scaled = values * 2.0 ** 24
+            return ~np.isfinite(values) | (scaled == np.rint(scaled)) & (np.abs(values) < 2.0 ** 24)
 
 
-def noisy(outputs):
-    """Change values that are not exact a little, equal values by the same factor."""
-    if isinstance(outputs, (list, tuple)):
-        return type(outputs)([noisy(each) for each in outputs])
-    if not outputs.dtype.__name__.startswith('float'):
-        return outputs
-    values = outputs.detach().asnumpy().astype('f8')
-    with np.errstate(all='ignore'):
-        scaled = values * 2.0 ** 24
-        exact = ~np.isfinite(values) | (scaled == np.rint(scaled)) & (np.abs(values) < 2.0 ** 24)
-    bits = np.ascontiguousarray(values).view(np.uint64)
-    signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
-    factors = np.where(exact, 1.0, 1.0 + NOISE * signs)
-    return outputs * mx.nd.array(factors, dtype=outputs.dtype)
-
-
-def class_of(program, **how):
+def class_of(program, noise: Optional[Noise] = None, dtype: Optional[str] = None):
     """Compile the class of a network."""
-    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noisy}
-    exec(compile(network(program, **how), 'network', 'exec'), namespace)
+    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noise}
+    exec(compile(network(program, noise is not None, dtype), 'network', 'exec'), namespace)
     return namespace['Net']
 
 
@@ -46,9 +68,9 @@ def examine(program: Program) -> Program:
     Rejected
         One process cannot train it, or its results are not finite.
     """
-    make = class_of(program)
+    make = class_of(program, dtype='float64')
     program = dict(program, heads=[dict(head) for head in program['heads']])
-    shapes = {**program, 'frozen': [], 'samples': samples_of(program)}
+    shapes = {**program, 'frozen': [], 'samples': samples_of(program), 'dtype': 'float64'}
     try:
         axes = _samples_of_values(program, shapes)
         for head, output in zip(program['heads'], _outputs(make, shapes)):
@@ -103,7 +125,8 @@ def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]
     names = list(dict.fromkeys(value for statement in program['statements'] for value in [
         *statement['reads'], *(head['name'] for head in program['heads'])] if value.startswith('x')))
     make = class_of(dict(program, heads=[{'name': name, 'drawn': None} for name in names],
-                         statements=[{**statement, 'drawn': None} for statement in program['statements']]))
+                         statements=[{**statement, 'drawn': None} for statement in program['statements']]),
+                    dtype='float64')
     axes_by_value: Dict[str, Any] = dict(zip(names, _sample_axes(make, spec, _outputs(make, spec))))
     for each in program['inputs']:
         axes_by_value[each['name']] = [[each['axis'], 1]] if each['axis'] is not None else []

@@ -14,54 +14,68 @@ import numpy as np
 import mxhybrid
 from lab.fuzz.body import note
 from lab.fuzz.networks import pieces
-from lab.fuzz.networks.alone import class_of
-from lab.fuzz.networks.network import tolerance_of
+from lab.fuzz.networks.alone import Noise, class_of
+from lab.fuzz.networks.network import dtype_of, rounds, tolerance_of
 from lab.fuzz.networks.script import spec_of
 from mxhybrid.job.join import member
 from mxhybrid.parallel.redistribution.worker_group import worker_group_of
 
-#: How much more than a change by noise makes is taken for rounding.
-SLACK = 1e3
-#: Differences of two runs in one process from which on a value is not compared.
-UNSOUND = 1e-6
+#: The multiple of the rounding error of one process in float32 that another order of its sums may make.
+SINGLE_SLACK = 8.0
 
 REFUSALS = ('InputError', 'SettingError')
 
 
 def reference(program, drawn_values, directory):
-    """Run the network in one process: as it is, hybridized, and how far rounding may go, by name."""
+    """Run the network in one process: in float64, as it is, hybridized, and how far rounding may go, by name."""
     spec = spec_of(program)
+    single = dtype_of(program) == 'float32'
+    exact = dict(spec, dtype='float64')
     plain = class_of(program)
 
     def hybridized():
         net = plain()
         net.hybridize()
         return net
-    whole = pieces.run_whole(plain, spec, drawn_values, directory)
+    whole = pieces.run_whole(class_of(program, dtype='float64'), exact, drawn_values, directory)
+    others = [pieces.run_whole(plain, spec, drawn_values, directory)] if single else []
     try:
-        others = [pieces.run_whole(hybridized, spec, drawn_values, directory)]
+        others.append(pieces.run_whole(hybridized, spec, drawn_values, directory))
     except Exception:  # where MXNet itself cannot compile the network
-        others = []
-    noise = pieces.run_whole(class_of(program, noisy=True), spec, drawn_values, directory)
+        pass
+    noises = [Noise(single=False)] if not single else []
+    if rounds(program):
+        noises += [Noise(single=True, everywhere=single, number=number) for number in range(3)]
+    runs = [(noise.slack, noise.unsound, pieces.run_whole(
+        class_of(program, noise, 'float64'), exact, drawn_values, directory)) for noise in noises]
+    runs += [(SINGLE_SLACK, Noise(single=True).unsound, other) for other in others if single]
     slack = {}
     for name, values in whole.items():
         if values.dtype.kind == 'f' and not name.startswith('box of '):
-            with np.errstate(all='ignore'):
-                apart = np.nanmax(np.abs(noise[name] - values), initial=0)
-            slack[name] = np.inf if apart > UNSOUND else SLACK * apart
+            slack[name] = max(_slack(values, run[name], *how) for *how, run in runs)
     return whole, others, slack
+
+
+def _slack(values, other, slack, unsound):
+    """Return the difference that rounding may make, infinity if rounding decides about values."""
+    with np.errstate(all='ignore'):
+        apart = np.nanmax(np.abs(other.astype('f8') - values), initial=0)
+        scale = np.nanmax(np.abs(np.where(np.isfinite(values), values, 0)), initial=1)
+    return np.inf if apart > unsound * scale else slack * apart
 
 
 def verdict(program, records, directory):
     """Compare; returns kind, words and step."""
     spec = spec_of(program)
-    values, problems = pieces.joined(records, spec)
+    values, _ = pieces.joined(records, spec)
     try:
         whole, others, slack = reference(program, values, directory)
     except Exception as error:
         return ['invalid', '%s: %s' % (type(error).__name__, error), 0]
+    tolerance = tolerance_of(program)
+    values, problems = pieces.joined(records, spec, *((tolerance, slack) if rounds(program) else ()))
     problems += pieces.masks_problems(values, spec)
-    problems += pieces.differences(values, whole, others, slack, tolerance_of(program))
+    problems += pieces.differences(values, whole, others, slack, tolerance)
     if problems:
         step, words = min(problems)
         return ['differs', '; '.join(words for _, words in sorted(problems)[:4]), step]

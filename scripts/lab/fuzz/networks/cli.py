@@ -1,6 +1,7 @@
 """The command line for networks: draws and runs networks, shrinks failing networks, counts outcomes and operators."""
 import argparse
 import collections
+import random
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -12,6 +13,8 @@ from .drawer import Drawer
 from .network import Program, tolerance_of
 from .script import commands, standing_alone
 from .shrinking import Shrinking, shrink
+
+DTYPES = ('float64', 'float32')
 
 #: Networks that are drawn before jobs run them, one for each number of workers.
 BATCH = 75
@@ -28,6 +31,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--count', type=int, default=100, help='number of networks')
     add('--seed', type=int, default=0, help='seed of the first; the others follow')
     add('--ranks', default='2,3,4', help='numbers of workers, used in turn')
+    add('--dtype', choices=('both', *DTYPES), default='both',
+        help='type of the networks; with both, the seed decides, and two of five networks have float32')
     add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='directory for scripts of failures')
     add('--no-shrink', action='store_true', help='do not make failing networks smaller')
     add('--operators', action='store_true',
@@ -45,6 +50,11 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
 def workers_of(seed: int, ranks: List[int]) -> int:
     """The number of workers for a seed."""
     return ranks[seed % len(ranks)]
+
+
+def dtype_for(seed: int, dtype: str) -> str:
+    """The type of the network of a seed."""
+    return DTYPES[random.Random('dtype %d' % seed).random() < 0.4] if dtype == 'both' else dtype
 
 
 def sort_of(outcome: Outcome) -> str:
@@ -100,7 +110,7 @@ def main(argv: Optional[List[str]] = None, tell: Any = programs._tell) -> int:
             while seeds:
                 batch, seeds = seeds[:BATCH], seeds[BATCH:]
                 for seed in batch:
-                    drawn[seed] = drawer.draw(seed, workers_of(seed, args.ranks))
+                    drawn[seed] = drawer.draw(seed, workers_of(seed, args.ranks), dtype_for(seed, args.dtype))
                 outcomes.update(zip(batch, runner.run_all([drawn[seed] for seed in batch])))
                 kinds = collections.Counter(outcomes[seed].kind for seed in batch)
                 tell('seeds %d to %d: %s' % (batch[0], batch[-1], ', '.join(

@@ -39,10 +39,10 @@ class Drawer:
                 stream.close()
             self._process = None
 
-    def draw(self, seed: int, workers: int) -> Program:
+    def draw(self, seed: int, workers: int, dtype: str = 'float64') -> Program:
         """The program of a seed."""
         for attempt in range(_ATTEMPTS):
-            found = self._ask(['draw', seed, workers, attempt])
+            found = self._ask(['draw', seed, workers, attempt, dtype])
             if found is not None:
                 return found
         raise RuntimeError('nothing was drawn for seed %d' % seed)

@@ -228,7 +228,7 @@ def with_shapes(program: Program) -> Program:
     return examine(program)
 
 
-def draw(seed: int, workers: int, attempt: int) -> Program:
+def draw(seed: int, workers: int, attempt: int, dtype: str = 'float64') -> Program:
     """The program of a seed, or of another attempt at it; Rejected where nothing comes of that."""
     drawing = Drawing('%d/%d' % (seed, attempt))
     random = drawing.random
@@ -241,7 +241,7 @@ def draw(seed: int, workers: int, attempt: int) -> Program:
             ENTRIES[random.choices(names, chances)[0]][1](drawing)
         except Rejected:
             drawing.undo_to(mark)
-    program = {'seed': seed, 'attempt': attempt, 'workers': workers, **drawing.program}
+    program = {'seed': seed, 'attempt': attempt, 'workers': workers, 'dtype': dtype, **drawing.program}
     program['heads'] = heads_of(drawing)
     program['frozen'] = ['net_' + each['name'] for each in program['params'] if random.random() < 0.08]
     program.update(

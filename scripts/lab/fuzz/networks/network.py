@@ -2,7 +2,7 @@
 
 A program is a dict that JSON can hold::
 
-    {'seed': 17, 'workers': 3,
+    {'seed': 17, 'workers': 3, 'dtype': 'float64',
      'inputs': [{'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}],
      'params': [{'name': 'weight0', 'shape': [3, 2]}],
      'layers': [{'name': 'dense0', 'make': 'nn.Dense(3, in_units=3)'}],
@@ -16,6 +16,9 @@ statement that draws numbers has the ``whole`` expression for one process, in wh
 the job, and in ``drawn`` what is known of the numbers.  ``samples`` of a head are
 the dimensions that may have samples, and how often all of them stand there: twice after ``F.concat(x, x, dim=0)``;
 None where that is not known.
+
+The code of statements and the types of inputs are those of a network of float64.  If the `dtype` of the program is
+'float32', the script has float32 in their places (`typed`), and the operators that know only float32 need no casts.
 """
 import copy
 import re
@@ -87,6 +90,26 @@ def samples_of(program: Program) -> int:
     return next(each['shape'][each['axis']] for each in program['inputs'] if each['axis'] is not None)
 
 
+def dtype_of(program: Program) -> str:
+    """The type of the network."""
+    return str(program.get('dtype', 'float64'))
+
+
+def typed(code: str, dtype: str) -> str:
+    """The code of a statement in a network of a type."""
+    if dtype == 'float64':
+        return code
+    uncast = re.sub(r"F\.Cast\((\{\d\}), dtype='float32'\)", r'\1', code)
+    if uncast != code:  # an operator that takes float32 only
+        uncast = re.sub(r"^F\.Cast\((.*), dtype='float64'\)$", r'\1', uncast)
+    return uncast.replace("'float64'", repr(dtype))
+
+
+def rounds(program: Program) -> bool:
+    """Tell whether MXNet computes something as float32."""
+    return dtype_of(program) == 'float32' or any(statement.get('rounds') for statement in program['statements'])
+
+
 def tolerance_of(program: Program) -> float:
     """The relative difference that needs no explanation: more where MXNet computes something as float32."""
-    return 1e-5 if any(statement.get('rounds') for statement in program['statements']) else 1e-9
+    return 1e-5 if rounds(program) else 1e-9

@@ -42,9 +42,10 @@ def values_of(kind, shape, dtype, limit, seed):
 
 
 def batch_of(spec, step, call):
-    """Draw a joint batch, an array for each input."""
-    return [values_of(each['values'], tuple(each['shape']), each['dtype'], each['limit'],
-                      1000 * step + 100 * call + number) for number, each in enumerate(spec['inputs'])]
+    """Draw a joint batch, an array for each input; a network of float64 takes values of float32 as they are."""
+    values = [values_of(each['values'], tuple(each['shape']), each['dtype'], each['limit'],
+                        1000 * step + 100 * call + number) for number, each in enumerate(spec['inputs'])]
+    return [array.astype(spec['dtype']) if array.dtype.kind == 'f' else array for array in values]
 
 
 def weights_of(shape, step, number):
@@ -121,7 +122,7 @@ def plan_of(plan):
 def prepared(make, spec):
     """Make and initialise the network."""
     net = make()
-    net.cast('float64')
+    net.cast(spec['dtype'])
     net.initialize(ByName())
     for name, param in net.collect_params().items():
         if name.endswith('gamma') and param.grad_req == 'null':
@@ -189,7 +190,7 @@ def train(net, spec, record, shard_of, box_of, note, drawn=None):
             for array in taken:
                 array.attach_grad()
         more = [] if drawn is None else [
-            mx.nd.array(drawn['%d output %d/%d' % (step, call, number)], dtype='float64')
+            mx.nd.array(drawn['%d output %d/%d' % (step, call, number)], dtype=spec['dtype'])
             for number, head in enumerate(spec['heads']) if head['drawn']]
         outputs = as_list(net(*taken, *more))
         boxes = [box_of(output.shape, head) for output, head in zip(outputs, spec['heads'])]
@@ -222,8 +223,11 @@ def train(net, spec, record, shard_of, box_of, note, drawn=None):
     return run
 
 
-def joined(records, spec):
-    """Join the results of all workers; return them and problems."""
+def joined(records, spec, tolerance=1e-12, slack=None):
+    """Join the results of all workers; return them and problems.
+
+    Copies of the same elements may differ by a tolerance, relative to the largest value of the array, and a slack.
+    """
     whole, problems = {}, []
     for rank, record in enumerate(records):
         for name, value in record.items():
@@ -238,7 +242,9 @@ def joined(records, spec):
                 if cut >= 0 and head['samples'] is not None and cut not in [axis for axis, _ in head['samples']]:
                     problems.append((step, '%s is cut along dimension %d, which has no samples' % (name, cut)))
                 values, known = whole.setdefault(name, (np.zeros(shape, value.dtype), np.zeros(shape, bool)))
-                same = np.isclose(values[box], value, rtol=1e-12, atol=1e-12, equal_nan=True)
+                scale = np.abs(np.where(np.isfinite(value), value, 0)).max(initial=1)
+                most = tolerance * scale + (0 if slack is None else slack.get(name, 0))
+                same = np.isclose(values[box], value, rtol=0, atol=most, equal_nan=True)
                 if not (same | ~known[box]).all():
                     problems.append((step, '%s: worker %d has other values of the same elements' % (name, rank)))
                 values[box] = value
@@ -321,7 +327,7 @@ def main(make, spec, tolerance):
         for rank in range(store.num_workers):
             with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
                 records.append(dict(file))
-        values, problems = joined(records, spec)
+        values, problems = joined(records, spec, tolerance if tolerance > TOLERANCE else 1e-12)
         problems += masks_problems(values, spec)
         problems += differences(values, run_whole(make, spec, values, directory), tolerance=tolerance)
         print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference')

@@ -19,8 +19,9 @@ from .script import spec_of
 
 def graph_of(program: Program) -> Any:
     """The traced network; InputError where mxhybrid refuses it."""
-    inputs = program['inputs']
-    net = pieces.prepared(class_of(program), spec_of(program))
+    spec = spec_of(program)
+    inputs = spec['inputs']
+    net = pieces.prepared(class_of(program), spec)
     return traced(net, [tuple(each['shape']) for each in inputs], [each['axis'] for each in inputs],
                   [each['dtype'] for each in inputs])
 

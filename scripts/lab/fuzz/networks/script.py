@@ -1,10 +1,10 @@
 """Turns a network, which is data, into the script that is run; a failure is shown as that very script."""
 import pprint
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from .. import script as programs
 from . import pieces
-from .network import Program, layer_of, named, samples_of
+from .network import Program, dtype_of, layer_of, named, samples_of, typed
 
 HEAD = '''\
 import os
@@ -30,11 +30,16 @@ _SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'o
 
 def spec_of(program: Program) -> Dict[str, Any]:
     """Return the entries of a program that the pieces read."""
-    return {**{name: program[name] for name in _SPEC}, 'samples': samples_of(program)}
+    dtype = dtype_of(program)
+    inputs = [dict(each, dtype=dtype if each['dtype'] == 'float64' else each['dtype']) for each in program['inputs']]
+    return {**{name: program[name] for name in _SPEC}, 'samples': samples_of(program), 'dtype': dtype, 'inputs': inputs}
 
 
-def network(program: Program, noisy: bool = False) -> str:
-    """Return the source of the class of the network; if `noisy`, each value goes through the function ``noisy``."""
+def network(program: Program, noisy: bool = False, dtype: Optional[str] = None) -> str:
+    """Return the source of the class of the network, for another type than the program's if `dtype` is given; if
+    `noisy`, each value goes through the function ``noisy``, which is told whether MXNet computes it as float32.
+    """
+    dtype = dtype or dtype_of(program)
     lines = ['class Net(gluon.HybridBlock):', _INDENT + '"""The network."""', '',
              _INDENT + 'def __init__(self):', 2 * _INDENT + "super().__init__(prefix='net_')",
              2 * _INDENT + 'with self.name_scope():']
@@ -50,12 +55,12 @@ def network(program: Program, noisy: bool = False) -> str:
     params = [each['name'] for each in program['params']]
     lines += ['', _INDENT + 'def hybrid_forward(self, F, %s):' % ', '.join(inputs + params)]
     for statement in program['statements']:
-        code = named(statement, statement['code'].format(*statement['reads']))
+        code = named(statement, typed(statement['code'], dtype).format(*statement['reads']))
         if statement.get('drawn'):
-            whole = statement['whole'].format(*statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))
+            whole = typed(statement['whole'], dtype).format(*statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))
             code = '%s if not drawn else (%s)' % (code, whole)
         if noisy and not layer_of(statement).startswith('none'):
-            code = 'noisy(%s)' % code
+            code = 'noisy(%s, %r)' % (code, bool(statement.get('rounds')))
         lines.append(2 * _INDENT + '%s = %s' % (statement['name'], code))
     lines.append(2 * _INDENT + 'return [%s]' % ', '.join(head['name'] for head in program['heads']))
     return '\n'.join(lines) + '\n'
