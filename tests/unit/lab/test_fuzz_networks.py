@@ -9,7 +9,7 @@ from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
 from lab.fuzz.networks.catalogue.absent import reasons
 from lab.fuzz.networks.drawer import Drawer
-from lab.fuzz.networks.network import Rejected, pruned, tolerance_of
+from lab.fuzz.networks.network import Rejected, dtype_of, pruned, tolerance_of, typed
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
 from lab.fuzz.script import check_names
@@ -181,6 +181,53 @@ def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
     assert 'noisy(' in network(program, noisy=True) and tolerance_of(program) == 1e-9
 
 
+def test_a_network_of_float32_has_the_statements_and_the_inputs_of_one_of_float64():
+    with Drawer() as drawer:
+        double, single = (drawer.draw(5, 2, dtype) for dtype in cli.DTYPES)
+    assert {**double, 'dtype': 'float32'} == single
+    spec = spec_of(single)
+    assert spec['dtype'] == 'float32' and {each['dtype'] for each in spec['inputs']} <= {'float32', 'int32'}
+    values, as_double = pieces.batch_of(spec, 0, 0), pieces.batch_of(dict(spec, dtype='float64'), 0, 0)
+    assert all(np.array_equal(array, other) for array, other in zip(values, as_double))
+    assert {array.dtype.name for array in values} <= {'float32', 'int32'}
+    assert 'float64' not in network(single)
+    assert dtype_of(small()) == 'float64' and tolerance_of(single) == 1e-5
+
+
+def test_operators_of_float32_need_no_casts_in_a_network_of_float32():
+    code = "F.Cast(F.LRN(F.Cast({0}, dtype='float32'), nsize=3), dtype='float64')"
+    assert typed(code, 'float64') == code and typed(code, 'float32') == 'F.LRN({0}, nsize=3)'
+    assert typed("F.Cast(F.round({0}), dtype='float64')", 'float32') == "F.Cast(F.round({0}), dtype='float32')"
+    assert typed("F.one_hot({0}, depth=4, dtype='float64')", 'float32') == "F.one_hot({0}, depth=4, dtype='float32')"
+
+
+def test_rounding_of_float32_is_no_difference_and_an_error_is(tmp_path):
+    # Samples that are spread by weights, and an output that is 0 but for rounding.
+    statements = [{'name': 'x0', 'op': 'Dense', 'code': 'self.dense0({0})', 'reads': ['data0']},
+                  {'name': 'x1', 'op': 'tanh', 'code': 'F.tanh({0})', 'reads': ['x0']},
+                  {'name': 'x2', 'op': 'op', 'code': '({0} * 3.0 - {0} - {0} * 2.0) > 0.0', 'reads': ['x1']}]
+    program = small(statements=statements, heads=[{'name': 'x1', 'drawn': None}, {'name': 'x2', 'drawn': None}],
+                    params=[], plan={'kind': 'data_parallel'}, dtype='float32')
+    whole, others, slack = reference(program, {}, str(tmp_path))
+    assert whole['0 output 0/0'].dtype == 'float64' and {each['0 output 0/0'].dtype.name for each in others} == {
+        'float32'}
+    assert 0 < slack['0 output 0/0'] < 1e-4 and slack['0 output 0/1'] == np.inf
+    single = {name: value.copy() for name, value in others[0].items()}
+    assert pieces.differences(single, whole, (), slack, tolerance_of(program)) == []
+    single['1 weight dense0.weight'][0, 0] += 1e-3
+    single['0 output 0/1'] = 1 - single['0 output 0/1']
+    assert [words.split('[')[0] for _, words in pieces.differences(single, whole, (), slack, tolerance_of(program))
+            ] == ['1 weight dense0.weight']
+
+
+def test_copies_of_a_value_may_differ_by_rounding():
+    spec = {'heads': [{'shape': [2, 2], 'samples': [[0, 1]]}], 'inputs': [], 'samples': 2}
+    box = np.array([-1])
+    records = [{'0 output 0/0': np.ones((2, 2)) * factor, 'box of 0 output 0/0': box} for factor in (1, 1 + 1e-6)]
+    assert len(pieces.joined(records, spec)[1]) == 1
+    assert pieces.joined(records, spec, 1e-5)[1] == [] == pieces.joined(records, spec, 1e-12, {'0 output 0/0': 1})[1]
+
+
 def test_a_failing_network_is_made_small():
     def fails(program):
         # A dense layer after anything, with a splits plan that names x2.
@@ -221,6 +268,8 @@ def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
 
 
 def test_the_command_line():
+    assert {cli.dtype_for(seed, 'both') for seed in range(9)} == set(cli.DTYPES)
+    assert cli.dtype_for(1, 'float32') == 'float32'
     args = cli.parse(['--count', '7', '--ranks', '2,4'])
     assert args.count == 7 and [cli.workers_of(seed, args.ranks) for seed in range(3)] == [2, 4, 2]
     for wrong in ('1', 'a,b', ''):
