@@ -11,6 +11,7 @@ from . import pieces
 from .network import Program, Rejected, base, samples_of
 from .script import network
 
+
 class Noise:
     """A relative change of values that shows how far rounding may change results.
 
@@ -29,7 +30,7 @@ class Noise:
 
     def __init__(self, single: bool, everywhere: bool = True, number: int = 0):
         self._single, self._everywhere, self._number = single, everywhere, number
-        # An operator rounds many times inside: sums of float32 of the sizes that are drawn lose at most 16 times 2**-23.
+        # An operator rounds many times: float32 sums of the sizes that are drawn lose at most 16 times 2**-23.
         self.size, self.slack, self.unsound = (2.0 ** -23, 16.0, 1e-3) if single else (1e-12, 1e3, 1e-6)
 
     def __call__(self, outputs: Any, rounds: bool) -> Any:

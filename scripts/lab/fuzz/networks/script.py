@@ -57,7 +57,8 @@ def network(program: Program, noisy: bool = False, dtype: Optional[str] = None) 
     for statement in program['statements']:
         code = named(statement, typed(statement['code'], dtype).format(*statement['reads']))
         if statement.get('drawn'):
-            whole = typed(statement['whole'], dtype).format(*statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))
+            whole = typed(statement['whole'], dtype).format(
+                *statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))
             code = '%s if not drawn else (%s)' % (code, whole)
         if noisy and not layer_of(statement).startswith('none'):
             code = 'noisy(%s, %r)' % (code, bool(statement.get('rounds')))
