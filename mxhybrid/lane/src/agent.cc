@@ -336,7 +336,19 @@ bool Agent::run_once(int milliseconds) {
     if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) peer.connection.set_writable();
     if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(peer);
   }
+  if (peers_.size() > 1) limit_receive_windows();
   return true;
+}
+
+void Agent::limit_receive_windows() {
+  if (!receive_rate_.note(block_.at<AgentBlock>(0)->traffic.total_received(), now())) return;
+  for (auto& [number, peer] : peers_) {
+    const int socket = peer->connection.descriptor();
+    const uint32_t window = receive_window(receive_rate_.bytes_per_s(), min_rtt_s(socket), peers_.size());
+    // Again, too, if it has not changed: the kernel raises the limit when it enlarges the socket's buffer.
+    if (window != 0 || peer->receive_window != 0) limit_receive_window(socket, window);
+    peer->receive_window = window;
+  }
 }
 
 void Agent::receive(Peer& peer) {

@@ -20,6 +20,7 @@
 #include "connection.h"
 #include "channel_relay.h"
 #include "membership.h"
+#include "receive_windows.h"
 #include "rows.h"
 #include "row_store.h"
 #include "agent_allreduce.h"
@@ -111,6 +112,7 @@ class Agent {
   void serve();
   void send_bye();
   void receive(Peer& peer);
+  void limit_receive_windows();
   void queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed);
   bool progress();
   bool progress(Table& table);
@@ -163,6 +165,7 @@ class Agent {
   AgentAllreduce allreduce_;
   ChannelRelay relay_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
+  ReceiveRate receive_rate_;
   uint64_t pulls_sent_ = 0;
   std::atomic<bool> closing_{false};
   bool bye_sent_ = false;

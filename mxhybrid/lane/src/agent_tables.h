@@ -217,6 +217,7 @@ struct Agent::Peer : public MessageSink {
   const uint32_t number;
   Connection connection;
   bool writing = false, has_left = false;
+  uint32_t receive_window = 0;  // in bytes; 0 if it is not limited
   // Messages being received, at most one of a kind.
   Pushed push;
   IncomingPull pull;

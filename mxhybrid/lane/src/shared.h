@@ -155,6 +155,11 @@ struct Traffic {
 
   Bytes sent[kMessageKinds], received[kMessageKinds];
 
+  uint64_t total_received() const {
+    uint64_t total = 0;
+    for (const Bytes& bytes : received) total += bytes.load(std::memory_order_relaxed);
+    return total;
+  }
   static void add(Bytes& bytes, uint64_t more) {
     bytes.store(bytes.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }

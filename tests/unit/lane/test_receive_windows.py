@@ -1,0 +1,123 @@
+"""The receive windows of agents, which let connections share a link evenly."""
+import ctypes
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from mxhybrid.lane import library
+
+from .hosts import LIMIT_MS, Hosts, lib
+
+pytestmark = pytest.mark.both_pythons
+
+#: The smallest window in bytes, and the longest time in seconds of a link's bytes that all windows hold together.
+SMALLEST, SPAN_S = 1 << 15, 0.02
+NO_LIMIT = 0
+
+
+def windows(bytes_per_interval, interval_s, connections, min_rtt_s=0.0):
+    """Return the window after each of several intervals in which an agent receives the given numbers of bytes."""
+    received = 12345 + np.cumsum([0] + list(bytes_per_interval)).astype(np.int64)
+    times_ns = 10**9 + np.arange(len(received)) * round(interval_s * 1e9)
+    result = (ctypes.c_uint32 * len(received))()
+    lib.receive_windows(len(received), library.counts(received.tolist()), library.counts(times_ns.tolist()), min_rtt_s,
+                        connections, result)
+    return list(result[1:])
+
+
+def test_windows_hold_20_ms_of_the_rate():
+    rate = 125e6
+    assert windows([rate * 0.1] * 3, 0.1, 7) == [pytest.approx(rate * SPAN_S / 7, abs=1)] * 3
+    assert windows([rate * 0.1] * 3, 0.1, 2) == [pytest.approx(rate * SPAN_S / 2, abs=1)] * 3
+
+
+def test_windows_hold_two_round_trips_so_that_a_rate_can_grow():
+    assert windows([12.5e5], 0.1, 5, min_rtt_s=0.1) == [12.5e6 * 0.2 / 5]
+
+
+def test_windows_are_not_too_small():
+    assert windows([1000, 0, 0], 0.1, 7) == [SMALLEST] * 3
+
+
+def test_large_windows_and_single_connections_are_not_limited():
+    assert windows([125e6], 0.05, 2) == [NO_LIMIT]
+    assert windows([1000], 0.1, 1) == [NO_LIMIT]
+
+
+def test_rate_is_measured_over_50_ms_and_the_largest_one_counts():
+    # In intervals of 10 ms the agent receives nothing, and then what has waited in its sockets.
+    burst = windows([0, 0, 0, 0, 1.25e6, 0, 0, 0, 0, 1.25e6], 0.01, 5)
+    assert burst[:4] == [SMALLEST] * 4
+    assert burst[4:] == [25e6 * SPAN_S / 5] * 6
+    declined = windows([1.25e6] + [0] * 100, 0.1, 2)
+    assert declined[:3] == [pytest.approx(12.5e6 * 0.99 ** n * SPAN_S / 2, abs=1) for n in range(3)]
+    assert declined[-1] == pytest.approx(12.5e6 * 0.99 ** 100 * SPAN_S / 2, abs=1)
+
+
+class TcpHosts(Hosts):
+    """Hosts with connections of TCP, whose sockets `sockets` has duplicates of."""
+
+    def __init__(self, *shape):
+        self.sockets = []
+        super().__init__(*shape)
+
+    def join(self, first, second):
+        with socket.create_server(('127.0.0.1', 0)) as server:
+            ends = socket.create_connection(server.getsockname()), server.accept()[0]
+        for agent, peer, end in zip((first, second), (second, first), ends):
+            self.sockets.append(end.dup())
+            self.give(agent, peer, end)
+
+    def limits(self):
+        """Return the limits of the windows of all connections."""
+        return [sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP) for sock in self.sockets]
+
+    def close(self):
+        super().close()
+        for sock in self.sockets:
+            sock.close()
+
+
+@pytest.fixture
+def make_job():
+    """Return a function that creates a job with connections of TCP; at the end no agent may have failed."""
+    jobs = []
+
+    def make(*shape):
+        jobs.append(TcpHosts(*shape))
+        return jobs[-1]
+    yield make
+    for job in jobs:
+        job.close()
+        assert job.failures == []
+
+
+def sum_slowly(job, sums):
+    """Sum a small array, at less than a megabyte a second."""
+    time.sleep(0.005)
+    assert all((total == len(sums)).all() for total in job.everywhere(lambda worker: sums[worker].run(np.ones(1000))))
+
+
+@pytest.mark.timeout(60)
+def test_agents_with_several_connections_limit_their_windows(make_job):
+    job = make_job([1, 1, 1], [1, 1, 1])
+    sums = job.allreduce(3, 'float32', 1000)
+    deadline = time.monotonic() + LIMIT_MS / 1000
+    while any(limit != SMALLEST for limit in job.limits()):
+        assert time.monotonic() < deadline
+        sum_slowly(job, sums)
+    large = job.allreduce(4, 'float32', 10**6)  # many times the window
+    assert all((total == 3).all() for total in job.everywhere(lambda worker: large[worker].run(np.ones(10**6))))
+
+
+@pytest.mark.timeout(60)
+def test_agents_with_one_connection_have_no_limit(make_job):
+    job = make_job([1, 1], [1, 1])
+    before = job.limits()
+    sums = job.allreduce(3, 'float32', 1000)
+    ends = time.monotonic() + 0.3  # several times the time of a measurement
+    while time.monotonic() < ends:
+        sum_slowly(job, sums)
+    assert all(limit >= at_first for limit, at_first in zip(job.limits(), before))
