@@ -18,8 +18,8 @@ from .allreduce import AllreduceBuffer
 class GradientBucket:
     """Gradients that are summed together: arrays of `dtype` on the CPU, which `buffer` holds one after the other.
 
-    None in place of a gradient leaves its part of the buffer as it is; `sizes` then has the elements of all gradients.
-    Such a bucket makes no updates.  Operations that are under way need neither this object nor the arrays.
+    None in place of a gradient leaves its part of the buffer as it is, and updates skip it; `sizes` then has the
+    elements of all gradients.  Operations that are under way need neither this object nor the arrays.
     """
 
     def __init__(self, buffer: AllreduceBuffer, gradients: Sequence[Any], dtype: np.dtype,
@@ -48,8 +48,11 @@ class GradientBucket:
 
     def update(self, rule: str, settings: Mapping[str, float], targets: 'UpdateTargets',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
-        """Push an update of weights with the sums to the engine; `rates` are learning rates and weight decays."""
-        count = len(self.gradients)
+        """Push an update of weights with the sums to the engine; `rates` are learning rates and weight decays.
+
+        Targets and rates are those of the gradients that are not None.
+        """
+        count = len(rates[0])
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
             self._handle, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
@@ -63,14 +66,15 @@ class UpdateTargets:
 
     They are on the CPU in the default layout.  `copies` has an array for each weight, or None, which an update also
     sets to the weight if it can, see `writes_copies`.  Operators of oneDNN may change the layouts of these arrays.
+    Weights that are views of one array have this array as `base`.
     """
 
-    def __init__(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()):
+    def __init__(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = (), base: Any = None):
         self._library = library.load()
         self._arrays = [*weights, *states, *copies]
         #: Whether updates write the copies.
         self.writes_copies = bool(copies) and _can_copy(weights, states, copies)
-        written = self._arrays if self.writes_copies else [*weights, *states]
+        written = [*(weights if base is None else [base]), *states, *(copies if self.writes_copies else ())]
         self.handles = handles_of([array for array in written if array is not None])
         #: Addresses of the arrays.
         self.weights, self.states = _addresses(weights), _addresses(states)

@@ -3,8 +3,8 @@
 This is stage 1 of ZeRO (Rajbhandari et al., SC 2020), with shards that are contiguous rows of weights:
 
 1. A reduce-scatter gives each worker the sums of its shard of the bucket, or an allreduce gives it all sums.
-2. The worker copies its rows of the weights into the input of the bucket's buffer, and updates them there.  The
-   optimizer keeps state for these rows only.
+2. The worker copies its rows of the weights into the input of the bucket's buffer, and updates them there, by compiled
+   kernels if the optimizer has them.  The optimizer keeps state for these rows only.
 3. An allgather gives all workers the rows of all workers, which they copy to their weights.
 
 The first and the third step move the bytes of one allreduce.  Rows are copied by MXNet's operators, because weights may
@@ -16,7 +16,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..lane.gradient_bucket import Copies, GradientBucket, is_same
+from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets, is_same
+from ..native.dense_rules import begin_update
 from .costs import ring_share
 from .dense_allreduce import DenseAllreduce
 from .dense_buckets import divide
@@ -28,6 +29,8 @@ class Shard(NamedTuple):
 
     first: int
     last: int
+    #: The position of its first element in the buffer.
+    offset: int
     #: The rows of the weight, in the input of the buffer, and of its summed gradient, in the output.
     weight: Any
     gradient: Any
@@ -82,10 +85,14 @@ class ShardedBucket:
             if first < last:
                 rows = (first - start) // route.width, (last - start) // route.width
                 shape = (rows[1] - rows[0],) + tuple(route.shape[1:])
-                self.shards[route.key] = Shard(*rows, self._buffer.input[first:last].reshape(shape),
+                self.shards[route.key] = Shard(*rows, first, self._buffer.input[first:last].reshape(shape),
                                                self._buffer.output[first:last].reshape(shape))
             start += size
         self._bucket: Any = None
+        #: The bucket of the shards that the last compiled update changed, their keys, and the arrays that it wrote.
+        self._shard_bucket: Any = None
+        self._updated_keys: List[Any] = []
+        self._targets: Any = None
         self._copies: Dict[str, Copies] = {}
         # Copies of this worker's rows of whole gradients, by key.
         self._rows_of_gradients: Dict[Any, Any] = {}
@@ -123,11 +130,34 @@ class ShardedBucket:
             shards = [self.shards[key] for key in own_keys]
             for key, shard in zip(own_keys, shards):
                 self.copy_rows(shard, weights[key], shard.weight)
-            sums = [shard.gradient if self.is_scattered else self._gradient_rows(key, shard, gradients[key])
-                    for key, shard in zip(own_keys, shards)]
-            updater(own_keys, sums, [shard.weight for shard in shards])
+            if not (self.is_scattered and self._update_compiled(updater, own_keys, shards)):
+                sums = [shard.gradient if self.is_scattered else self._gradient_rows(key, shard, gradients[key])
+                        for key, shard in zip(own_keys, shards)]
+                updater(own_keys, sums, [shard.weight for shard in shards])
         self._gather()
         self._copy('weights', weights)
+
+    def _update_compiled(self, updater: Any, keys: List[Any], shards: List[Shard]) -> bool:
+        """Update shards with scattered sums by a compiled kernel; return False if MXNet must make the update."""
+        weights = [shard.weight for shard in shards]
+        update = begin_update(updater, keys, weights[0].context, self._dtype)
+        if update is None:
+            return False
+        if keys != self._updated_keys:
+            self._shard_bucket, self._targets, self._updated_keys = self._bucket_of(shards), None, keys
+        if self._targets is None or not self._targets.is_of(weights, update.states):
+            self._targets = UpdateTargets(weights, update.states, base=self._buffer.input)
+        self._shard_bucket.update(update.rule, update.settings, self._targets, update.rates, self._priority)
+        return True
+
+    def _bucket_of(self, shards: List[Shard]) -> GradientBucket:
+        """Return a bucket of the gradients of shards, in their order in the buffer."""
+        gradients: List[Any] = []
+        sizes: List[int] = []
+        for shard in shards:
+            gradients += [None, shard.gradient]
+            sizes += [shard.offset - sum(sizes), shard.gradient.size]
+        return GradientBucket(self._buffer, gradients, self._dtype, sizes)
 
     def gather(self, weights: Dict[Any, Any]) -> None:
         """End a step in which gradients were scattered but no weight was updated; `weights` are those of all keys."""

@@ -44,7 +44,7 @@ class GradientBucket {
   GradientBucket& operator=(const GradientBucket&) = delete;
 
   /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
-  /// A null gradient leaves its range of the buffer as it is; such a bucket makes no updates.
+  /// A null gradient leaves its range of the buffer as it is, and has no target of an update.
   void add(void* gradient, size_t count);
   /// Start the allreduce of the gradients, which are computed.  Calls `complete` when the sums are.
   void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
@@ -54,8 +54,8 @@ class GradientBucket {
     char* state[2];
     double lr, wd;
   };
-  /// Update weights with the sums; `targets` are in the order of the gradients.  The weights are also written to
-  /// `copies`, unless it is null.
+  /// Update weights with the sums; `targets` are in the order of the gradients that are not null.  The weights are also
+  /// written to `copies`, unless it is null.
   void update(const Rule& rule, const std::vector<Target>& targets, const WeightCopies* copies = nullptr);
 
  private:
