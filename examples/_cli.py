@@ -123,7 +123,7 @@ class Checkpoints:
         self.step, self.extra = (found.step, found.extra) if found else (0, None)
 
     def due(self, step):
-        """Tell whether to save after this step."""
+        """Return whether to save after this step."""
         return self._args.checkpoint is not None and step % self._args.save_every == 0
 
     def gather(self, value):

@@ -50,7 +50,7 @@ def needed(library: Path) -> List[str]:
 
 
 def is_loadable(name: str) -> bool:
-    """Tell whether the loader finds a library by itself, in a CUDA toolkit or in the driver."""
+    """Return whether the loader finds a library by itself, in a CUDA toolkit or in the driver."""
     try:
         ctypes.CDLL(name)
     except OSError:

@@ -14,7 +14,7 @@ _DEFAULT_COLUMNS = 100
 
 
 def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
-    """Tell whether the encoding of a stream has the characters of `text`."""
+    """Return whether the encoding of a stream has the characters of `text`."""
     try:
         text.encode(getattr(stream, 'encoding', None) or 'ascii')
     except (UnicodeEncodeError, LookupError):

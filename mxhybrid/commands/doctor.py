@@ -217,7 +217,7 @@ def _by_board(launch: Launch, board: NoticeBoard, report: Report, options: argpa
 
 
 def _can_join(report: Report) -> bool:
-    """Tell whether joining the job can be tried at all."""
+    """Return whether joining the job can be tried at all."""
     needed = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine', 'launcher', 'name', 'interfaces',
                'ports')
     return all(finding.level != FAILED or finding.name not in needed for finding in report.findings)

@@ -125,8 +125,8 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
     incomplete lines.
 
     Jobs append to a file, so it may hold several of them, and each may have several stores.  A store's steps count up
-    from 1: a lower number means that another job has begun.  Incomplete lines, as the last one while a job writes it,
-    are left out.
+    from 1: a lower number means that another job has begun.  Incomplete lines, such as the last one while a job writes
+    it, are left out.
 
     Parameters
     ----------

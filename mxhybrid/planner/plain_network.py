@@ -55,7 +55,7 @@ def plain_network(network: TracedNetwork, shares: InputShards, ranks: int, froze
 
 
 def differs_from_data_parallelism(network: TracedNetwork, splits: Dict[int, Split], ranks: int) -> bool:
-    """Tell whether the network without a plan computes something else than under data parallelism: statistics of each
+    """Return whether the network without a plan computes something else than under data parallelism: statistics of each
     worker's samples, operators that data parallelism computes for the joint batch, or outputs that it returns whole.
     """
     graph, dimensions = network.graph, network.dimensions

@@ -34,7 +34,7 @@ def clock_offsets(readings: List[List[float]]) -> List[float]:
 
 
 def _sums_are_right(store: Any) -> bool:
-    """Tell whether a dense array and some rows, different on each worker, are summed correctly."""
+    """Return whether a dense array and some rows, different on each worker, are summed correctly."""
     rank, workers = store.rank, store.num_workers
     dense = mx.nd.ones((3, 2)) * (rank + 1)
     store.init('doctor_dense', mx.nd.zeros((3, 2)))

@@ -22,7 +22,7 @@ class Box {
   Box(size_t element, const std::vector<uint64_t>& shape, const Position& first);
 
   size_t bytes() const { return bytes_; }
-  /// Tell whether both boxes visit the same offsets in the same order, in both arrays.
+  /// Return whether both boxes visit the same offsets in the same order, in both arrays.
   bool operator==(const Box& other) const {
     return first_ == other.first_ && second_ == other.second_ && run_ == other.run_ && bytes_ == other.bytes_ &&
            dimensions_ == other.dimensions_;

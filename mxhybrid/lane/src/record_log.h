@@ -1,5 +1,5 @@
-// The records of a row store in a file, as a log: records are only ever appended, so that writes are long, and a record
-// that is written again gets another place.
+// The records of a row store in a file that is a log: records are only ever appended, so that writes are long, and a
+// record that is written again gets another place.
 //
 // The file consists of segments.  A segment begins with the slots of its records.  When few segments are free, the one
 // with the fewest live records is cleaned: these are appended again, and the segment is free (Rosenblum and Ousterhout,

@@ -31,7 +31,7 @@ class RowArray {
   RowArray(const RowArray&) = delete;
   RowArray& operator=(const RowArray&) = delete;
 
-  /// Null if MXNet could not create the array, as with NumPy's semantics of shapes.
+  /// Null if MXNet could not create the array, for example with NumPy's semantics of shapes.
   void* handle() const { return handle_; }
   /// The rows, to write to.
   char* values() const { return values_; }

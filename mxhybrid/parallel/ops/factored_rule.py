@@ -1,4 +1,4 @@
-"""Applies the rule of an operator to arrays whose dimensions have factors, as samples and heads of attention.
+"""Applies the rule of an operator to arrays whose dimensions have factors, such as samples and heads of attention.
 
 A shard's box has a range of each factor.  Ranks keep its elements as an array with a dimension for each factor; around
 the operator itself, factors are merged to the dimensions that it knows.
@@ -58,13 +58,13 @@ class FactoredRule(Rule):
                 for axis, position, alignment in self._dimensions(graph, operator)]
 
     def _is_collective(self, graph: Graph, operator: Operator, axis: int) -> bool:
-        """Tell whether ranks would need each other if a dimension of the array is split."""
+        """Return whether ranks would need each other if a dimension of the array is split."""
         degrees = [2 if at == axis else 1 for at in range(len(graph.array_shapes[operator.number, 0]))]
         return self.rule.collective is not None and self.rule.collective.applies(
             graph.arrays, operator, Split(degrees, (0, 1)))
 
     def _reads_products(self, graph: Graph, operator: Operator, axis: int, inner: int) -> bool:
-        """Tell whether shards of a dimension that is not aligned read whole inner factors of inputs."""
+        """Return whether shards of a dimension that is not aligned read whole inner factors of inputs."""
         if not self._has_unaligned_factors(graph, operator):
             return True
         arrays = graph.arrays
@@ -86,7 +86,7 @@ class FactoredRule(Rule):
 
     @staticmethod
     def _has_unaligned_factors(graph: Graph, operator: Operator) -> bool:
-        """Tell whether an input has a dimension with factors that is not one of the output."""
+        """Return whether an input has a dimension with factors that is not one of the output."""
         aligned = {pair for alignment in graph.alignments[operator.number] if alignment is not None
                    for pair in alignment.inputs.items()}
         return any(len(part) > 1 and (position, axis) not in aligned for position, entry in enumerate(operator.inputs)

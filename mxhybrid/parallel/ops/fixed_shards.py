@@ -1,4 +1,4 @@
-"""Shards of operators that read parameters and constants alone, as the concatenation of a layer's weights."""
+"""Shards of operators that read parameters and constants alone, such as the concatenation of a layer's weights."""
 from typing import Any, Iterator, List, Optional, Tuple
 
 from ..sharding.box import Box, full

@@ -213,7 +213,7 @@ class Graph:
         return [self.shapes[entry] for entry in operator.inputs]
 
     def is_parameter(self, number: int) -> bool:
-        """Tell whether a number is that of a parameter or an auxiliary state."""
+        """Return whether a number is that of a parameter or an auxiliary state."""
         operator = self.operators[number]
         return operator.op == 'null' and operator.name not in self.data
 
@@ -236,7 +236,7 @@ class Graph:
                        if self.has_table(operator) and self.is_parameter(operator.inputs[1][0])})
 
     def has_table(self, operator: Operator) -> bool:
-        """Tell whether an operator reads a weight whose gradient is row_sparse: Embedding alone can."""
+        """Return whether an operator reads a weight whose gradient is row_sparse: Embedding alone can."""
         return operator.op == 'Embedding' and bool(operator.get('sparse_grad', False))
 
     @property
@@ -246,7 +246,7 @@ class Graph:
 
     def label(self, operator: Operator) -> str:
         """Return an operator's name in plans: without the network's prefix, and with the suffix #2 for the second
-        operator of a name, as where a Block is called twice.
+        operator of a name, for example of a Block that is called twice.
         """
         return self._labels[operator.number]
 

@@ -23,6 +23,6 @@ def learning_operators(graph: Graph, frozen: Collection[str], gradient_inputs: C
 
 
 def leads_to(operator: Operator, known: Set[int]) -> bool:
-    """Tell whether an operator reads one of the known operators through an input with a gradient."""
+    """Return whether an operator reads one of the known operators through an input with a gradient."""
     used = indices(operator)
     return any(source in known for position, (source, _) in enumerate(operator.inputs) if position != used)

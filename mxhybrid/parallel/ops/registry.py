@@ -54,17 +54,17 @@ def _factored(rule: Rule) -> FactoredRule:
 
 
 def is_loss(operator: Operator) -> bool:
-    """Tell whether an operator returns the gradient of a loss, whatever gradient comes back to it."""
+    """Return whether an operator returns the gradient of a loss, whatever gradient comes back to it."""
     return rule_of(operator).is_loss
 
 
 def has_rule(operator: Operator) -> bool:
-    """Tell whether an operator has a rule of its own."""
+    """Return whether an operator has a rule of its own."""
     return operator.op in _RULES and not isinstance(_RULES[operator.op], OnOneRank)
 
 
 def is_elementwise(operator: Operator) -> bool:
-    """Tell whether each element of an operator's output depends on one element of its only input."""
+    """Return whether each element of an operator's output depends on one element of its only input."""
     rule = rule_of(operator)
     return rule.is_elementwise and not rule.not_replicable and len(operator.inputs) == 1
 

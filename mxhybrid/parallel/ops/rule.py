@@ -45,7 +45,8 @@ class Rule:
     is_searched = False
     #: Whether its weight is a matrix or a set of filters, which a split of the layer cuts.
     splits_weight = False
-    #: Whether MXNet adds the gradients of its weights to those of other calls, as where a cell is called at each time.
+    #: Whether MXNet adds the gradients of its weights to those of other calls, for example if a cell is called at each
+    #: time.
     adds_weight_gradients = False
     #: Whether the gradient of an input is the same array as that of the output.
     shares_gradient = False
@@ -71,7 +72,7 @@ class Rule:
     collective: Optional['Collective'] = None
 
     def covers(self, operator: Operator) -> bool:
-        """Tell whether the rule holds for an operator with these attributes."""
+        """Return whether the rule holds for an operator with these attributes."""
         return True
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
@@ -213,7 +214,7 @@ class Collective(Protocol):
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
-        """Tell whether ranks need each other if the operator is split in this way."""
+        """Return whether ranks need each other if the operator is split in this way."""
 
     @staticmethod
     def layouts(graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:

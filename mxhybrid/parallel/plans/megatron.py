@@ -197,7 +197,7 @@ def _learned(graph: Graph) -> Dict[int, None]:
 
 
 def _has_parameters(graph: Graph, number: int) -> bool:
-    """Tell whether an operator on parameters and constants alone reads a parameter."""
+    """Return whether an operator on parameters and constants alone reads a parameter."""
     return graph.is_parameter(number) or any(_has_parameters(graph, source)
                                              for source, _ in graph.operators[number].inputs)
 

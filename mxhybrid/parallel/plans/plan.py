@@ -63,7 +63,7 @@ class Plan:
         Parameters
         ----------
         patterns : str or list of str
-            The names of blocks, or patterns of them, as for :func:`mxhybrid.parallelize`.
+            The names of blocks, or patterns of them, see :func:`mxhybrid.parallelize`.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class Plan:
         return self
 
     def follows_producer(self, operator: Operator) -> bool:
-        """Tell whether an operator without a request is split like its inputs; otherwise it is split over samples."""
+        """Return whether an operator without a request is split like its inputs; otherwise it is split over samples."""
         return False
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:

@@ -159,7 +159,7 @@ class _Segments:
         self._before[operator.number] = bits
 
     def _returns(self, sources: Sequence[int], segment: int) -> bool:
-        """Tell whether a path leads from a segment, through anything else, to one of the sources."""
+        """Return whether a path leads from a segment, through anything else, to one of the sources."""
         bits = 0
         for source in sources:
             if self._segment_of.get(source) != segment:

@@ -20,7 +20,7 @@ _SHOWN = 10
 
 
 def are_whole(values: Any) -> bool:
-    """Tell whether a value is a sequence of whole numbers."""
+    """Return whether a value is a sequence of whole numbers."""
     return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
         isinstance(value, int) and not isinstance(value, bool) for value in values)
 

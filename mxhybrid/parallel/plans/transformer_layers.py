@@ -27,7 +27,7 @@ def heads_in(graph: Graph, entry: Entry) -> Optional[Heads]:
 
 
 def is_dense(operator: Operator) -> bool:
-    """Tell whether an operator is a dense layer."""
+    """Return whether an operator is a dense layer."""
     return rule_of(operator).layer_kind == 'dense'
 
 

@@ -26,7 +26,7 @@ class JointBatchNorm:
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
-        """Tell whether the statistics are those of several shards."""
+        """Return whether the statistics are those of several shards."""
         axis = axis_of(operator, len(split.degrees), 1)
         shard_count = 1
         for dimension, degree in enumerate(split.degrees):

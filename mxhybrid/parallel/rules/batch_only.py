@@ -11,8 +11,8 @@ from ..sharding.split import OutputShard
 @register('SpatialTransformer', 'Correlation')
 @register('GridGenerator', inputs_with_samples=1)
 class BatchOnly(Rule):
-    """An operator of which dimension 0 can be split, that of the samples; inputs without samples, as weights, are read
-    whole.
+    """An operator of which dimension 0 can be split, that of the samples; inputs without samples, such as weights, are
+    read whole.
     """
 
     #: The number of inputs that have samples, the first ones; all have them if it is None.

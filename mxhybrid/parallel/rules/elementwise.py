@@ -82,7 +82,7 @@ class LeakyReLU(Pointwise):
     """LeakyReLU: elementwise, with slopes by channel that may be learned."""
 
     def covers(self, operator: Operator) -> bool:
-        """Tell whether slopes are not drawn: drawn slopes are an output, too, and no rule covers these."""
+        """Return whether slopes are not drawn: drawn slopes are an output, too, and no rule covers these."""
         return not operator.draws
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:

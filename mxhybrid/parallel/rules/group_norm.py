@@ -26,7 +26,7 @@ class JointGroupNorm:
 
     @staticmethod
     def applies(graph: Graph, operator: Operator, split: Split) -> bool:
-        """Tell whether images are split."""
+        """Return whether images are split."""
         return any(degree > 1 for degree in split.degrees[2:])
 
     @staticmethod

@@ -58,7 +58,8 @@ class Stack(Rule):
 
 @register('SliceChannel', 'split', '_split_v2')
 class SliceChannel(Rule):
-    """split: every dimension but the axis can be split; slices may have different lengths, as those of ``split_v2``."""
+    """split: every dimension but the axis can be split; slices may have different lengths, like those of ``split_v2``.
+    """
 
     def _axis(self, graph: Graph, operator: Operator) -> int:
         return axis_of(operator, len(graph.inputs(operator)[0]), 0 if operator.op == '_split_v2' else 1)

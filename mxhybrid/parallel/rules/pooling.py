@@ -34,7 +34,7 @@ class Pooling(Rule):
 
     @staticmethod
     def _adds(graph: Graph, operator: Operator) -> bool:
-        """Tell whether whole images are summed or averaged."""
+        """Return whether whole images are summed or averaged."""
         data, kind = graph.inputs(operator)[0], operator.get('pool_type', 'max')
         count = len(data) - 2
         return kind in ('avg', 'sum') and is_channels_first(operator) and (bool(operator.get('global_pool', False)) or (

@@ -31,7 +31,7 @@ class SplitSoftmax:
 
     @classmethod
     def applies(cls, graph: Graph, operator: Operator, split: Split) -> bool:
-        """Tell whether the axis is split."""
+        """Return whether the axis is split."""
         return split.degrees[cls._axis(operator, len(split.degrees))] > 1
 
     @classmethod

@@ -17,7 +17,7 @@ def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad
 
 
 def is_channels_first(operator: Operator) -> bool:
-    """Tell whether images have their channels in dimension 1."""
+    """Return whether images have their channels in dimension 1."""
     return str(operator.get('layout', 'NC')).startswith('NC')
 
 

@@ -3,7 +3,7 @@
 A redistribution has one number, whichever call makes it: if two calls made it at once, workers could mistake the pieces
 of one call for those of the other.  In the forward pass, the redistributions of a call wait for those of earlier calls.
 In the backward pass, workers have no common order.  So a call that is recorded while an earlier one waits for its
-backward pass, as where a network is used twice in a step, runs a program of its own, with other numbers.
+backward pass, for example if a network is used twice in a step, runs a program of its own, with other numbers.
 """
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -111,7 +111,7 @@ class CallPool:
             raise InputError("a parallelized network: run backward passes in the order of the forward passes, or all "
                              "together: one went through an older call after a newer one's")
         for runner in waiting:
-            if 0 < runner.waiting < newest:  # abandoned, as after an exception, or where a script only reads the loss
+            if 0 < runner.waiting < newest:  # abandoned: after an exception, or if a script only reads the loss
                 self._abandoned = (self._abandoned + [runner.token])[-_WATCHED:]
                 runner.token, runner.waiting = _new_token(), 0
 

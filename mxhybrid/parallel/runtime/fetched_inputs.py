@@ -146,7 +146,7 @@ class FetchedInputs(ParameterSymbols):
         return mx.sym.where(mask, values, received)
 
     def is_plain(self, entry: Entry) -> bool:
-        """Tell whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
+        """Return whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
         (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
         """
         return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()

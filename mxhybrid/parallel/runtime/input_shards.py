@@ -17,9 +17,9 @@ class InputShards:
     inputs : dict of Entry to dict of int to Box
         The boxes of inputs by rank.
     outputs : dict of Entry to list of dict of int to Box
-        The boxes of outputs by rank: several of them, to be concatenated, where all samples occur several times, as
-        after a concatenation along the samples.  All ranks return the whole of an output whose sample axis is not
-        known.
+        The boxes of outputs by rank: several of them, to be concatenated, where all samples occur several times, for
+        example after a concatenation along the samples.  All ranks return the whole of an output whose sample axis is
+        not known.
     ranges : list of tuple
         The samples of the joint batch that each rank gives and returns.
     samples : slice

@@ -62,7 +62,7 @@ def joint_warning(graph: Graph, notes: Mapping[int, str], ranks: int) -> str:
 
 
 def _has_samples(dimensions: Dimensions, operator: Operator) -> bool:
-    """Tell whether an operator reads samples, wherever they are."""
+    """Return whether an operator reads samples, wherever they are."""
     entry = operator.number, 0
     return dimensions.sample_axis(entry) is not None or dimensions.loser(entry) is not None
 

@@ -69,7 +69,7 @@ def output_boxes(graph: Graph, dimensions: Dimensions, shards: NetworkShards) ->
             raise InputError('plan: pipeline: %s is an input or a weight of the network: leave it out' % name)
         if axis is None or axis.rounds > 1:
             raise InputError('plan: pipeline: %s does not have each sample once, so that outputs of micro-batches '
-                             'cannot be joined: return the values of each sample, as the loss of each sample' % name)
+                             'cannot be joined: return the values of each sample, for example its loss' % name)
         lengths, whole_lengths = ([len(part) for part in factors.get(entry, ())]
                                   for factors in (graph.factors, dimensions.graph.factors))
         if lengths != whole_lengths:
@@ -151,7 +151,8 @@ class SampleRoutes:
 
     @property
     def computes(self) -> bool:
-        """Tell whether this rank computes a part of this output, or reads a part of this input, of each micro-batch."""
+        """Return whether this rank computes a part of this output, or reads a part of this input, of each micro-batch.
+        """
         return self._sides[0][1] is not None
 
     def _merged(self, array: Any) -> Any:

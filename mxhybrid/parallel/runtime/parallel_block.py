@@ -84,8 +84,8 @@ class Parallel(gluon.Block):
         return list(self._local_inputs)
 
     def for_data(self, data: Any) -> 'Parallel':
-        """Return this network for joint batches of another shape, as the last one of an epoch or those of a test, with
-        the same parameters (collective).  It is built once for each shape.
+        """Return this network for joint batches of another shape, for example the last batch of an epoch or batches of
+        a test, with the same parameters (collective).  It is built once for each shape.
 
         Parameters
         ----------

@@ -139,8 +139,8 @@ class Program(FetchedInputs):
 
     def _unread(self, symbol: Any) -> List[Any]:
         """Return an element of each weight and of each data input with a gradient that this rank holds, but that no
-        output of the symbol depends on, as where another rank computes a copy, or an operator reads the shape alone:
-        so that the backward pass gives it a gradient of zeros.
+        output of the symbol depends on, for example if another rank computes a copy, or an operator reads the shape
+        alone: so that the backward pass gives it a gradient of zeros.
         """
         used, elements = set(symbol.list_inputs()), []
         for operator in self.graph.operators:
@@ -149,7 +149,7 @@ class Program(FetchedInputs):
             boxes = self.shards.weights.boxes(operator.name) if self.graph.is_parameter(operator.number) else {}
             if self.rank in boxes and operator.name not in used and operator.name not in self.graph.auxiliary:
                 elements.append(self._element(operator))
-        # A loss returns a gradient even if no operator reads its values, as where one reads its shape alone.
+        # A loss returns a gradient even if no operator reads its values, for example if one reads its shape alone.
         losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
         return elements + [_first_element(loss) for loss in losses]
 
@@ -192,7 +192,7 @@ class Program(FetchedInputs):
                 known.add(operator.number)
 
     def learns(self, operator: Operator) -> bool:
-        """Tell whether the backward pass comes to an operator."""
+        """Return whether the backward pass comes to an operator."""
         return operator.number in self._learning
 
     def rectifier_of(self, operator: Operator) -> Optional[Operator]:

@@ -145,7 +145,7 @@ def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token
 
 
 def _learns(program: Any, parameters: Dict[str, Operator], name: str) -> bool:
-    """Tell whether an input of a segment has a gradient."""
+    """Return whether an input of a segment has a gradient."""
     entry = Inside.entry_of(name)
     if entry is not None:
         return bool(program.learns(program.graph.operators[entry[0]]))

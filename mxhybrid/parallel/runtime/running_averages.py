@@ -1,4 +1,4 @@
-"""Running averages that backward passes update, as those of MXNet's BatchNorm.
+"""Running averages that backward passes update, like those of MXNet's BatchNorm.
 
 MXNet's BatchNorm updates its averages in its backward pass, calls of a layer from the last to the first.  In graphs
 with ``static_alloc``, MXNet's engine does not track that: a redistribution could delay an update until after a read.

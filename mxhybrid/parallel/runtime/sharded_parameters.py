@@ -78,7 +78,7 @@ class ShardedWeight:
         return whole_shape, box
 
     def _is_aligned(self, shape: Tuple[int, ...]) -> bool:
-        """Tell whether an array whose whole shape :meth:`whole_of` has returned is cut as the weight."""
+        """Return whether an array whose whole shape :meth:`whole_of` has returned is cut as the weight."""
         whole = self.whole_shape
         return len(shape) == len(whole) and all(count in (1, length) for count, length in zip(shape, whole))
 

@@ -21,7 +21,7 @@ class Layout:
         self.shape, self.boxes, self.partial = tuple(shape), dict(boxes), partial
 
     def gives(self, needed: Dict[int, Box]) -> bool:
-        """Tell whether every rank has the box that it needs, so that nothing moves."""
+        """Return whether every rank has the box that it needs, so that nothing moves."""
         return not self.partial and all(self.boxes.get(rank) == box for rank, box in needed.items())
 
 

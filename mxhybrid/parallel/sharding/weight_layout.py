@@ -52,7 +52,7 @@ class WeightLayouts:
         return group_of(rank, self.boxes(name))
 
     def is_whole_everywhere(self, name: str, ranks: int) -> bool:
-        """Tell whether every rank holds the whole weight."""
+        """Return whether every rank holds the whole weight."""
         return self.boxes(name) == dict.fromkeys(range(ranks), full(self.shapes[name]))
 
 

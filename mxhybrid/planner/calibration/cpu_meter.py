@@ -88,7 +88,7 @@ class CpuMeter:
         self._collective.any(False, _NAME + 'meet')
 
     def is_out_of_time(self) -> bool:
-        """Tell whether the time for the current part is up, for the workers on average."""
+        """Return whether the time for the current part is up, for the workers on average."""
         return bool(self.average([self._budget.left])[0] <= 0)
 
     def allgather(self, value: Any) -> List[Any]:

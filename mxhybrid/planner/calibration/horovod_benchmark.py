@@ -36,7 +36,7 @@ class HorovodBenchmark:
 
     @staticmethod
     def is_possible(job: Job) -> bool:
-        """Tell whether a job has both ways to sum."""
+        """Return whether a job has both ways to sum."""
         return job.collective is not None and job.collective.can_restart
 
     @property

@@ -20,7 +20,8 @@ def local_resources(root: str = '/') -> Dict[str, Any]:
     """Return the resources that this process sees, as JSON; `root` has /proc and /sys.
 
     ``quota``, if there is one, has the group that it belongs to, the number of cores, and the seconds of a core that
-    may be used at once.  ``hidden`` is true if the groups cannot be seen, as in a namespace without a mount of them.
+    may be used at once.  ``hidden`` is true if the groups cannot be seen, for example in a namespace without a mount of
+    them.
     """
     with open(os.path.join(root, 'proc/sys/kernel/random/boot_id')) as file:
         boot = file.read().strip()

@@ -50,7 +50,7 @@ class TableRows:
 
 
 class TableSums:
-    """Gradients of a table that all workers sum, as those of an embedding (collective).
+    """Gradients of a table that all workers sum, like those of an embedding (collective).
 
     They are summed by allreduce, or by servers if `partitions` is not 0; `around` is entered for each sum.
     """

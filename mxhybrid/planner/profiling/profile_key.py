@@ -129,7 +129,7 @@ class ProfileKeys:
         return [pair for pair in counts if pair[1] > 1 and operator.number in self._with_gradients]
 
     def has_backward(self, operator: Operator) -> bool:
-        """Tell whether an operator has a backward pass."""
+        """Return whether an operator has a backward pass."""
         return operator.number in self._with_gradients
 
     def _source(self, number: int) -> Any:

@@ -51,7 +51,7 @@ class RooflineEstimator:
         self._estimates: Dict[Tuple[str, Work], Tuple[float, float]] = {}
 
     def has(self, op: str, work: Work) -> bool:
-        """Tell whether any shard of the operator with this work was measured."""
+        """Return whether any shard of the operator with this work was measured."""
         return (op, work) in self._works
 
     def __len__(self) -> int:

@@ -166,7 +166,7 @@ def conversion_program(shape: Tuple[int, ...]) -> LocalProgram:
 
 
 def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:
-    """Tell whether oneDNN has blocked layouts for an array."""
+    """Return whether oneDNN has blocked layouts for an array."""
     return 3 <= len(shape) <= 5 and dtype == 'float32'
 
 

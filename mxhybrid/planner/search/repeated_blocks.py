@@ -1,4 +1,5 @@
-"""Repeated blocks: operators at the same place of blocks that follow each other, as the layers of a Transformer."""
+"""Repeated blocks: operators at the same place of blocks that follow each other, such as the layers of a Transformer.
+"""
 from typing import Hashable, Iterator, List, NamedTuple, Sequence, Tuple
 
 

@@ -135,7 +135,7 @@ class SearchSpace:
     def complete(self, decided: Mapping[int, Split]) -> Dict[int, Split]:
         """Return the whole plan of the deciding operators' splits.
 
-        It includes operators that follow none of them, as those that compute from data before the first layer.
+        It includes operators that follow none of them, such as operators that compute from data before the first layer.
         """
         splits = dict(decided)
         for number in self._dataflow.computing:

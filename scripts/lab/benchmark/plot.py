@@ -17,7 +17,7 @@ _ERROR = 0.15
 
 
 def available() -> bool:
-    """Tell whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec('matplotlib') is not None
 
 

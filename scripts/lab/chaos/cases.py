@@ -67,13 +67,13 @@ class Case(NamedTuple):
 
     @property
     def has_tables(self) -> bool:
-        """Tell whether the job has dynamic tables, and is resumed from its checkpoint after the fault."""
+        """Return whether the job has dynamic tables, and is resumed from its checkpoint after the fault."""
         return self.moment.partition('+')[0] in TABLE_MOMENTS
 
     @property
     def keeps_rows(self) -> bool:
-        """Tell whether no row expires: host b does not see the small disk, so worker 0 saves its rows, and a checkpoint
-        then has no ages of rows (docs/checkpoints.md).
+        """Return whether no row expires: host b does not see the small disk, so worker 0 saves its rows, and a
+        checkpoint then has no ages of rows (docs/checkpoints.md).
         """
         return (self.fault, self.target) == ('full', 'checkpoint') and self.has_tables
 
@@ -99,12 +99,12 @@ class Case(NamedTuple):
 
     @property
     def must_end_well(self) -> bool:
-        """Tell whether the job has to finish, with the right weights, in spite of the fault."""
+        """Return whether the job has to finish, with the right weights, in spite of the fault."""
         return self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace', 'shm-a')
 
     @property
     def silent(self) -> bool:
-        """Tell whether the fault breaks no connection."""
+        """Return whether the fault breaks no connection."""
         return self.fault in ('stop', 'cut')
 
     @property
@@ -146,12 +146,12 @@ class Case(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Tell whether workers wait at the moment until the fault has happened, or train meanwhile."""
+        """Return whether workers wait at the moment until the fault has happened, or train meanwhile."""
         return self.rank is not None or self.moment not in ('mid', 'delta')
 
     @property
     def lasts(self) -> bool:
-        """Tell whether training goes on until the fault ends it."""
+        """Return whether training goes on until the fault ends it."""
         return bool(self.delay) or not self.holds and not self.must_end_well
 
 

@@ -327,7 +327,7 @@ class _Run:
         return left
 
     def _ends_once_continued(self, victim):
-        """Tell whether a process that was stopped before the job knew it ends by itself when it is continued."""
+        """Return whether a process that was stopped before the job knew it ends by itself when it is continued."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGCONT)
         deadline = time.monotonic() + IMPORT_S

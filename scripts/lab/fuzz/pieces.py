@@ -172,7 +172,7 @@ def shares(job, seed, samples, split):
 
 
 def is_stale(net, batch, everyone):
-    """Tell whether some parameter gets no gradient on some device of some worker."""
+    """Return whether some parameter gets no gradient on some device of some worker."""
     devices = len(net.out.weight.list_ctx())
     return any((taken & share).sum() < devices for _, _, taken in batch for share in everyone)
 

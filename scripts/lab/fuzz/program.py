@@ -46,12 +46,12 @@ def parameters(model: Dict[str, Any]) -> List[Parameter]:
 
 
 def has(program: Dict[str, Any], kind: str) -> bool:
-    """Tell whether the model has a table of a kind."""
+    """Return whether the model has a table of a kind."""
     return any(branch['kind'] == kind for branch in program['model']['branches'])
 
 
 def update_on_store(program: Dict[str, Any]) -> bool:
-    """Tell whether the store updates the weights: MXNet's Trainer insists on it where they are row_sparse."""
+    """Return whether the store updates the weights: MXNet's Trainer insists on it where they are row_sparse."""
     return has(program, 'weight') or bool(program['asked'])
 
 

@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Tell whether this is a finding."""
+        """Return whether this is a finding."""
         return self.kind not in ('same', 'invalid')
 
 

@@ -141,7 +141,7 @@ def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]
 
 
 def _stays(before: np.ndarray, after: np.ndarray, axis: int, rows: np.ndarray) -> bool:
-    """Tell whether two outputs are equal but for these positions of a dimension."""
+    """Return whether two outputs are equal but for these positions of a dimension."""
     return np.array_equal(np.delete(before, rows, axis), np.delete(after, rows, axis), equal_nan=True)
 
 

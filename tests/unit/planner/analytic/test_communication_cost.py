@@ -30,7 +30,7 @@ DENSE = dense_sizes('dense', 720, 40)
 
 
 def close(cost, latency, words):
-    """Tell whether a time has the latency and the words of the network `PLAIN`."""
+    """Return whether a time has the latency and the words of the network `PLAIN`."""
     return cost.latency_s == latency and cost.bandwidth_s == pytest.approx(words / 1000)
 
 

@@ -58,7 +58,7 @@ class Words(mx.gluon.HybridBlock):
 
 
 class Positions(mx.gluon.HybridBlock):
-    """Embeddings of positions, as in BERT of GluonNLP: the ids come of an array that has gradients."""
+    """Embeddings of positions, as in BERT of GluonNLP: the ids come from an array that has gradients."""
 
     def __init__(self):
         super().__init__(prefix='net_')
