@@ -35,26 +35,26 @@ class Channels:
         self._lane, self.rank, self._timeout = lane, lane.rank, timeout
         domains = lane.membership.memory_domains
         self._others = [rank for rank in range(len(domains)) if rank != lane.rank]
-        here = [rank for rank in self._others if domains[rank] == domains[lane.rank]]
+        local_ranks = [rank for rank in self._others if domains[rank] == domains[lane.rank]]
         listener = Listener()
         try:
-            self._link_local(here, listener, exchange(listener.name))
+            self._link_local(local_ranks, listener, exchange(listener.name))
         finally:
             listener.close()
         for rank in self._others:
-            if rank not in here:
+            if rank not in local_ranks:
                 self._open_by_agent(rank)
         exchange(None)  # all workers have opened their channels before any is used
 
-    def _link_local(self, here: List[int], listener: Listener, names: List[str]) -> None:
+    def _link_local(self, local_ranks: List[int], listener: Listener, names: List[str]) -> None:
         connections = []
         deadline = time.monotonic() + self._timeout
         try:
-            for rank in here:
+            for rank in local_ranks:
                 if rank < self.rank:
                     connections.append(connect(names[rank]))
                     self._share(rank, connections[-1])
-            for rank in here:
+            for rank in local_ranks:
                 if rank > self.rank:
                     connections.append(listener.accept(deadline - time.monotonic()))
             for connection in connections:

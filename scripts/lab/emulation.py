@@ -79,7 +79,7 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def find_tools(packages: dict, who: str) -> dict:
+def find_tools(packages: dict, caller: str) -> dict:
     """Find commands, also where only root looks.
 
     Parameters
@@ -100,12 +100,12 @@ def find_tools(packages: dict, who: str) -> dict:
         Not root, or a command is missing: names the package.
     """
     if os.geteuid() != 0:
-        raise EmulationError('%s needs root: network namespaces cannot be made otherwise' % who)
+        raise EmulationError('%s needs root: network namespaces cannot be made otherwise' % caller)
     path = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
     tools = {name: shutil.which(name, path=path) for name in packages}
     missing = sorted({packages[name] for name, found in tools.items() if found is None})
     if missing:
-        raise EmulationError('%s needs Debian packages that are not installed: %s' % (who, ' '.join(missing)))
+        raise EmulationError('%s needs Debian packages that are not installed: %s' % (caller, ' '.join(missing)))
     os.environ['PATH'] = path
     return tools
 

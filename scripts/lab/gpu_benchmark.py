@@ -23,32 +23,33 @@ EXAMPLE = REPOSITORY / 'examples' / 'word_lm.py'
 #: Relative difference of perplexities that is rounding.
 TOLERANCE = 0.02
 
-Way = namedtuple('Way', 'name launcher workers kvstore env')
+Contender = namedtuple('Contender', 'name launcher workers kvstore env')
 Row = namedtuple('Row', 'name workers words perplexity')
 
 
-def ways(workers, carrier):
-    """Return the ways that are compared; `carrier` is the library by which Horovod sums, empty if there is none."""
-    compared = [Way("MXNet's device, one process", 'none', 1, 'device', {}),
-                Way('mxhybrid, one process', 'none', 1, 'hybrid', {}),
-                Way('mxhybrid, dense sums on the host', 'horovodrun', workers, 'hybrid', {'MXHYBRID_DENSE': 'lane'}),
-                Way("MXNet's dist_sync", 'launch.py', workers, 'dist_sync', {})]
+def contenders(workers, carrier):
+    """Return the contenders; `carrier` is the library by which Horovod sums, empty if there is none."""
+    compared = [Contender("MXNet's device, one process", 'none', 1, 'device', {}),
+                Contender('mxhybrid, one process', 'none', 1, 'hybrid', {}),
+                Contender('mxhybrid, dense sums on the host', 'horovodrun', workers, 'hybrid',
+                          {'MXHYBRID_DENSE': 'lane'}),
+                Contender("MXNet's dist_sync", 'launch.py', workers, 'dist_sync', {})]
     if carrier:
-        compared += [Way("mxhybrid, dense sums by Horovod's " + carrier, 'horovodrun', workers, 'hybrid',
-                         {'MXHYBRID_DENSE': 'horovod'}),
-                     Way("Horovod's DistributedTrainer, dense tables, " + carrier, 'horovodrun', workers, 'horovod',
-                         {})]
+        compared += [Contender("mxhybrid, dense sums by Horovod's " + carrier, 'horovodrun', workers, 'hybrid',
+                               {'MXHYBRID_DENSE': 'horovod'}),
+                     Contender("Horovod's DistributedTrainer, dense tables, " + carrier, 'horovodrun', workers,
+                               'horovod', {})]
     return compared
 
 
-def measure(way, flags, timeout):
+def measure(contender, flags, timeout):
     """Row: one job; JobFailed or AssertionError where it fails."""
-    result = run_job(EXAMPLE, way.launcher, workers=way.workers, args=['--kvstore', way.kvstore] + flags,
-                     env=dict(way.env), timeout=timeout).ok()
+    result = run_job(EXAMPLE, contender.launcher, workers=contender.workers,
+                     args=['--kvstore', contender.kvstore] + flags, env=dict(contender.env), timeout=timeout).ok()
     # The last epoch: the first one includes work that is done once.
     words = re.findall(r'([\d,]+) words/s', result.output)[-1]
     perplexity, = re.findall(r'final test perplexity ([\d.]+)', result.output)
-    return Row(way.name, way.workers, int(words.replace(',', '')), float(perplexity))
+    return Row(contender.name, contender.workers, int(words.replace(',', '')), float(perplexity))
 
 
 def lines_of(rows):
@@ -77,13 +78,13 @@ def main():
         why = 'Horovod was built without NCCL' if not nccl else '%d workers share %d GPU(s)' % (workers, gpus)
         print("Not measured, since %s: dense sums by NCCL, Horovod's DistributedTrainer" % why, flush=True)
     rows, failed = [], False
-    for way in ways(workers, carrier):
+    for contender in contenders(workers, carrier):
         try:
-            rows.append(measure(way, flags + ([] if options.cpus else ['--gpus']), options.timeout))
+            rows.append(measure(contender, flags + ([] if options.cpus else ['--gpus']), options.timeout))
             print(lines_of(rows[-1:])[-1], flush=True)
         except (JobFailed, AssertionError) as error:
             failed = True
-            print('FAILED: %s\n%s' % (way.name, error), flush=True)
+            print('FAILED: %s\n%s' % (contender.name, error), flush=True)
     print('\n'.join([''] + lines_of(rows)))
     if options.json:
         with open(options.json, 'w') as handle:

@@ -148,7 +148,7 @@ class Job:
         """str: why nothing more is to be expected of the job; empty while it goes on."""
         return ''
 
-    def wait_until(self, condition, timeout, what):
+    def wait_until(self, condition, timeout, event):
         """Wait until `condition()` holds; `JobFailed` where the job is over, or time is up, without it."""
         timeout *= PATIENCE
         deadline = time.monotonic() + timeout
@@ -157,7 +157,7 @@ class Job:
             if condition():
                 return
             if over or time.monotonic() > deadline:
-                message = self.explain(over, timeout, what)
+                message = self.explain(over, timeout, event)
                 self.close()
                 raise JobFailed(message)
             time.sleep(POLL_S)

@@ -44,12 +44,12 @@ def test_two_hosts(tmp_path):
     assert sorted(measured['contenders']) == sorted(CONTENDERS)
     for name, figures in measured['contenders'].items():
         assert len(figures['rounds'][0]['hosts']) == 2
-        for way in ('sent', 'received'):
+        for direction in ('sent', 'received'):
             # Each pays for ids and headers, too: none can move less than the bound, or a part of it after rounding.
-            assert figures[way] > measured['bound'][way] * LEFT.get(name, (1, 1))[0] > 0
-    for way in ('sent', 'received'):
+            assert figures[direction] > measured['bound'][direction] * LEFT.get(name, (1, 1))[0] > 0
+    for direction in ('sent', 'received'):
         for name, (_, most) in LEFT.items():
-            assert measured['contenders'][name][way] < most * measured['contenders']['hybrid'][way]
+            assert measured['contenders'][name][direction] < most * measured['contenders']['hybrid'][direction]
     assert not traces('mxhybrid-%d-' % job.pid)
 
 

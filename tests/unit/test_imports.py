@@ -57,13 +57,13 @@ def statements(tree, at_import):
 
 def imports_of(module, at_import=False):
     """Names of the modules that a module imports: of this package's in full, of others the first word."""
-    here = module.split('.') if FILES[module].name == '__init__.py' else module.split('.')[:-1]
+    package = module.split('.') if FILES[module].name == '__init__.py' else module.split('.')[:-1]
     imported = set()
     for node in statements(tree_of(module), at_import):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
-            base = here[:len(here) - node.level + 1] if node.level else []
+            base = package[:len(package) - node.level + 1] if node.level else []
             base = '.'.join(base + ([node.module] if node.module else []))
             names = ['%s.%s' % (base, alias.name) for alias in node.names]
         for name in names:

@@ -166,12 +166,12 @@ def joined(comments):
 
 def cpp(source):
     """Yield the comments of a C++ file."""
-    found = []
+    comments = []
     for number, line in enumerate(source.splitlines(), 1):
         match = re.match(r'(.*?)//[/<]* ?(?!-{4,}| ?NOLINT)(.*)$', line)
         if match and match.group(1).count('"') % 2 == 0:
-            found.append((number, match.group(2), not match.group(1).strip()))
-    return joined(found)
+            comments.append((number, match.group(2), not match.group(1).strip()))
+    return joined(comments)
 
 
 def shell(source):

@@ -23,12 +23,12 @@ MAX_LINES = 5
 
 def homes(kind):
     """Files by the names of the classes or functions, as `kind` says, that they define at their top."""
-    found = collections.defaultdict(list)
+    places_by_name = collections.defaultdict(list)
     for path in sorted(PACKAGE.rglob('*.py')):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, kind):
-                found[node.name].append(str(path.relative_to(PACKAGE)))
-    return found
+                places_by_name[node.name].append(str(path.relative_to(PACKAGE)))
+    return places_by_name
 
 
 def test_no_two_classes_of_a_folder_share_a_name():

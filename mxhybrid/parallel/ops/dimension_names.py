@@ -83,7 +83,7 @@ class Dimensions:
         if self._image[operator.number] and count - 2 in _IMAGE and self.samples((operator.number, 0)) in (0, None):
             return ('samples', 'channels') + _IMAGE[count - 2]
         samples = self.samples((operator.number, 0))
-        names = ['dimension%d' % at for at in range(count)]
+        names = ['dimension%d' % dimension for dimension in range(count)]
         heads = self._heads(operator)
         if (count > 1 or count and samples is None) and count - 1 not in heads:
             names[-1] = 'channels'
@@ -91,7 +91,7 @@ class Dimensions:
             names[axis] = 'heads'
         if samples is not None:
             names[samples] = 'samples'
-        others = [at for at, name in enumerate(names) if name not in ('samples', 'channels', 'heads')]
+        others = [dimension for dimension, name in enumerate(names) if name not in ('samples', 'channels', 'heads')]
         if count == 3 + len(heads) and len(others) == 1:
             names[others[0]] = 'length'
         return tuple(names)

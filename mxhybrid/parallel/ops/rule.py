@@ -173,7 +173,7 @@ class Rule:
         input that has samples.  Equal lengths say nothing: samples and times may be equally many.
         """
         unknown: List[Optional[SampleAxis]] = [None] * operator.outputs
-        sample_axes = {at: axis for at, axis in enumerate(known) if axis is not None}
+        sample_axes = {index: axis for index, axis in enumerate(known) if axis is not None}
         if len({axis[1:] for axis in sample_axes.values()}) != 1:
             return unknown
         candidates, shapes = [], graph.inputs(operator)
@@ -181,9 +181,9 @@ class Rule:
             probes = self._probes(graph, operator, dimension) if can else []
             if not probes:
                 continue
-            matching = [at
-                        for at, axis in sample_axes.items() if shapes[at][axis.axis] == graph.shape(operator)[dimension]
-                        and all(_range_of(shard.inputs[at], axis.axis) == probe for probe, shard in probes)]
+            length = graph.shape(operator)[dimension]
+            matching = [index for index, axis in sample_axes.items() if shapes[index][axis.axis] == length
+                        and all(_range_of(shard.inputs[index], axis.axis) == probe for probe, shard in probes)]
             if matching:
                 candidates.append((matching, probes))
         if len(candidates) != 1 or len(candidates[0][0]) != len(sample_axes):

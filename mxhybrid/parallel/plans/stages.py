@@ -169,12 +169,12 @@ def balanced(graph: Graph, weights: Sequence[int], seconds: Optional[Sequence[Ma
 def _crossing(graph: Graph) -> Any:
     """Return the bytes that operators after each position of a cut read of operators before it."""
     operators = graph.computing
-    position = {operator.number: at for at, operator in enumerate(operators)}
+    position = {operator.number: index for index, operator in enumerate(operators)}
     last: Dict[Any, int] = {}
-    for at, operator in enumerate(operators):
+    for index, operator in enumerate(operators):
         for entry in operator.inputs:
             if entry[0] in position:
-                last[entry] = at
+                last[entry] = index
     crossing = np.zeros(len(operators) + 1)
     for entry, reader in last.items():
         size = float(np.prod(graph.shapes[entry])) * graph.dtypes[entry].itemsize

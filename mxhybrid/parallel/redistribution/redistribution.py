@@ -66,15 +66,16 @@ class Redistribution:
         self.operator = operator
         self.source: Optional[Box] = layout.boxes.get(rank)
         self.target: Optional[Box] = needed.get(rank)
-        there = messages(layout, needed)
+        forward_messages = messages(layout, needed)
         owner_ranks = set(owners(needed).values())
-        back = [message for message in there
-                if differentiable and (not one_gradient or message.target in owner_ranks)]
+        backward_messages = [message for message in forward_messages
+                             if differentiable and (not one_gradient or message.target in owner_ranks)]
         #: Bytes between all ranks, in the forward and the backward pass.
-        self.bytes = bytes_between(there, self.dtype.itemsize), bytes_between(back, self.dtype.itemsize)
+        self.bytes = (bytes_between(forward_messages, self.dtype.itemsize),
+                      bytes_between(backward_messages, self.dtype.itemsize))
         self.forward = self.backward = Transfer(0, [], [], [], False, 0.0)
-        to_source = [(message.source, message.target, message.box) for message in there]
-        to_target = [(message.target, message.source, message.box) for message in back]
+        to_source = [(message.source, message.target, message.box) for message in forward_messages]
+        to_target = [(message.target, message.source, message.box) for message in backward_messages]
         self.forward = _transfer(2 * number, rank, to_source, self.source, self.target, layout.partial, fill)
         self.backward = _transfer(2 * number + 1, rank, to_target, self.target, self.source, True, 0.0)
 

@@ -65,7 +65,7 @@ class ModelFiles:
         names.update({'aux:' + name: name for name in used.list_auxiliary_states() if name in params})
         self._write('export', '%s-%04d.params' % (path, epoch), names)
 
-    def _write(self, what: str, filename: str, names: Dict[str, str]) -> None:
+    def _write(self, call: str, filename: str, names: Dict[str, str]) -> None:
         """Write parameters under other names."""
         gathered = {stored_name: self._gather(name)
                     for stored_name, name in names.items() if name in self._params.shards}
@@ -86,7 +86,7 @@ class ModelFiles:
             for pieces in gathered.values():
                 for _ in pieces:
                     pass
-        self._on_worker_0(what, write, finish)
+        self._on_worker_0(call, write, finish)
 
     def _gather(self, name: str) -> Iterator[np.ndarray]:
         shard, param = self._params.shards[name], self._params.by_name[name]
@@ -168,7 +168,7 @@ class ModelFiles:
 
     # -- both ------------------------------------------------------------------------------------------------------
 
-    def _on_worker_0(self, what: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
+    def _on_worker_0(self, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
         """Run `work` on worker 0, then ``finish()`` on all workers; return the result of `work`, or raise its error, on
         all workers (collective).
         """
@@ -181,13 +181,13 @@ class ModelFiles:
                 outcome['misfit'] = str(error)
             except Exception as error:  # a full disk, no permission, no memory: all workers raise it
                 outcome['problem'] = '%s: %s' % (type(error).__name__, error)
-                logger.debug('%s failed', what, exc_info=True)
+                logger.debug('%s failed', call, exc_info=True)
         finish()
-        outcome = self._workers.allgather(outcome, what)[0]
+        outcome = self._workers.allgather(outcome, call)[0]
         if 'misfit' in outcome:
             raise FileMisfitError(outcome['misfit'])
         if 'problem' in outcome:
-            raise CheckpointError('%s failed on worker 0: %s' % (what, outcome['problem']))
+            raise CheckpointError('%s failed on worker 0: %s' % (call, outcome['problem']))
         return outcome['value']
 
 

@@ -88,12 +88,12 @@ def read_profiles(path: str) -> Dict[str, Dict[str, List[float]]]:
     if not isinstance(value, dict) or value.get('format') != FORMAT or not all(
             isinstance(value.get(section), dict) for section in SECTIONS):
         raise InputError('profiles: %s has no format %r: delete it, or give another file' % (path, FORMAT))
-    here, recorded = this_machine(), value.get('machine')
-    for name in here:
+    machine, recorded = this_machine(), value.get('machine')
+    for name in machine:
         recorded_value = recorded.get(name) if isinstance(recorded, dict) else None
-        if recorded_value != here[name]:
+        if recorded_value != machine[name]:
             raise InputError('profiles: %s was measured with %s %r, but here it is %r: give another file, or delete it'
-                             % (path, name, recorded_value, here[name]))
+                             % (path, name, recorded_value, machine[name]))
     for section in SECTIONS:
         for key, entry in value[section].items():
             if not isinstance(entry, list) or len(entry) != SECTIONS[section] or not all(

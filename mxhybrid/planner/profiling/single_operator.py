@@ -84,13 +84,13 @@ class _SingleOperator:
         original = self._from
         if not original.factors:
             return
-        sources = {made.number: operator if made.number == self.graph.computing[0].number else self._fixed[made.name]
-                   for made in self.graph.operators if made.op != 'null'}
+        sources = {own.number: operator if own.number == self.graph.computing[0].number else self._fixed[own.name]
+                   for own in self.graph.operators if own.op != 'null'}
         factors, alignments = {}, {}
         for number, source in sources.items():
-            made = self.graph.operators[number]
-            pairs = list(zip(source.inputs, made.inputs))
-            pairs += [((source.number, output), (number, output)) for output in range(made.outputs)]
+            operator_copy = self.graph.operators[number]
+            pairs = list(zip(source.inputs, operator_copy.inputs))
+            pairs += [((source.number, output), (number, output)) for output in range(operator_copy.outputs)]
             factors.update({entry: original.factors[known] for known, entry in pairs if known in original.factors})
             if source.number in original.alignments:
                 alignments[number] = original.alignments[source.number]

@@ -118,13 +118,13 @@ class ContenderJob(Job):
                 return '%s ended with status %d:\n%s' % (command.label, command.poll(), command.tail(_TAIL_LINES))
         return ''
 
-    def explain(self, over: str, timeout: float, what: str) -> str:
+    def explain(self, over: str, timeout: float, event: str) -> str:
         """Explain how a job ended, or why it ran out of time."""
         if over:
             return over
         running = [command for command in self.commands if command.poll() is None]
         return 'gave up waiting for %s (--timeout %g); still running: %s. The first one says:\n%s' % (
-            what, self._timeout, ', '.join(command.label for command in running),
+            event, self._timeout, ', '.join(command.label for command in running),
             running[0].tail(_TAIL_LINES) if running else '  (none)')
 
     def _wait_until(self, condition: Callable[[], Any], what: str, deadline: Optional[float] = None) -> None:

@@ -298,28 +298,28 @@ def look_at_states(record, path):
     record('updates', np.array(optimizer.num_update))
 
 
-def save(job, record, net, trainer, directory, slot, what):
+def save(job, record, net, trainer, directory, slot, kinds):
     """Save into a slot."""
     path = os.path.join(directory, slot)
-    if 'parameters' in what and job.rank == 0:
+    if 'parameters' in kinds and job.rank == 0:
         net.save_parameters(path + '.params')
-    if 'states' in what:
+    if 'states' in kinds:
         trainer.save_states(path + '.states')
         if job.rank == 0:
             look_at_states(record, path + '.states')
-    if 'checkpoint' in what:
+    if 'checkpoint' in kinds:
         mxhybrid.checkpoint.save(path + '.checkpoints', net, trainer, 1)
     job.barrier()
 
 
-def load(job, net, trainer, directory, slot, what):
+def load(job, net, trainer, directory, slot, kinds):
     """Restore the values of a slot."""
     path = os.path.join(directory, slot)
-    if 'parameters' in what:
+    if 'parameters' in kinds:
         net.load_parameters(path + '.params', cast_dtype=True)
-    if 'states' in what:
+    if 'states' in kinds:
         trainer.load_states(path + '.states')
-    if 'checkpoint' in what:
+    if 'checkpoint' in kinds:
         mxhybrid.checkpoint.load(path + '.checkpoints', net, trainer)
     job.barrier()
 

@@ -130,10 +130,10 @@ def _event(program: Dict[str, Any], number: int, event: Dict[str, Any]) -> List[
     if do == 'trainer':
         return _trainer(program, optimizer_of(program, number), event['store'])
     if do == 'renew':
-        return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', slot='renewed', what=['parameters']),
+        return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', slot='renewed', kinds=['parameters']),
                 _net(program), *_requests(program),
                 *_trainer(program, optimizer_of(program, number), event['store']),
-                _call('load', 'job', 'net', 'trainer', 'directory', slot='renewed', what=['parameters'])]
+                _call('load', 'job', 'net', 'trainer', 'directory', slot='renewed', kinds=['parameters'])]
     raise ValueError('no event %r' % do)
 
 

@@ -63,12 +63,12 @@ pytestmark = pytest.mark.timeout(150)
 
 def commands():
     """list of str: every shell command, continued lines joined, comments gone."""
-    found = []
+    commands = []
     for language, text in BLOCKS:
         if language in SHELL:
             lines = text.replace('\\\n', ' ').splitlines()
-            found += [shlex.join(words) for words in (shlex.split(line, comments=True) for line in lines) if words]
-    return found
+            commands += [shlex.join(words) for words in (shlex.split(line, comments=True) for line in lines) if words]
+    return commands
 
 
 def parse(command):

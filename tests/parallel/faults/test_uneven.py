@@ -30,12 +30,12 @@ def job(request):
 @pytest.mark.parametrize('case', EXPECTED)
 def test_every_worker_is_told_both_values(job, case):
     results, workers = job
-    odd, others, what, first, last = EXPECTED[case]
+    odd, others, call, first, last = EXPECTED[case]
     for rank in range(workers):
         found = results[rank][case]
         assert found['step'] == (odd if rank == workers - 1 else others)
         assert 'workers differ in their %s: worker 0 has %s, worker %d has %s;' % (
-            what, first, workers - 1, last) in found['said']
+            call, first, workers - 1, last) in found['said']
 
 
 def test_other_multipliers_are_refused(job):

@@ -180,9 +180,9 @@ def test_both_passes_drop_the_same(rank_groups, training):
 
 def test_activations_inside_of_blocks_are_not_kept():
     """Keep 8 arrays between blocks, and 6 of one block, in place of 48; each needs gradients of the same size."""
-    kept, recomputed = (run_job(BODIES / 'recompute_memory.py', 'none', workers=1, args=patterns, timeout=60).ok()
+    stored, recomputed = (run_job(BODIES / 'recompute_memory.py', 'none', workers=1, args=patterns, timeout=60).ok()
                         for patterns in ([], ['part*']))
-    kept, recomputed = kept.results[0], recomputed.results[0]
-    assert recomputed['gradient'] == kept['gradient'] != 0
-    assert kept['grown'] > 40 * kept['array']
-    assert recomputed['grown'] < 0.6 * kept['grown'], (recomputed, kept)
+    stored, recomputed = stored.results[0], recomputed.results[0]
+    assert recomputed['gradient'] == stored['gradient'] != 0
+    assert stored['grown'] > 40 * stored['array']
+    assert recomputed['grown'] < 0.6 * stored['grown'], (recomputed, stored)

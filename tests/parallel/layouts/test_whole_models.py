@@ -146,7 +146,7 @@ def test_errors_of_worker_0_are_raised_on_all(resumed):
     assert first == second
     misfit, failed, refused = [True, True, False], [False, False, True], [False, True, False]
     errors = first['errors']
-    for what, kinds, words in (
+    for label, kinds, words in (
             ('missing', misfit, "Parameter 'output.bias' is missing in file"),
             ('extra', misfit, "Parameter 'output.more' loaded from file"),
             ('shape', misfit, 'shape incompatible expected (8, 3, 3, 3) vs saved (4, 3, 3, 3)'),
@@ -158,7 +158,7 @@ def test_errors_of_worker_0_are_raised_on_all(resumed):
             ('around', refused, 'network that parallelize returned'),
             ('around back', refused, 'network that parallelize returned'), ('full', failed, 'File too large'),
             ('full checkpoint', failed, 'File too large')):
-        assert errors[what][:3] == kinds and words in errors[what][3], (what, errors[what])
+        assert errors[label][:3] == kinds and words in errors[label][3], (label, errors[label])
     assert errors['allowed'] == errors['ignored'] == errors['cast'] == ''
     assert set(first['kept']) - set(first['again']) == {'features.6.weight', 'features.6.bias'} or \
         set(first['kept']) - set(first['again']) == {'twin.weight', 'twin.bias'}

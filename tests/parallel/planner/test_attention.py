@@ -20,14 +20,14 @@ from ...helpers.planned_networks import Times, cluster
 from . import BODIES
 
 
-def plans_of(net, shapes, there):
+def plans_of(net, shapes, cluster_spec):
     """Return the plan of a search, two random ones, and a pipeline, as JSON."""
     net.initialize(mx.init.Xavier())
-    planner = Planner(net, shapes, there, Times())
+    planner = Planner(net, shapes, cluster_spec, Times())
     problem = PlanEvaluator(planner.model, planner._space)
     plans = {'found': planner.search(seconds=None, proposals=100).plan}
     if can_be_pipelined(planner.network):
-        start = pipeline_starts(planner.model, there.ranks, shapes[0][0])[0]
+        start = pipeline_starts(planner.model, cluster_spec.ranks, shapes[0][0])[0]
         plans['pipeline'] = planner.explicit(planner.splits(start.plan), stages=planner.stages(start.plan))
     for seed in (1, 2):
         decisions = random_decisions(planner._space, np.random.RandomState(seed).uniform(size=problem.operators))
@@ -36,12 +36,12 @@ def plans_of(net, shapes, there):
 
 
 def test_transformers_train_by_plans_of_the_planner(tmp_path):
-    there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=TokenBucket(1e8))
-    save(str(tmp_path / 'cluster.json'), there)
+    cluster_spec = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=TokenBucket(1e8))
+    save(str(tmp_path / 'cluster.json'), cluster_spec)
     words, count = (4, 8), (4,)
     for name, net, shapes in (('bert', Bert(2, 16, 2, 30, 8), [words, words, count, count]),
                               ('gpt', Gpt(2, 16, 2, 30, 8), [words, words])):
-        (tmp_path / ('%s.json' % name)).write_text(json.dumps(plans_of(net, shapes, there)))
+        (tmp_path / ('%s.json' % name)).write_text(json.dumps(plans_of(net, shapes, cluster_spec)))
     result = run_job(BODIES / 'attention.py', 'horovodrun', workers=2, args=[str(tmp_path)], timeout=240,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
     assert len(re.findall("plan='auto': ", result.output)) == 2

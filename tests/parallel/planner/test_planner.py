@@ -106,12 +106,12 @@ def plan(folder, *words, model='train.py:make_net', inputs='data=8,3,16,16', sta
     # Other tests may run on this machine: the next command needs the times all the same.
     arguments = ['plan', model, '--inputs', *inputs.split(), '--profiles', 'profiles.json', '--keep-busy-times', *words]
     if in_process:
-        found, output, error = call(folder, arguments)
+        returncode, output, error = call(folder, arguments)
     else:
         done = subprocess.run([sys.executable, '-m', 'mxhybrid'] + arguments, cwd=folder, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
-        found, output, error = done.returncode, done.stdout, done.stderr
-    assert found == status, output + error
+        returncode, output, error = done.returncode, done.stdout, done.stderr
+    assert returncode == status, output + error
     return output if status == 0 else error
 
 
@@ -213,23 +213,23 @@ def test_is_repeatable_by_a_seed(folder):
 
 
 def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(folder):
-    here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))  # or bars have no room
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))  # or bars have no room
     command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
                '--profiles', 'profiles.json', '--cluster', 'cluster.json', '--budget', '1000', '--export', 'plan.json']
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=there,
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=terminal,
                           universal_newlines=True) as process:
-        os.close(there)
+        os.close(terminal)
         seen = ''
         while 'search: ' not in seen or ' plans, best ' not in seen:  # pytest has a time limit
-            seen += os.read(here, 1 << 16).decode()
+            seen += os.read(controller, 1 << 16).decode()
         assert 'operators: ' in seen
         process.send_signal(signal.SIGINT)
-        reader = threading.Thread(target=_read_all, args=(here,))
+        reader = threading.Thread(target=_read_all, args=(controller,))
         reader.start()
         output = process.communicate(timeout=120)[0]
     reader.join()
-    os.close(here)
+    os.close(controller)
     assert process.returncode == 0 and 'interrupted: this is the best plan so far' in output
     assert 'predicted to be' in output and json.loads((folder / 'plan.json').read_text())['operators']
 

@@ -40,7 +40,8 @@ def test_memory_does_not_grow_with_the_number_of_moves():
     results = run_job(MEMORY, 'horovodrun', workers=2, servers=2, timeout=150, env=MEASURED_MEMORY).ok().results
     assert results[0]['servers'] == 2
     table = results[0]['table']
-    for series in (results[0]['seen'], results[0]['own'], results[1]['own']):
+    for series in (results[0]['server_memory'], results[0]['worker_memory'],
+                   results[1]['worker_memory']):
         # Four partitionings have their turn, five times each. Heaps take three turns to find their size.
         assert max(series) < series[0] + 2.5 * table
         assert max(series[-8:]) < max(series[:-8]) + 0.5 * table

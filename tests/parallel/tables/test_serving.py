@@ -58,12 +58,12 @@ def test_workers_that_share_no_rows_pull_an_nth_of_the_bytes(job):
     result, workers, _ = job
     row, apart = 4 * 4 + 12, [result.results[rank]['apart'] for rank in range(workers)]
     union = apart[0]['union']
-    assert [sum(found['own'][step] for found in apart) for step in range(len(union))] == union
-    for found in apart:
-        changed = found['pulled'].index(0)  # all rows were there
+    assert [sum(worker_result['own'][step] for worker_result in apart) for step in range(len(union))] == union
+    for worker_result in apart:
+        changed = worker_result['pulled'].index(0)  # all rows were there
         assert 0 < changed < 8
-        assert found['pulled'][:changed] == [rows * row for rows in union[:changed]]
-        assert found['pulled'][changed + 1:] == [rows * row for rows in found['own'][changed + 1:]]
+        assert worker_result['pulled'][:changed] == [rows * row for rows in union[:changed]]
+        assert worker_result['pulled'][changed + 1:] == [rows * row for rows in worker_result['own'][changed + 1:]]
 
 
 def test_rows_of_the_next_batch_are_asked_for_ahead(job):

@@ -81,15 +81,15 @@ def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
     """Use both wires; check also which workers are clients of the servers."""
     result = results_of(job)['random pushes']
     workers = [result.results[rank] for rank in range(3)]
-    assert [one['link'] for one in workers] == [link] * 3
-    assert [one['client'] for one in workers] == clients
-    assert all(one['pulled'] > 0 for one in workers)
+    assert [counts['link'] for counts in workers] == [link] * 3
+    assert [counts['client'] for counts in workers] == clients
+    assert all(counts['pulled'] > 0 for counts in workers)
     # Worker 0 pulls once a step; rows that were asked for early come otherwise.
-    assert all((one['delivered'] > 5) == (one['few'] > 5) == (link == 'Lane') for one in workers)
-    for one in workers:
-        assert np.abs(one['tables'][0]).sum() > 0
-        assert one['descriptors'] < 200
-        for mine, theirs in zip(one['tables'], workers[0]['tables']):
+    assert all((counts['delivered'] > 5) == (counts['few'] > 5) == (link == 'Lane') for counts in workers)
+    for counts in workers:
+        assert np.abs(counts['tables'][0]).sum() > 0
+        assert counts['descriptors'] < 200
+        for mine, theirs in zip(counts['tables'], workers[0]['tables']):
             np.testing.assert_array_equal(mine, theirs)
 
 

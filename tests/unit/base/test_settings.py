@@ -85,13 +85,14 @@ def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, t
 
 
 def test_whose_value_counts():
-    scopes = {scope: [name for name, one in DECLARED.items() if one.scope == scope] for scope in (ALL, WORKER_0, EACH)}
+    scopes = {scope: [name for name, declaration in DECLARED.items() if declaration.scope == scope]
+              for scope in (ALL, WORKER_0, EACH)}
     assert scopes[EACH] == ['timeout', 'log_level']
     assert list(Settings().shared()) == scopes[ALL]
     assert resolve({'timeout': 3, 'log_level': 'debug', 'trace': 'x', 'stall_timeout': 9}, {}).shared() == (
         Settings().shared())
     assert resolve({'routes': 'servers'}, {}).shared() != Settings().shared()
-    assert [name for name, one in DECLARED.items() if one.is_output] == [
+    assert [name for name, declaration in DECLARED.items() if declaration.is_output] == [
         'trace', 'metrics', 'tensorboard', 'partition_file']
 
 

@@ -480,12 +480,12 @@ def test_files_and_directories_are_flushed_before_the_name_is_there(tmp_path, mo
 def test_checkpoints_stay_while_they_are_read_and_go_later(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, 'LOCK_TIMEOUT_S', 0.2)
     write(tmp_path, 1)
-    with kept(str(tmp_path)) as found, kept(str(tmp_path)):  # of which there may be several
+    with kept(str(tmp_path)) as kept_names, kept(str(tmp_path)):  # of which there may be several
         for step in (2, 3):
             write(tmp_path, step, keep=1)
         assert names(str(tmp_path)) == ['00000003-step-3', '00000001-step-1']
-        assert found == ['00000001-step-1']
-        assert_whole(newest(str(tmp_path), found), 1)
+        assert kept_names == ['00000001-step-1']
+        assert_whole(newest(str(tmp_path), kept_names), 1)
     write(tmp_path, 4, keep=1)
     assert names(str(tmp_path)) == ['00000004-step-4']
 

@@ -296,16 +296,16 @@ def test_problems_that_only_a_comparison_shows():
     reports = [Report(0, 'a', findings_of(mxnet='1.9.1', numpy='1.22')),
                Report(1, 'b', findings_of(mxnet='1.9.0', numpy='1.23')
                       + [Finding('Host', 'name', FINE, 'host name b is 127.0.1.1', data={'address': '127.0.1.1'})])]
-    findings = {one.name: one for one in compare(reports, 3, None)}
+    findings = {finding.name: finding for finding in compare(reports, 3, None)}
     assert findings['workers'].text == 'no report from worker 2'
     assert (findings['same mxnet'].level, findings['same numpy'].level) == (FAILED, ADVICE)
     assert '1.9.1 on a; 1.9.0 on b' in findings['same mxnet'].text
     assert findings['name of b'].level == FAILED
     meeting = {'offsets': [0.0, -3.5], 'workers': 2, 'servers': 2, 'right': True, 'files': 9}
-    findings = {one.name: one for one in compare(reports, 2, meeting)}
+    findings = {finding.name: finding for finding in compare(reports, 2, meeting)}
     assert findings['clocks'].level == ADVICE and 'clock of b is 3.5 s behind' in findings['clocks'].text
     assert findings['joining'].level == FINE and 'workers' not in findings
-    findings = {one.name: one for one in compare(reports[:1], 1, dict(meeting, right=False, offsets=[0.0]))}
+    findings = {finding.name: finding for finding in compare(reports[:1], 1, dict(meeting, right=False, offsets=[0.0]))}
     assert (findings['joining'].level, findings['clocks'].level, findings['versions'].level) == (FAILED, FINE, FINE)
 
 

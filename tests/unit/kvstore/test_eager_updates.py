@@ -73,11 +73,11 @@ def test_numbers_are_those_of_one_call(name, options):
     def made():
         return mx.optimizer.get_updater(mx.optimizer.create(name, learning_rate=0.1, **options))
     theirs, trainer = made(), SimpleNamespace(_updaters=[made()])
-    expected, found = arrays(0), arrays(0)
+    expected, weights = arrays(0), arrays(0)
     for step in range(3):
         theirs(list(range(5)), arrays(step + 1), expected)
         with updating_eagerly(trainer):
-            trainer._updaters[0](list(range(5)), arrays(step + 1), found)
-    for mine, other in zip(found, expected):
+            trainer._updaters[0](list(range(5)), arrays(step + 1), weights)
+    for mine, other in zip(weights, expected):
         np.testing.assert_allclose(mine.asnumpy(), other.asnumpy(), rtol=1e-12)
     assert trainer._updaters[0].optimizer.num_update == theirs.optimizer.num_update == 3

@@ -66,24 +66,24 @@ def test_a_file_system_without_nameless_files_will_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('nameless', [True, False])
-@pytest.mark.parametrize('there', [True, False])
+@pytest.mark.parametrize('exists', [True, False])
 @pytest.mark.parametrize('relative', [True, False])
-def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, monkeypatch, relative, there, nameless):
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, monkeypatch, relative, exists, nameless):
     if not nameless:
         monkeypatch.setattr(files, '_nameless', lambda directory: None)
-    here, store = tmp_path / 'run', tmp_path / 'store'
-    here.mkdir()
+    folder, store = tmp_path / 'run', tmp_path / 'store'
+    folder.mkdir()
     store.mkdir()
-    if there:
+    if exists:
         (store / 'trainer.states').write_bytes(b'old')
     (store / 'latest').symlink_to('trainer.states')
-    link = here / 'link'
+    link = folder / 'link'
     link.symlink_to('../store/latest' if relative else store / 'latest')
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(folder)
     files.write_atomically('link' if relative else str(link), b'new')
     assert link.is_symlink() and (store / 'latest').is_symlink() and not (store / 'trainer.states').is_symlink()
     assert (store / 'trainer.states').read_bytes() == link.read_bytes() == b'new'
-    assert [entry.name for entry in here.iterdir()] == ['link']
+    assert [entry.name for entry in folder.iterdir()] == ['link']
     assert sorted(entry.name for entry in store.iterdir()) == ['latest', 'trainer.states']
 
 

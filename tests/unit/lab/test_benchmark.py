@@ -150,15 +150,15 @@ def small():
 
 def summed(workload, size, times):
     """Every sum, the slow way."""
-    totals = {one.name: np.zeros(one.shape, np.float32) for one in workload.tables + workload.dense}
+    totals = {parameter.name: np.zeros(parameter.shape, np.float32) for parameter in workload.tables + workload.dense}
     for batch, count in times.items():
         for rank in range(size):
             drawn = workload.draw(batch, rank)
-            for one in workload.tables:
-                ids = np.unique(drawn[one.name])
-                totals[one.name][ids] += count * gradients.row_pattern(rank, len(ids), one.width)
-            for index, one in enumerate(workload.dense):
-                totals[one.name] += count * gradients.dense_value(rank, index)
+            for parameter in workload.tables:
+                ids = np.unique(drawn[parameter.name])
+                totals[parameter.name][ids] += count * gradients.row_pattern(rank, len(ids), parameter.width)
+            for index, parameter in enumerate(workload.dense):
+                totals[parameter.name] += count * gradients.dense_value(rank, index)
     return totals
 
 

@@ -134,12 +134,12 @@ def test_a_failing_program_is_made_small():
         return verdicts
     seed = next(seed for seed in SEEDS if fails([draw(seed)])[0] and len(draw(seed)['model']['branches']) > 1)
     del rounds[:]
-    found = shrinking.shrink(draw(seed), fails)
-    assert [event['do'] for event in found['events']] == ['rate', 'step']
-    assert [branch['kind'] for branch in found['model']['branches']] == ['gradient']
-    assert sorted(found['optimizer']['options']) == ['learning_rate', 'wd']
-    assert found['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'wire': 'auto'}
-    assert found['store'] == {} and found['model']['devices'] == 1 and not found['model']['bias']
+    shrunk = shrinking.shrink(draw(seed), fails)
+    assert [event['do'] for event in shrunk['events']] == ['rate', 'step']
+    assert [branch['kind'] for branch in shrunk['model']['branches']] == ['gradient']
+    assert sorted(shrunk['optimizer']['options']) == ['learning_rate', 'wd']
+    assert shrunk['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'wire': 'auto'}
+    assert shrunk['store'] == {} and shrunk['model']['devices'] == 1 and not shrunk['model']['bias']
     assert len(rounds) < 40
 
 

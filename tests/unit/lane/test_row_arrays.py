@@ -22,12 +22,12 @@ def dense(values, dtype):
 @given(st.lists(st.integers(-1, 40), min_size=1, max_size=60), st.integers(1, 40) | st.just(1 << 30),
        st.sampled_from(ID_DTYPES))
 def test_ids_are_those_of_numpy(ids, rows, dtype):
-    found = read_few_ids(dense(ids, dtype), rows)
+    read_ids = read_few_ids(dense(ids, dtype), rows)
     if min(ids) < 0 or max(ids) >= rows:
-        assert found is None
+        assert read_ids is None
     else:
-        assert found.dtype == np.int64
-        np.testing.assert_array_equal(found, np.unique(ids))
+        assert read_ids.dtype == np.int64
+        np.testing.assert_array_equal(read_ids, np.unique(ids))
 
 
 @pytest.mark.parametrize('ids, dtype', [

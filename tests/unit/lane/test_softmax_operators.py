@@ -18,12 +18,12 @@ def in_parts(op, shape, axis, lengths):
     shards = [mx.sym.slice_axis(data, axis=axis, begin=int(start), end=int(start + length))
               for start, length in zip(starts, lengths)]
     shapes = [shape[:axis] + (length,) + shape[axis + 1:] for length in lengths]
-    parts = [softmax_operators.softmax_parts(shard, part_shape, axis, 'parts%d' % at)
-             for at, (shard, part_shape) in enumerate(zip(shards, shapes))]
+    parts = [softmax_operators.softmax_parts(shard, part_shape, axis, 'parts%d' % number)
+             for number, (shard, part_shape) in enumerate(zip(shards, shapes))]
     joined = mx.sym.concat(*[totals for _, totals in parts], dim=1 + axis)
     return mx.sym.concat(*[softmax_operators.softmax_of(
-        copy, mx.sym.identity(joined), part_shape, axis, len(lengths), op == 'log_softmax', 'softmax%d' % at)
-        for at, ((copy, _), part_shape) in enumerate(zip(parts, shapes))], dim=axis)
+        copy, mx.sym.identity(joined), part_shape, axis, len(lengths), op == 'log_softmax', 'softmax%d' % number)
+        for number, ((copy, _), part_shape) in enumerate(zip(parts, shapes))], dim=axis)
 
 
 def outputs_and_gradients(symbol, data, head):

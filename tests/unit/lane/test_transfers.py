@@ -121,12 +121,12 @@ def layouts(draw):
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 99))
 def test_results_are_those_of_the_socket_transport(job, carriers, two, dtype, one_gradient, seed):
-    have, wanted = two
-    if have.partial and dtype == 'bool':
+    layout, needed = two
+    if layout.partial and dtype == 'bool':
         dtype = 'int8'
     random = np.random.RandomState(seed)
     number = next(_tags)
-    redistributions = [Redistribution(number, rank, have, wanted, np.dtype(dtype), fill=float(seed % 3),
+    redistributions = [Redistribution(number, rank, layout, needed, np.dtype(dtype), fill=float(seed % 3),
                                       one_gradient=one_gradient)
                        for rank in range(RANKS)]
     shapes = [redistribution.shapes for redistribution in redistributions]

@@ -303,12 +303,12 @@ def test_rows_by_id_are_the_stored_ones_and_zeros(held, row_ids):
 def test_rows_are_padded_to_the_width_of_their_table(width):
     values = np.arange(1.0, 5 * width + 1, dtype='float32').reshape(5, width)
     ids = np.array([0, 2, 3])
-    wanted = np.zeros((3, 3), 'float32')
-    wanted[:, :width] = values[ids]
-    np.testing.assert_array_equal(padded_row_reader(mx.nd.array(values), 3, 'float32')(ids), wanted)
+    expected = np.zeros((3, 3), 'float32')
+    expected[:, :width] = values[ids]
+    np.testing.assert_array_equal(padded_row_reader(mx.nd.array(values), 3, 'float32')(ids), expected)
     sparse = make_row_sparse(np.array([2, 4]), values[[2, 4]], (5, width))
-    wanted[[0, 2]] = 0
-    np.testing.assert_array_equal(padded_row_reader(sparse, 3, 'float32')(ids), wanted)
+    expected[[0, 2]] = 0
+    np.testing.assert_array_equal(padded_row_reader(sparse, 3, 'float32')(ids), expected)
 
 
 @pytest.mark.parametrize('dtype', DTYPES)

@@ -65,8 +65,8 @@ def test_many_callbacks_on_several_arrays():
 def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes_later():
     begun, has_begun, may_end = [], threading.Event(), threading.Event()
 
-    def start(what, complete):
-        begun.append((what, array_view.copy()))
+    def start(operation, complete):
+        begun.append((operation, array_view.copy()))
 
         def operate():
             may_end.wait(10)

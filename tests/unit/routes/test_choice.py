@@ -5,12 +5,12 @@ from mxhybrid.routes.choice import MARGIN, NEAR_DENSE_MARGIN, weigh
 from mxhybrid.routes.costs import Estimate
 
 
-@pytest.mark.parametrize('union, ratio, way', [
+@pytest.mark.parametrize('union, ratio, route', [
     (0.5, MARGIN - 0.01, 'allreduce'), (0.5, MARGIN + 0.01, 'servers'), (0.95, MARGIN + 0.01, 'allreduce'),
     (0.95, NEAR_DENSE_MARGIN + 0.01, 'servers'), (0.0, 0.0, 'allreduce')])
-def test_allreduce_must_be_clearly_cheaper_or_the_table_near_dense(union, ratio, way):
+def test_allreduce_must_be_clearly_cheaper_or_the_table_near_dense(union, ratio, route):
     predicted = Estimate(1.0, 1.0, 1.0, ratio)
     choice = weigh(predicted, 0.1, union, True)
-    assert (choice.route, choice.because, choice.touched, choice.union) == (way, 'measured', 0.1, union)
+    assert (choice.route, choice.because, choice.touched, choice.union) == (route, 'measured', 0.1, union)
     refused = weigh(predicted, 0.1, union, False)
-    assert (refused.route, refused.because) == ('servers', 'memory' if way == 'allreduce' else 'measured')
+    assert (refused.route, refused.because) == ('servers', 'memory' if route == 'allreduce' else 'measured')

@@ -56,14 +56,14 @@ def test_on_one_host_all_that_is_sent_counts():
        st.lists(st.floats(0.01, 1), min_size=4, max_size=4))
 def test_names_of_hosts_do_not_matter_and_no_byte_is_counted_more_than_once(clients, order, weights):
     shares = [weight / sum(weights) for weight in weights]
-    moved, hosts = [one for one, _ in clients], [host for _, host in clients]
+    moved, hosts = [client_bytes for client_bytes, _ in clients], [host for _, host in clients]
     byte_count = server_bytes(moved, hosts, shares)
     renamed = [0.0] * 4
     for host, share in enumerate(shares):
         renamed[order[host]] = share
     assert server_bytes(moved, [order[host] for host in hosts], renamed) == pytest.approx(byte_count)
     assert 0 <= byte_count <= sum(moved) * (1 + 1e-9)
-    assert server_bytes([2 * one for one in moved], hosts, shares) == pytest.approx(2 * byte_count)
+    assert server_bytes([2 * client_bytes for client_bytes in moved], hosts, shares) == pytest.approx(2 * byte_count)
 
 
 def use(alpha, workers=4, rows=10000, width=64, requests=1, gathered=0.0):

@@ -232,10 +232,10 @@ def test_rows_in_files_equal_those_in_memory_and_folders_vanish(tmp_path, worker
             table.pull(KEYS, result)
         np.testing.assert_array_equal(rows[1:], rows[:1].repeat(2, axis=0))
         file_bytes = [table.statistics()['file_bytes'] for table in tables] if servers.rank == 0 else []
-        made = sorted(path.name for path in tmp_path.iterdir())
+        folder_names = sorted(path.name for path in tmp_path.iterdir())
         servers.barrier()
         retire_named(servers, [tables[2].name])
-        return file_bytes, made
+        return file_bytes, folder_names
     with dynamic_job(workers, servers) as job:
         results = job.run(train)
         assert results[0][0][0] == 0 and min(results[0][0][1:]) > 0

@@ -237,12 +237,12 @@ def test_tables_have_their_own_optimizers():
 @pytest.mark.parametrize('count', [1, 2, 5])
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_assign_overwrites_the_pushed_rows_only(count, dtype):
-    table, wanted = Table(start_values(dtype), count), start_values(dtype)
+    table, expected = Table(start_values(dtype), count), start_values(dtype)
     table.handler.do_mode(table.keys, 'assign')
     for ids, rows in merged_gradients(8, dtype):
         table.push(ids, rows)
-        wanted[ids] = rows
-        equal(table.values(), wanted)
+        expected[ids] = rows
+        equal(table.values(), expected)
 
 
 @pytest.mark.parametrize('count', [1, 2, 5])

@@ -111,21 +111,21 @@ def test_updates_to_the_same_bits_as_mxnet(start_shard, name, settings, more, dt
     optimizer = made_by_mxnet(name, dict(settings, **more))
     random = np.random.RandomState(0)
     weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
-    here = start_shard(dtype)
-    here.shard.set_mode(ASSIGN)
-    here.push(np.arange(ROWS), weights)
-    here.optimize(optimizer)
+    bench = start_shard(dtype)
+    bench.shard.set_mode(ASSIGN)
+    bench.push(np.arange(ROWS), weights)
+    bench.optimize(optimizer)
     reference = Partition(17, 'table', ROWS, WIDTH, OPTIMIZE)
     reference.hold(make_row_sparse(np.arange(ROWS), weights, (ROWS, WIDTH)))
     theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     for _ in range(5):
         ids = np.flatnonzero(random.rand(ROWS) < 0.4)
         rows = random.standard_normal((len(ids), WIDTH)).astype(dtype)
-        here.push(ids, rows)
+        bench.push(ids, rows)
         reference.update(theirs, make_row_sparse(ids, rows, (ROWS, WIDTH)))
-        np.testing.assert_array_equal(here.pull(), reference.view)
-    for slot, _ in enumerate(here.shard.state_slots()):
-        np.testing.assert_array_equal(here.shard.read(slot, 0, ROWS, here.optimizer),
+        np.testing.assert_array_equal(bench.pull(), reference.view)
+    for slot, _ in enumerate(bench.shard.state_slots()):
+        np.testing.assert_array_equal(bench.shard.read(slot, 0, ROWS, bench.optimizer),
                                       reference.read(slot, 0, ROWS, theirs))
 
 
@@ -144,47 +144,47 @@ def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(start_sh
     random = np.random.RandomState(1)
     optimizer = made_by_mxnet(name, dict(settings, rescale_grad=1.9e-5, clip_gradient=4.3e-5))
     weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
-    here = start_shard(dtype)
-    here.shard.set_mode(ASSIGN)
-    here.push(np.arange(ROWS), weights)
-    here.optimize(optimizer)
+    bench = start_shard(dtype)
+    bench.shard.set_mode(ASSIGN)
+    bench.push(np.arange(ROWS), weights)
+    bench.optimize(optimizer)
     theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     reference = Partition(17, 'table', ROWS, WIDTH, OPTIMIZE)
     reference.hold(make_row_sparse(np.arange(ROWS), weights, (ROWS, WIDTH)))
     for rate in np.exp(random.uniform(np.log(1e-8), np.log(3), 60)):
         optimizer.lr = float(rate)
-        here.optimize(optimizer)
+        bench.optimize(optimizer)
         theirs.change({'lr': optimizer.lr})
         rows = random.standard_normal((ROWS, WIDTH)).astype(dtype)
-        here.push(np.arange(ROWS), rows)
+        bench.push(np.arange(ROWS), rows)
         reference.update(theirs, make_row_sparse(np.arange(ROWS), rows, (ROWS, WIDTH)))
-        np.testing.assert_array_equal(here.pull(), reference.view, err_msg='learning rate %r' % rate)
+        np.testing.assert_array_equal(bench.pull(), reference.view, err_msg='learning rate %r' % rate)
 
 
 def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(start_shard):
-    here = start_shard()
-    here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
-    here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
-    before = here.pull()
-    here.shard.forget_state()
-    here.optimizer = None  # as the handler then has none
-    here.lane.push(here.table, np.arange(3), np.ones((3, WIDTH), np.float32), 0)
-    here.lane.settle()
-    assert len(here.failures) == 1
-    np.testing.assert_array_equal(here.pull(), before)
+    bench = start_shard()
+    bench.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
+    bench.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
+    before = bench.pull()
+    bench.shard.forget_state()
+    bench.optimizer = None  # as the handler then has none
+    bench.lane.push(bench.table, np.arange(3), np.ones((3, WIDTH), np.float32), 0)
+    bench.lane.settle()
+    assert len(bench.failures) == 1
+    np.testing.assert_array_equal(bench.pull(), before)
 
 
 @pytest.mark.both_pythons
 def test_a_process_of_another_user_does_not_end_the_agent(start_shard, monkeypatch):
-    here = start_shard()
+    bench = start_shard()
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-        stranger.connect(b'\0' + here.membership.agents[0].listener.encode())
+        stranger.connect(b'\0' + bench.membership.agents[0].listener.encode())
         assert turned_away.wait(10)
     monkeypatch.undo()
-    Lane(here.membership, 0).close()  # somebody who comes later is let in
-    assert here.failures == []
+    Lane(bench.membership, 0).close()  # somebody who comes later is let in
+    assert bench.failures == []
 
 
 #: Connects again and again to the socket that it is told, from several threads.
@@ -206,22 +206,22 @@ print('calling', flush=True)
 
 @pytest.mark.both_pythons
 def test_workers_are_answered_while_another_user_connects_without_end(start_shard, monkeypatch):
-    here = start_shard()
+    bench = start_shard()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
     monkeypatch.setattr(worker, '_ANSWER_TIMEOUT_S', 30.0)
-    with subprocess.Popen([sys.executable, '-c', CALLER, here.membership.agents[0].listener],
+    with subprocess.Popen([sys.executable, '-c', CALLER, bench.membership.agents[0].listener],
                           stdout=subprocess.PIPE) as caller:
         try:
             assert caller.stdout.readline() == b'calling\n'
-            late = Lane(here.membership, 0)  # which meets the agent
+            late = Lane(bench.membership, 0)  # which meets the agent
             for number in range(1, 20):
-                here.agent.add_table(number, here.shape)
-                here.table.index = number
-                late.open(here.table, number, here.shape)
+                bench.agent.add_table(number, bench.shape)
+                bench.table.index = number
+                late.open(bench.table, number, bench.shape)
             late.close()
         finally:
             caller.kill()
-    assert here.failures == []
+    assert bench.failures == []
 
 
 def shared_memory_descriptors():
@@ -235,42 +235,42 @@ def shared_memory_descriptors():
 
 @pytest.mark.both_pythons
 def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(start_shard):
-    here = start_shard()
+    bench = start_shard()
     before = shared_memory_descriptors()
     for number in range(1, 20):
-        here.agent.add_table(number, here.shape)
-        here.table.index = number
-        here.lane.open(here.table, number, here.shape)
+        bench.agent.add_table(number, bench.shape)
+        bench.table.index = number
+        bench.lane.open(bench.table, number, bench.shape)
     deadline = time.monotonic() + 30  # the agent closes them in its own thread
     while shared_memory_descriptors() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert shared_memory_descriptors() <= before
-    here.agent.set_rule(19, 0, 'assign')
-    here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))  # to the last one
-    assert (here.pull() == 1).all()
+    bench.agent.set_rule(19, 0, 'assign')
+    bench.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))  # to the last one
+    assert (bench.pull() == 1).all()
 
 
 @pytest.mark.parametrize('name', ['sgd', 'nag'])
 def test_state_is_assigned_and_goes_on(start_shard, name):
     optimizer = made_by_mxnet(name, {'momentum': 0.9})
-    here = start_shard()
-    here.optimize(optimizer)
+    bench = start_shard()
+    bench.optimize(optimizer)
     state = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
-    here.shard.set_mode(overwrite_mode(0))
-    here.push(np.arange(ROWS), state)
-    np.testing.assert_array_equal(here.shard.read(0, 0, ROWS, here.optimizer), state)
-    here.shard.set_mode(OPTIMIZE)
-    here.push(np.arange(3), np.zeros((3, WIDTH)))
-    np.testing.assert_allclose(here.shard.read(0, 0, 3, here.optimizer), 0.9 * state[:3], rtol=1e-6)
+    bench.shard.set_mode(overwrite_mode(0))
+    bench.push(np.arange(ROWS), state)
+    np.testing.assert_array_equal(bench.shard.read(0, 0, ROWS, bench.optimizer), state)
+    bench.shard.set_mode(OPTIMIZE)
+    bench.push(np.arange(3), np.zeros((3, WIDTH)))
+    np.testing.assert_allclose(bench.shard.read(0, 0, 3, bench.optimizer), 0.9 * state[:3], rtol=1e-6)
 
 
 def test_mxnet_takes_over_the_state_of_the_compiled_part(start_shard):
-    here = start_shard()
-    here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
-    here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
-    before = here.shard.read(0, 0, ROWS, here.optimizer).copy()
-    here.optimize(made_by_mxnet('sgd', {'momentum': 0.9, 'lazy_update': False}))
-    np.testing.assert_array_equal(here.shard.read(0, 0, ROWS, here.optimizer), before)
-    weights = here.pull()
-    here.push([], np.empty((0, WIDTH)))
-    np.testing.assert_allclose(here.pull(), weights + 0.9 * before, rtol=1e-6)
+    bench = start_shard()
+    bench.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
+    bench.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
+    before = bench.shard.read(0, 0, ROWS, bench.optimizer).copy()
+    bench.optimize(made_by_mxnet('sgd', {'momentum': 0.9, 'lazy_update': False}))
+    np.testing.assert_array_equal(bench.shard.read(0, 0, ROWS, bench.optimizer), before)
+    weights = bench.pull()
+    bench.push([], np.empty((0, WIDTH)))
+    np.testing.assert_allclose(bench.pull(), weights + 0.9 * before, rtol=1e-6)

@@ -128,12 +128,12 @@ def test_an_admission_without_the_secret_admits_no_process():
 @pytest.fixture
 def monitor():
     """A monitor and the failures that it reports."""
-    made = Monitor('127.0.0.1', 1, 0, SECRET)
-    made.failures = []
-    made.report_failure = lambda text, **_: made.failures.append(text)
-    yield made
-    assert made._thread.is_alive()
-    assert not made.failures
+    job_monitor = Monitor('127.0.0.1', 1, 0, SECRET)
+    job_monitor.failures = []
+    job_monitor.report_failure = lambda text, **_: job_monitor.failures.append(text)
+    yield job_monitor
+    assert job_monitor._thread.is_alive()
+    assert not job_monitor.failures
 
 
 def connect(monitor):

@@ -18,7 +18,7 @@ from mxnet import autograd, gluon
 import mxhybrid
 
 WIDTH = 64
-what, directory = sys.argv[1:]
+fault, directory = sys.argv[1:]
 
 
 class Net(gluon.Block):
@@ -51,19 +51,19 @@ def train(step, rows):
         print('step', step, flush=True)
 
 
-rows = {'delta': 50000, 'churn': 900, 'full': 900, 'refused': 900}[what]
+rows = {'delta': 50000, 'churn': 900, 'full': 900, 'refused': 900}[fault]
 for step in range(2):
     train(step, rows)
-if what != 'full':
+if fault != 'full':
     mxhybrid.checkpoint.save(directory, net, trainer, 2)
 for step in range(2, 10 ** 6):
     train(step, rows)
-    if what == 'refused':
+    if fault == 'refused':
         try:
             mxhybrid.checkpoint.save(directory, net, trainer, step + 1, keep=10 ** 6)
         except mxhybrid.CheckpointError as error:
             print('worker %d: %s' % (store.rank, error), flush=True)
             train(step + 1, rows)
             break
-    if what == 'delta':
+    if fault == 'delta':
         mxhybrid.checkpoint.save(directory, net, trainer, step + 1, delta=True)

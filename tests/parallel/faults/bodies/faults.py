@@ -1,4 +1,4 @@
-"""Train for long, saying each step, and fail as told: ``faults.py [rank what]``."""
+"""Train for long, printing each step, and fail as the arguments say: ``faults.py [rank fault step]``."""
 import os
 import sys
 import time
@@ -12,21 +12,21 @@ from mxnet.gluon.contrib.nn import SparseEmbedding
 import mxhybrid  # noqa: F401
 
 
-def fail(what):
+def fail(fault):
     """Fail in one of several ways."""
-    if what == 'raise':
+    if fault == 'raise':
         raise ValueError('deliberately wrong')
-    if what == 'exit':
+    if fault == 'exit':
         sys.exit(3)
-    if what in ('leave', 'vanish'):
-        os._exit(4 if what == 'leave' else 0)
-    if what == 'server':
+    if fault in ('leave', 'vanish'):
+        os._exit(4 if fault == 'leave' else 0)
+    if fault == 'server':
         # A command that the servers' code cannot carry out: it must not be swallowed.
         store.backend._servers.command('mode', keys=[12345], mode='optimize')
 
 
-rank, what, when = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-if what == 'early' and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) == str(rank):
+rank, kind, step_of_fault = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+if kind == 'early' and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) == str(rank):
     raise ValueError('deliberately early')
 store = mx.kv.create('hybrid')
 net = nn.Sequential()
@@ -34,8 +34,8 @@ net.add(SparseEmbedding(100, 4), nn.Dense(2))
 net.initialize()
 trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore=store)
 for step in range(600):
-    if step == when and store.rank == rank:
-        fail(what)
+    if step == step_of_fault and store.rank == rank:
+        fail(kind)
     with autograd.record():
         loss = net(mx.nd.array(np.random.randint(0, 100, (4, 3)))).sum()
     loss.backward()

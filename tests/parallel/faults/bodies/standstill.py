@@ -29,7 +29,7 @@ def pushes(store):
     out.asnumpy()
 
 
-def training(what, odd):
+def training(mistake, odd):
     net = network()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore='hybrid')
     data = mx.nd.ones((4, 4))[net.samples]
@@ -37,12 +37,12 @@ def training(what, odd):
         last = step == STEPS - 1
         with autograd.record():
             output = net(data)
-        if what == 'a call more' and odd and step == 1:
+        if mistake == 'a call more' and odd and step == 1:
             net(data)
-        if what != 'no backward' or not (odd and last):
+        if mistake != 'no backward' or not (odd and last):
             output.backward()
-        if what != 'no step' or not (odd and last):
-            trainer.step(4, ignore_stale_grad=what == 'no backward')
+        if mistake != 'no step' or not (odd and last):
+            trainer.step(4, ignore_stale_grad=mistake == 'no backward')
     mx.nd.waitall()
 
 

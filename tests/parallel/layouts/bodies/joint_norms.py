@@ -155,14 +155,14 @@ def train(net, shapes, dtype, kvstore, input_grad=False):
         for array in sum(data, []) if input_grad else []:
             array.attach_grad()
         with autograd.record():
-            outputs = [net(*one) for one in data]
+            outputs = [net(*arrays) for arrays in data]
             loss = sum((output ** 2).sum() for output in outputs)
         loss.backward()
         trainer.step(shapes[0][0])
         all_outputs += outputs
     with autograd.record():
         net(*data[0])  # and no backward pass
-    return [one.asnumpy() for one in all_outputs + [net(*data[0])]], samples
+    return [output.asnumpy() for output in all_outputs + [net(*data[0])]], samples
 
 
 def apart(name, dtype):

@@ -175,11 +175,11 @@ def other_names_on_each_worker():
         for param in split_net.collect_params().values():
             param.set_data(mx.nd.zeros(param.shape, dtype='float64'))
         split_net.load_parameters(folder + '/values')
-        found = apart_from((whole, split_net), batches_of_other_sizes)
+        differences = apart_from((whole, split_net), batches_of_other_sizes)
         trainer = gluon.Trainer(split_net.collect_params(), 'sgd', kvstore=mxhybrid.create())
         mxhybrid.checkpoint.save(folder + '/whole', split_net, trainer, 1)
         mxhybrid.checkpoint.load(folder + '/whole', split_net, trainer)
-    return found
+    return differences
 
 
 def error_of(call):
@@ -245,20 +245,21 @@ def exchanges_told():
     return kvstore.report().split('\n')[-1]
 
 
-found = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
+differences = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
          for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
                        rates_and_multipliers)}
 recomputed = GRID.with_recompute(['dense*', 'conv*'])
 for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
               inference_between_the_passes):
-    found['recomputed: ' + train.__name__] = apart(train, recomputed)
-found['values that parallelize draws'] = max(values_that_parallelize_draws(plan) for plan in (GRID, STRIPS))
-found['other names on each worker'] = other_names_on_each_worker()
+    differences['recomputed: ' + train.__name__] = apart(train, recomputed)
+differences['values that parallelize draws'] = max(values_that_parallelize_draws(plan) for plan in (GRID, STRIPS))
+differences['other names on each worker'] = other_names_on_each_worker()
 net = split(build())
 with tempfile.NamedTemporaryFile() as file:
     net.save_plan(file.name)
-    found['sizes, by a file'] = apart(batches_of_other_sizes, file.name)
+    differences['sizes, by a file'] = apart(batches_of_other_sizes, file.name)
 other = net.for_data((BATCH - 1,) + SHAPE)
-found['one build for each shape'] = float(not (net.for_data([BATCH - 1] + list(SHAPE)) is other and net is net.for_data(
-    (BATCH,) + SHAPE) is other.for_data((BATCH,) + SHAPE)))
-report(store.rank, found=found, errors=errors(), told=exchanges_told())
+differences['one build for each shape'] = float(not (
+    net.for_data([BATCH - 1] + list(SHAPE)) is other
+    and net is net.for_data((BATCH,) + SHAPE) is other.for_data((BATCH,) + SHAPE)))
+report(store.rank, found=differences, errors=errors(), told=exchanges_told())

@@ -133,15 +133,15 @@ def compare_plans(first):
     sum_steps.MIN_SAVED_BYTES = 1 if GIVEN['two_steps'] else MIN_SAVED_BYTES
     for plan in GIVEN['plans']:
         net = build(1 + store.rank, data)
-        shapes = [one.shape[1:] for one in data] if nets.HAS_LOSS[GIVEN['net']] else data[0].shape[1:]
+        shapes = [array.shape[1:] for array in data] if nets.HAS_LOSS[GIVEN['net']] else data[0].shape[1:]
         chosen = drawn(plan) if isinstance(plan, int) else from_json(plan) if 'plan' in plan else plan
         net = mxhybrid.parallelize(net, chosen, shapes, dtype=GIVEN['dtype'])
         mine = train(net, store if len(outcomes) == 0 else mxhybrid.create(), net.samples, data)
-        apart = max(float(np.abs(one - other[net.samples]).max()) for one, other in zip(mine, losses))
+        apart = max(float(np.abs(array - other[net.samples]).max()) for array, other in zip(mine, losses))
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
         outcomes.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
-                         'pooling': sum(sum(one.bytes)
-                                        for one in net._programs[True].redistributions if 'pool' in one.label)})
+                         'pooling': sum(sum(array.bytes)
+                                        for array in net._programs[True].redistributions if 'pool' in array.label)})
     return outcomes
 
 

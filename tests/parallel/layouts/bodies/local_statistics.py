@@ -12,7 +12,7 @@ import mxhybrid
 store = mxhybrid.create()
 share = slice(store.rank * 8 // store.num_workers, (store.rank + 1) * 8 // store.num_workers)
 images, labels = nets.data_of('cnn', 4, 8)
-loss_of, found = gluon.loss.SoftmaxCrossEntropyLoss(), []
+loss_of, results = gluon.loss.SoftmaxCrossEntropyLoss(), []
 for split in (False, True):
     mx.random.seed(1)
     net = nets.cnn()
@@ -29,7 +29,7 @@ for split in (False, True):
                            mx.nd.array(labels[step][share], dtype='float64'))
         loss.backward()
         trainer.step(8)
-    found.append({name: param.data().asnumpy() for name, param in net.collect_params().items()})
-apart = max(float(np.abs(found[0][name] - found[1][name]).max()) for name in found[0])
-mean = found[1]['net_batchnorm0_running_mean']
+    results.append({name: param.data().asnumpy() for name, param in net.collect_params().items()})
+apart = max(float(np.abs(results[0][name] - results[1][name]).max()) for name in results[0])
+mean = results[1]['net_batchnorm0_running_mean']
 report(store.rank, apart=apart, mean=float(np.abs(mean).sum()))

@@ -28,13 +28,13 @@ class Grown:
     def __init__(self):
         self._before, self.peak, self.stays = status_mb('VmRSS'), {}, {}
 
-    def during(self, what, work):
+    def during(self, phase, work):
         """Do something and wait for it."""
         with open('/proc/self/clear_refs', 'w') as handle:
             handle.write('5')
         found = work()
         mx.nd.waitall()
-        self.peak[what], self.stays[what] = (status_mb(name) - self._before for name in ('VmHWM', 'VmRSS'))
+        self.peak[phase], self.stays[phase] = (status_mb(name) - self._before for name in ('VmHWM', 'VmRSS'))
         return found
 
 

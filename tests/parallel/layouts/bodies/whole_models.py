@@ -168,12 +168,12 @@ def faults(directory, dtype, store):
     outer = nn.Sequential()
     outer.add(net)
 
-    def attempt(what, call, *args, **keywords):
+    def attempt(label, call, *args, **keywords):
         try:
             call(*args, **keywords)
-            errors[what] = ''
+            errors[label] = ''
         except Exception as error:
-            errors[what] = [isinstance(error, kind) for kind in (AssertionError, ValueError, CheckpointError)] + [
+            errors[label] = [isinstance(error, kind) for kind in (AssertionError, ValueError, CheckpointError)] + [
                 str(error)]
     for what, arrays in files.items():
         if store.rank == 0:

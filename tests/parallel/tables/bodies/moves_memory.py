@@ -32,12 +32,13 @@ for _ in range(2):
     step()
 servers = [child for child in psutil.Process().children()
            if child.environ().get('MXHYBRID_ROLE') == 'server'] if store.rank == 0 else []
-seen, own = [resident_mb(servers)], [resident_mb([psutil.Process()])]
+server_memory, worker_memory = [resident_mb(servers)], [resident_mb([psutil.Process()])]
 for count in 5 * (8, 1, 4, 2):
     store.repartition('table', count)
     step()
-    seen.append(resident_mb(servers))
-    own.append(resident_mb([psutil.Process()]))
+    server_memory.append(resident_mb(servers))
+    worker_memory.append(resident_mb([psutil.Process()]))
 row = mx.nd.sparse.zeros('row_sparse', shape)
 store.row_sparse_pull('table', out=row, row_ids=mx.nd.array([store.rank]))
-report(store.rank, seen=seen, own=own, servers=len(servers), table=TABLE_MB, row=row.data.asnumpy()[0, 0])
+report(store.rank, server_memory=server_memory, worker_memory=worker_memory, servers=len(servers), table=TABLE_MB,
+       row=row.data.asnumpy()[0, 0])

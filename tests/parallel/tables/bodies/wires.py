@@ -21,7 +21,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument('--without', type=int)
 parser.add_argument('--elsewhere', action='store_true')
 parser.add_argument('--other-user', action='store_true')
-given = parser.parse_args()
+options = parser.parse_args()
 
 
 def missing():
@@ -29,11 +29,11 @@ def missing():
     raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again')
 
 
-if given.without is not None and int(os.environ['HOROVOD_RANK']) == given.without:
+if options.without is not None and int(os.environ['HOROVOD_RANK']) == options.without:
     library.load = missing
-if given.elsewhere and os.environ.get('HOROVOD_RANK', str(os.getpid())) != '0':
+if options.elsewhere and os.environ.get('HOROVOD_RANK', str(os.getpid())) != '0':
     horovodrun.memory_domain = launch_py.memory_domain = lambda: 'elsewhere %d' % os.getpid()
-if given.other_user and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) != '0':
+if options.other_user and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) != '0':
     user = os.getuid()
     os.getuid = lambda: user + 1
 store = mxhybrid.create()

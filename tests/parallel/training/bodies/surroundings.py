@@ -220,13 +220,13 @@ def spawned(worker):
 # -- threads and signals -----------------------------------------------------------------------------------------
 
 
-def in_a_thread(what, *args):
+def in_a_thread(function, *args):
     """Call a function in a thread that ends; not one of a pool, from which CPython's multiprocessing cannot fork."""
     result = concurrent.futures.Future()
 
     def call():
         try:
-            result.set_result(what(*args))
+            result.set_result(function(*args))
         except BaseException as error:
             result.set_exception(error)
 

@@ -171,12 +171,12 @@ def main():
     count = arguments.count
     if cases.hybrid:
         gc.disable()  # nobody can rely on when it runs
-    found = {'own': cases.same_net('own', 2 * count, routes='servers'),
+    results = {'own': cases.same_net('own', 2 * count, routes='servers'),
              'gradients': cases.same_net('gradients', count, on_demand_rows=False),
              'sums': cases.same_net('sums', count, routes='allreduce'),
              'weights': cases.fresh_nets('weights', count), 'kept': cases.kept('kept', 3),
              'stores': cases.stores('stores', count)}
-    report(cases.rank, **found)
+    report(cases.rank, **results)
     if cases.hybrid:
         report(cases.rank, seen=cases.seen, servers=len(cases.servers), table=TABLE_MB)
 

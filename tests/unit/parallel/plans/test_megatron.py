@@ -173,12 +173,12 @@ def test_a_file_keeps_the_plan(tmp_path):
 
 def test_heads_by_pattern():
     """Heads are a dimension, channels or partial sums; layers without heads follow."""
-    found = resolved_splits(layers({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
-    graph, _, _ = found
-    assert words_of(*found, 'layer0_query') == {'channels': 2}
-    assert words_of(*found, 'layer0_out') == {'partials': 2}
-    assert words_of(*found, 'gemm20') == words_of(*found, 'gemm21') == {'heads': 4}
-    assert words_of(*found, 'layer0_norm1') == {'samples': 4}
+    resolved = resolved_splits(layers({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
+    graph, _, _ = resolved
+    assert words_of(*resolved, 'layer0_query') == {'channels': 2}
+    assert words_of(*resolved, 'layer0_out') == {'partials': 2}
+    assert words_of(*resolved, 'gemm20') == words_of(*resolved, 'gemm21') == {'heads': 4}
+    assert words_of(*resolved, 'layer0_norm1') == {'samples': 4}
     assert any(graph.label(operator) == 'layer0_norm1' for operator in graph.computing)
 
 

@@ -98,12 +98,12 @@ def test_numbers_are_drawn_once():
         return F.broadcast_add(F.sample_uniform(low, low + 1, shape=6), F.random.normal_like(x))
     network = network_of(drawing)
     splits = data_parallel().resolve(network.graph, network.dimensions, 4).splits
-    found = {one.op: splits[one.number] for one in network.graph.computing}
-    assert found['_random_normal_like'].degrees == (4, 1)
-    assert found['_sample_uniform'].ranks == (0,) and found['_sample_uniform'].copies == 1
+    splits_by_op = {operator.op: splits[operator.number] for operator in network.graph.computing}
+    assert splits_by_op['_random_normal_like'].degrees == (4, 1)
+    assert splits_by_op['_sample_uniform'].ranks == (0,) and splits_by_op['_sample_uniform'].copies == 1
     with pytest.raises(InputError, match='cannot be split'):
-        Explicit({network.graph.label(one): whole_on(len(network.graph.shape(one)), (0, 1))
-                  for one in network.graph.computing}, network.graph.digest(), 4).resolve(
+        Explicit({network.graph.label(operator): whole_on(len(network.graph.shape(operator)), (0, 1))
+                  for operator in network.graph.computing}, network.graph.digest(), 4).resolve(
             network.graph, network.dimensions, 4)
 
 
@@ -182,13 +182,13 @@ def test_a_network_without_a_prefix_has_the_same_names_each_time(tmp_path):
     net, path = Nameless(), str(tmp_path / 'plan.json')
     net.initialize()
     first = traced(net, (4, 8))
-    names = [first.graph.label(one) for one in first.graph.computing]
+    names = [first.graph.label(operator) for operator in first.graph.computing]
     assert [name for name in names if 'dense' not in name] == ['relu0', 'relu1', 'tanh0']
     save(path, Explicit({first.graph.label(first.graph.operators[number]): split for number, split in
                          data_parallel().resolve(first.graph, first.dimensions, 2).splits.items()},
                         first.graph.digest(), 2))
     again = traced(net, (4, 8))
-    assert [again.graph.label(one) for one in again.graph.computing] == names
+    assert [again.graph.label(operator) for operator in again.graph.computing] == names
     assert load(path).resolve(again.graph, again.dimensions, 2).splits
 
 

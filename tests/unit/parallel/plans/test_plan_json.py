@@ -116,12 +116,13 @@ def test_unknown_tables_are_refused(net):
 
 def test_settings_count_before_plans():
     tables = {'a[0]': TablePlan('allreduce'), 'b': TablePlan('servers', 3), 'c': TablePlan('servers')}
-    found = resolve({}, {}).with_tables(tables)
-    assert [found.route_for(name) for name in ('a[0]', 'a0', 'b', 'c')] == ['allreduce', 'auto', 'servers', 'servers']
-    assert [found.partitions_for(name) for name in ('a[0]', 'b', 'c')] == [None, 3, None]
-    found = resolve({'routes': 'b=allreduce,c=auto', 'partitions': 'auto'}, {}).with_tables(tables)
-    assert [found.route_for(name) for name in ('a[0]', 'b', 'c')] == ['allreduce', 'allreduce', 'auto']
-    assert found.is_auto('b') and found.partitions_for('b') is None
+    settings = resolve({}, {}).with_tables(tables)
+    assert [settings.route_for(name) for name in ('a[0]', 'a0', 'b', 'c')] == [
+        'allreduce', 'auto', 'servers', 'servers']
+    assert [settings.partitions_for(name) for name in ('a[0]', 'b', 'c')] == [None, 3, None]
+    settings = resolve({'routes': 'b=allreduce,c=auto', 'partitions': 'auto'}, {}).with_tables(tables)
+    assert [settings.route_for(name) for name in ('a[0]', 'b', 'c')] == ['allreduce', 'allreduce', 'auto']
+    assert settings.is_auto('b') and settings.partitions_for('b') is None
     assert resolve({'routes': 'auto'}, {}).with_tables(tables).route_for('b') == 'auto'
     assert resolve({}, {'MXHYBRID_ROUTES': 'servers'}).with_tables(tables).route_for('a[0]') == 'servers'
 

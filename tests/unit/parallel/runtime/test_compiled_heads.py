@@ -32,13 +32,13 @@ def test_second_steps(name):
     names = program.symbol.list_inputs()
     compiled = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index('data')]),
                                                           ('param_indices', [names.index('w')])])
-    arrays = {each: mx.nd.array(np.random.RandomState(at).uniform(-1, 1, shape), dtype='float64')
-              for at, each in enumerate(names)}
+    arrays = {each: mx.nd.array(np.random.RandomState(number).uniform(-1, 1, shape), dtype='float64')
+              for number, each in enumerate(names)}
     for array in arrays.values():
         array.attach_grad()
     for step in range(3):
         def gradients(outputs, step=step):
-            weights = [mx.nd.ones_like(output) * (1 + at + 10 * step) for at, output in enumerate(outputs)]
+            weights = [mx.nd.ones_like(output) * (1 + number + 10 * step) for number, output in enumerate(outputs)]
             mx.autograd.backward(outputs, weights)
             return {each: array.grad.asnumpy() for each, array in arrays.items()}
         with mx.autograd.record():

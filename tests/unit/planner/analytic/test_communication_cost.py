@@ -173,16 +173,16 @@ def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate)
     best = costs.best_choices(layers, batch, ranks, network)
     least = math.inf
     for grid in costs.grids(ranks):
-        there = [costs.layer_times(one, batch, grid, network) for one in layers]
-        may = [[choice for choice in times if not times[choice].idle] or list(times) for times in there]
+        layer_choices = [costs.layer_times(layer_sizes, batch, grid, network) for layer_sizes in layers]
+        may = [[choice for choice in times if not times[choice].idle] or list(times) for times in layer_choices]
         for choices in itertools.product(*may):
             seconds, before = 0.0, None
-            idle = any(times[choice].idle for times, choice in zip(there, choices))
-            for one, times, choice in zip(layers, there, choices):
+            idle = any(times[choice].idle for times, choice in zip(layer_choices, choices))
+            for layer_sizes, times, choice in zip(layers, layer_choices, choices):
                 seconds += times[choice].seconds
-                if one.kind != 'other':
+                if layer_sizes.kind != 'other':
                     if before:
-                        seconds += costs.redistribution_time(before, choice, one, batch, grid, network).seconds
+                        seconds += costs.redistribution_time(before, choice, layer_sizes, batch, grid, network).seconds
                     before = choice
             if idle <= best.idle:
                 assert idle == best.idle

@@ -158,13 +158,13 @@ def test_gradients_of_what_several_read_are_summed():
     symbol = mx.sym.Group([mx.sym.dot(once + twice, twice, transpose_b=True), mx.sym.one_hot(first, depth=3)])
     graph = Graph(symbol, {'data': (4, 6)}, {'data': 'float32'})
     keys = ProfileKeys(graph, {})
-    counts = {one.name: [len(program.inputs) for program in keys.gradient_sums(one, place(graph, one))]
-              for one in graph.computing}
+    counts = {operator.name: [len(program.inputs) for program in keys.gradient_sums(operator, place(graph, operator))]
+              for operator in graph.computing}
     assert {name: count for name, count in counts.items() if count} == {'first': [2], 'twice': [2]}
-    one = next(one for one in graph.computing if one.name == 'first')
-    (program,) = keys.gradient_sums(one, place(graph, one, d0=(0, 2)))
+    operator = next(operator for operator in graph.computing if operator.name == 'first')
+    (program,) = keys.gradient_sums(operator, place(graph, operator, d0=(0, 2)))
     assert [value.shape for value in program.inputs.values()] == [(2, 5)] * 2
-    names = {one.name: keys.key(one, place(graph, one)) for one in graph.computing}
+    names = {operator.name: keys.key(operator, place(graph, operator)) for operator in graph.computing}
     assert names['once'] != names['twice']
 
 
@@ -350,17 +350,18 @@ def test_unmeasured_shards_are_estimated(images, tmp_path):
 def test_shards_that_are_too_large_are_estimated(images, tmp_path, monkeypatch, caplog):
     """Here by a bound that whole convolutions exceed, and those of a row of an image do not."""
     graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
-    pairs = [(one, place(graph, one, **cut)) for one in operators(images, 'Convolution')
+    pairs = [(operator, place(graph, operator, **cut)) for operator in operators(images, 'Convolution')
              for cut in ({}, {'d0': (0, 1), 'd2': (0, 1)})]
-    sizes = {profiles.keys(graph).key(one, of): work_of(graph, one, rule_of(one).shard(graph, one, of)).bytes
-             for one, of in pairs}
+    sizes = {profiles.keys(graph).key(operator, of):
+             work_of(graph, operator, rule_of(operator).shard(graph, operator, of)).bytes
+             for operator, of in pairs}
     bound = sorted(sizes.values())[len(sizes) // 2] - 1
     small = {key for key, size in sizes.items() if size <= bound}
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', bound)
     assert 0 < profiles.measure(graph, pairs) == len(small) == profiles.measured < len(sizes)
     assert '%d shards of operators read and write more than' % (len(sizes) - len(small)) in caplog.text
-    for one, of in pairs:
-        assert min(profiles.shard_seconds(graph, one, of)) > 0
+    for operator, of in pairs:
+        assert min(profiles.shard_seconds(graph, operator, of)) > 0
     assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
 
 
@@ -602,13 +603,13 @@ def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, 
     (tmp_path / 'profiles.json.lock').mkdir()
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     seconds = []
-    for one in operators(images, 'Activation'):
-        seconds.append(profiles.shard_seconds(images.graph, one, place(images.graph, one)))
+    for operator in operators(images, 'Activation'):
+        seconds.append(profiles.shard_seconds(images.graph, operator, place(images.graph, operator)))
         profiles.save()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
-    again = [profiles.shard_seconds(images.graph, one, place(images.graph, one))
-             for one in operators(images, 'Activation')]
+    again = [profiles.shard_seconds(images.graph, operator, place(images.graph, operator))
+             for operator in operators(images, 'Activation')]
     assert again == seconds
     assert profiles.measured == 1
 

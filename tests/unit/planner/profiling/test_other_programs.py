@@ -40,12 +40,12 @@ def test_the_share_of_others_is_without_the_own_one(tmp_path, monkeypatch):
     monkeypatch.setattr(other_programs.time, 'perf_counter', lambda: clock[0])
     own = [7.0]
     write_stat(tmp_path, 50.0, 50.0)
-    found = OtherPrograms(lambda: own[0], str(tmp_path))
+    programs = OtherPrograms(lambda: own[0], str(tmp_path))
     clock[0], own[0] = 104.0, 10.0
     write_stat(tmp_path, 53.0, 51.0)  # 4 s in all, 3 of them own ones, of 8 that there were
-    assert found.share() == pytest.approx(1 / 8)
+    assert programs.share() == pytest.approx(1 / 8)
     write_stat(tmp_path, 50.5, 50.0)  # counted less often than the own ones
-    assert found.share() == 0.0
+    assert programs.share() == 0.0
 
 
 def test_this_machine_says_what_its_processors_do():

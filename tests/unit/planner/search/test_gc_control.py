@@ -20,12 +20,12 @@ def test_it_is_enabled_again_afterwards_and_new_objects_are_old():
 
 
 def test_a_frozen_or_disabled_collector_stays_so():
-    kept = [[] for _ in range(10_000)]  # objects of other tests may be freed inside the block
+    objects = [[] for _ in range(10_000)]  # objects of other tests may be freed inside the block
     gc.freeze()
     try:
         with paused_gc():
             pass
-        assert gc.get_freeze_count() >= len(kept)
+        assert gc.get_freeze_count() >= len(objects)
     finally:
         gc.unfreeze()
     gc.disable()

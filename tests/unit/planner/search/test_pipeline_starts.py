@@ -115,9 +115,9 @@ def test_less_memory_takes_a_schedule_that_needs_less():
 
 def test_workers_whose_layers_have_other_names_take_the_same_pipeline():
     first, second = planned_gpt(), planned_gpt()
-    found = first.search(seconds=None, proposals=20)
+    planning = first.search(seconds=None, proposals=20)
     labels = [first.graph.label(operator) for operator in first.graph.operators]
-    count = found.plan.micro_batches
-    own = from_json(with_own_labels(found.plan.as_json(), labels, second.graph,
+    count = planning.plan.micro_batches
+    own = from_json(with_own_labels(planning.plan.as_json(), labels, second.graph,
                                     second._micro_batch(count, False).network.graph.digest()))
-    assert second.predict(own).seconds == found.prediction.seconds
+    assert second.predict(own).seconds == planning.prediction.seconds

@@ -77,10 +77,10 @@ def test_other_tables_are_refused(tables, message):
 
 
 def test_the_report_has_bytes_and_assumptions():
-    there = cluster(2, 2)
-    hosts = tuple(dataclasses.replace(host, memory_bytes=10 ** 9) for host in there.hosts)
+    cluster_spec = cluster(2, 2)
+    hosts = tuple(dataclasses.replace(host, memory_bytes=10 ** 9) for host in cluster_spec.hosts)
     tables = dynamic_tables({users(): 26, users(capacity=1000, admit=2): 1, items(): 2}, [(0, 8), (8, 12)])
-    text = dynamic_tables_report(tables, dataclasses.replace(there, hosts=hosts), 1, 100,
+    text = dynamic_tables_report(tables, dataclasses.replace(cluster_spec, hosts=hosts), 1, 100,
                                  lambda name: '/scratch' if name == 'users_weight' else '')
     head, _, grows, bounded, numbered, *notes = text.split('\n')
     assert head.split('  ')[-1].strip() == 'in' and head.startswith('dynamic table')
@@ -95,4 +95,4 @@ def test_the_report_has_bytes_and_assumptions():
         'users_weight: a batch of a worker may have 208 distinct rows, but batch_rows allows 100: raise batch_rows',
         'rows in memory may take 45629.7 GB on each host, but one has 1.0 GB: give tables a capacity, or keep rows in '
         'files by the setting storage']
-    assert dynamic_tables_report([], there, 0, 1, str) == ''
+    assert dynamic_tables_report([], cluster_spec, 0, 1, str) == ''

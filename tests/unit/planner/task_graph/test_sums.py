@@ -144,12 +144,12 @@ def test_a_chain_finds_the_optimum():
 
 
 def test_a_file_without_the_costs_of_horovod_leaves_no_choice():
-    there = cluster(2, 1)
-    assert there.sums == () and cluster(2, 1, horovod=HOROVOD).sums == ('lane', 'horovod')
-    found = planner(there).search(seconds=None, proposals=50)
-    assert found.plan.store.dense is None
-    start = planner(there).explicit(planner(there).splits(data_parallel()), {}, 'horovod')
-    assert planner(there).search(seconds=None, proposals=50, start=start).plan.store.dense == 'horovod'
+    cluster_spec = cluster(2, 1)
+    assert cluster_spec.sums == () and cluster(2, 1, horovod=HOROVOD).sums == ('lane', 'horovod')
+    planning = planner(cluster_spec).search(seconds=None, proposals=50)
+    assert planning.plan.store.dense is None
+    start = planner(cluster_spec).explicit(planner(cluster_spec).splits(data_parallel()), {}, 'horovod')
+    assert planner(cluster_spec).search(seconds=None, proposals=50, start=start).plan.store.dense == 'horovod'
 
 
 def test_a_file_with_some_costs_of_horovod_is_refused():
