@@ -1,8 +1,12 @@
-"""Processes to be looked at."""
+"""Processes to be looked at, and processes of a job."""
 import subprocess
 import sys
 
 import pytest
+
+from mxhybrid.watchdog.monitor import Monitor
+
+from .members import SECRET, Member
 
 PROGRAMS = {
     'computes': 'sum(range(10 ** 12))',
@@ -29,3 +33,26 @@ def program():
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def job():
+    """Start members of one job; the monitor listens in this process."""
+    members = []
+
+    def start(workers, servers=0, address=None):
+        monitor = None
+        if address is None:
+            monitor = Monitor('127.0.0.1', workers, servers, SECRET)
+            address = monitor.address
+        new = [Member(address, 'worker %d' % rank, rank) for rank in range(workers)]
+        new += [Member(address, 'server %d' % number, -1) for number in range(servers)]
+        members.extend(new)
+        assert [member.answer() for member in new] == ['connected'] * len(new)
+        return (monitor, *new) if monitor is not None else new
+
+    yield start
+    for member in members:
+        if member.process.poll() is None:
+            member.process.kill()
+        member.process.communicate()

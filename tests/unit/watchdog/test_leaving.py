@@ -4,7 +4,7 @@ import pytest
 from mxhybrid.watchdog.leaving import ABORT_STATUS
 
 from ...helpers.obedient import run_python
-from .test_lifeline import LIMIT_S, PACKAGE
+from .members import LIMIT_S, PACKAGE
 
 pytestmark = pytest.mark.both_pythons
 

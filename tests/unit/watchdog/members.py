@@ -1,0 +1,141 @@
+"""Processes of a job with lifelines, which obey lines on their standard input."""
+import selectors
+
+from mxhybrid.watchdog.leaving import ABORT_STATUS
+
+from ...helpers.obedient import Obedient
+
+LIMIT_S = 30
+SECRET = 'open sesame'
+
+PACKAGE = """
+import sys, types
+package = types.ModuleType('mxhybrid')
+package.__path__ = [sys.argv[1]]
+sys.modules['mxhybrid'] = package
+from mxhybrid.watchdog import lifeline
+from mxhybrid.watchdog import leaving
+from mxhybrid.watchdog.leaving import leave
+from mxhybrid.watchdog.lifeline import Lifeline
+from mxhybrid.watchdog.monitor import Monitor
+from mxhybrid.base.errors import JobError
+lifeline.LAST_WORDS_S = 0.05
+"""
+
+MEMBER = PACKAGE + """
+import ctypes, os, time
+address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
+def say(text):
+    print(text, flush=True)
+line = Lifeline(address, name, rank, 10, 'open sesame', lambda: os.write(2, b'cleaned up\\n'))
+say('connected')
+for command in sys.stdin:
+    word, _, rest = command.strip().partition(' ')
+    if word == 'call':
+        try:
+            line.count_call('a push')
+            say('ok')
+        except JobError as error:
+            say('JobError: %s' % error)
+    elif word == 'wait_for_end_of':
+        while int(rest) not in line._ended:
+            time.sleep(0.01)
+        say('ok')
+    elif word == 'meet':
+        while line._heartbeat.monitor is None:
+            time.sleep(0.01)
+        say('met')
+    elif word == 'lose_the_lock':
+        send = line._sender.send
+        def send_and_lose_it(message):
+            line._sender.send = send
+            sent = send(message)
+            ctypes.PyDLL(None).usleep(int(float(rest) * 1e6))
+            say('lost it')
+            return sent
+        line._sender.send = send_and_lose_it
+        line._heartbeat.sample_monitor = lambda: None  # as on a host without a process that sees the monitor's
+    elif word == 'finish':
+        say(line.finish())
+    elif word == 'settle':
+        line.settle()
+        say('settled')
+    elif word == 'fail':
+        line.fail(rest)
+        say('ok')
+    elif word == 'echo':
+        line.fail(rest, echo=True)
+        say('ok')
+    elif word == 'started':
+        line.send({'servers': [['server', int(rest)]]})
+        say('ok')
+    elif word == 'server_died':
+        line.send({'server_died': rest})
+    elif word == 'part':
+        line.part()
+        say('parted')
+    elif word == 'leave':
+        line.bye()
+        say('ok')
+"""
+
+MONITOR = PACKAGE + """
+from mxhybrid.base.settings import Limits
+monitor = Monitor('127.0.0.1', 2, 0, 'open sesame', Limits(silence=4))
+print('%s %d' % monitor.address, flush=True)
+"""
+
+WAIT = 'sys.stdin.read()'
+
+SERVER = PACKAGE + """
+import time
+line = Lifeline((sys.argv[2], int(sys.argv[3])), 'a server', -1, 10, 'open sesame')
+while line._heartbeat.monitor is None:
+    time.sleep(0.01)
+print('heard of the monitor', flush=True)
+time.sleep(600)
+"""
+
+#: In the monitor's process: starts the server, which the kernel ends together with it (PR_SET_PDEATHSIG).
+CHILD = """
+import ctypes, signal, subprocess
+child = subprocess.Popen([sys.executable, '-S', '-c', sys.argv[2], sys.argv[1], *map(str, monitor.address)],
+                         preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
+"""
+
+
+class Member(Obedient):
+    """A process of the job, with a lifeline to the monitor."""
+
+    def __init__(self, address, name, rank):
+        super().__init__(MEMBER, address[0], address[1], name, rank)
+
+    def silent(self, seconds):
+        """Return whether the process writes nothing for some time."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            return not selector.select(seconds)
+
+    def end(self):
+        """Wait for the end; exit status and standard error."""
+        _, text = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, text
+
+
+def last_words(member):
+    """Return the output of a process that ended by itself, and cleaned up before."""
+    member.process.wait(LIMIT_S)  # its standard input stays open: no other reason to end
+    status, stderr = member.end()
+    assert status == ABORT_STATUS == 1
+    assert stderr.startswith('[mxhybrid] ') and stderr.endswith('cleaned up\n')
+    return stderr
+
+
+def aborted(member, text):
+    """Return whether a process ended by itself because of `text`."""
+    return text in last_words(member)
+
+
+def met(*members):
+    """Wait until the monitor and these processes know each other, and can sample each other."""
+    return [member.ask('meet') for member in members] == ['met'] * len(members)
