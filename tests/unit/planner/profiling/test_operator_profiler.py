@@ -1,8 +1,5 @@
 """Times of shards of operators: their keys, their file, estimates, and programs of single operators."""
-import fcntl
 import json
-import multiprocessing
-import os
 import time
 
 import mxnet as mx
@@ -14,96 +11,17 @@ from mxhybrid import InputError, parallel
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.runtime.input_shards import InputShards
-from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.split import OutputShard
-from mxhybrid.planner.profiling import profile_cache, timer, timing_batch
-from mxhybrid.planner.profiling.core_benchmark import KernelTimes, benchmark_result
-from mxhybrid.planner.profiling.local_program import index_limits, local_program
+from mxhybrid.planner.profiling import timer
+from mxhybrid.planner.profiling.local_program import index_limits
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
-from mxhybrid.planner.profiling.profile_cache import merge_profiles, read_profiles
+from mxhybrid.planner.profiling.profile_cache import read_profiles
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.profiling.roofline import OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
 from mxhybrid.planner.profiling.scaled_shard import scaled_shard
 from mxhybrid.planner.profiling.timer import PassSeconds, ProgramTimer, call_overhead, time_shard
 
-
-class Images(mx.gluon.HybridBlock):
-    """Convolutions with a shortcut, and dense layers with a loss."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.body = nn.HybridSequential()
-            self.body.add(nn.Conv2D(8, 3, padding=1, in_channels=4), nn.BatchNorm(in_channels=8),
-                          nn.Activation('relu'), nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Activation('relu'),
-                          nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Dense(12, in_units=8 * 64))
-            self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-
-    def hybrid_forward(self, F, images, labels):
-        return self.loss(self.body(images), labels)
-
-
-class Words(mx.gluon.HybridBlock):
-    """An embedding before a recurrent layer."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.embedding = nn.Embedding(30, 6)
-            self.recurrent = mx.gluon.rnn.LSTM(5, input_size=6)
-
-    def hybrid_forward(self, F, words):
-        return self.recurrent(self.embedding(words))
-
-
-class Positions(mx.gluon.HybridBlock):
-    """Embeddings of positions, as in BERT of GluonNLP: the ids come from an array that has gradients."""
-
-    def __init__(self):
-        super().__init__(prefix='net_')
-        with self.name_scope():
-            self.first = nn.Dense(8, flatten=False, in_units=6)
-            self.position = nn.Embedding(20, 8)
-
-    def hybrid_forward(self, F, data):
-        made = self.first(data)
-        chosen = F.pick(made, F.argmax(made, axis=-1), axis=-1, keepdims=True)
-        places = self.position(F.contrib.arange_like(made, axis=1))
-        return F.broadcast_add(F.broadcast_mul(made, chosen), F.expand_dims(places, axis=0))
-
-
-def graph_of(net, data, batch_axis=0):
-    net.initialize()
-    return traced(net, data, batch_axis)
-
-
-@pytest.fixture(scope='module')
-def images():
-    return graph_of(Images(), [(8, 4, 8, 8), (8,)])
-
-
-@pytest.fixture(scope='module')
-def words():
-    return graph_of(Words(), (7, 4), 1)
-
-
-def operators(network, op):
-    return [one for one in network.graph.computing if one.op == op]
-
-
-def place(graph, operator, **cut):
-    """A place with other ranges in some dimensions, by d0=, d1= and so on."""
-    box = [(0, count) for count in graph.shape(operator)]
-    for key, value in cut.items():
-        box[int(key[1:])] = value
-    return OutputShard(tuple(box))
-
-
-def local_of(network, plan, ranks, rank=0):
-    parts = NetworkShards(network.graph, plan.resolve(network.graph, network.dimensions, ranks).splits)
-    shares = InputShards(network.graph, network.axes, network.dimensions, ranks, rank, set())
-    return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
+from .networks import Images, Positions, graph_of, local_of, operators, place
 
 
 def test_parts_that_differ_in_their_position_are_one(images):
@@ -542,63 +460,6 @@ def test_positions_do_not_limit_the_ids_that_they_are_counted_from():
     assert limits == {'null': 100, '_contrib_arange_like': 9}
 
 
-def entry(value):
-    return {'parts': {'Convolution %s' % value: [1.0, 2.0, 3.0, 4.0]}, 'programs': {}, 'reference': {}}
-
-
-def _merge(path, value):
-    merge_profiles(path, entry(value))
-
-
-def test_entries_of_several_processes_are_merged(tmp_path):
-    path = str(tmp_path / 'profiles.json')
-    context = multiprocessing.get_context('spawn')
-    processes = [context.Process(target=_merge, args=(path, number)) for number in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
-    assert len(read_profiles(path)['parts']) == 3
-    assert len(merge_profiles(path, entry('own'))['parts']) == 4
-
-
-@pytest.mark.parametrize('change, text', [
-    ({'format': 'mxhybrid.profiles 0'}, 'no format'), ({'parts': 3}, 'no format'),
-    ({'machine': {'mxnet': '1.8.0, 3 bytes', 'cpu': 'x', 'threads': '1'}}, "was measured with mxnet '1.8.0, 3 bytes'"),
-    ({'machine': None}, 'was measured with mxnet None'),
-    ({'parts': {'Convolution 1': [1.0, -2.0, 1, 1]}}, r"has \[1.0, -2.0, 1, 1\] for 'Convolution 1'"),
-    ({'parts': {'Convolution 1': [1.0, 2.0]}}, r"has \[1.0, 2.0\] for 'Convolution 1'"),
-    ({'parts': {'Convolution 1': [10 ** 400, 1, 1, 1]}}, "for 'Convolution 1'"),
-    ({'reference': {'seconds': [1.0]}}, r"has \[1.0\] for 'seconds'")])
-def test_a_file_of_something_else_is_refused(tmp_path, change, text):
-    path = tmp_path / 'profiles.json'
-    merge_profiles(str(path), entry(1))
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(InputError, match=text):
-        OperatorProfiler(str(path))
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    path = tmp_path / 'profiles.json'
-    path.write_text('{')
-    with pytest.raises(InputError, match='cannot read %s' % path):
-        read_profiles(str(path))
-
-
-def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    monkeypatch.setenv('OMP_NUM_THREADS', '1')
-    path = profile_cache.default_path()
-    monkeypatch.setenv('OMP_NUM_THREADS', '2')
-    assert profile_cache.default_path() != path
-    assert os.path.dirname(path) == str(tmp_path / 'mxhybrid')
-    merge_profiles(path, entry(1))
-    with pytest.raises(InputError, match="was measured with threads '2', but here it is '1'"):
-        monkeypatch.setenv('OMP_NUM_THREADS', '1')
-        read_profiles(path)
-
-
 def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, caplog):
     (tmp_path / 'profiles.json.lock').mkdir()
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
@@ -612,105 +473,3 @@ def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, 
              for operator in operators(images, 'Activation')]
     assert again == seconds
     assert profiles.measured == 1
-
-
-class Machine:
-    """Batches and parts of a machine that is as fast and as busy as is said; a part takes a second where it is new."""
-
-    def __init__(self, monkeypatch):
-        self.slower, self.problem, self.batches = 1.0, '', 0
-        monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.TimingBatch', lambda: self)
-        monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.time_shard',
-                            lambda program: PassSeconds(self.slower, 2 * self.slower))
-
-    @property
-    def kernel_times(self):
-        self.batches += 1
-        return KernelTimes(0.001 * self.slower, 0.002 * self.slower, 0.003 * self.slower)
-
-    def end(self):
-        return self.problem
-
-
-def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(images, tmp_path, monkeypatch):
-    graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
-    first, second, third = operators(images, 'Convolution')
-    profiles = OperatorProfiler(path)
-    assert profiles.shard_seconds(graph, first, place(graph, first)) == (1, 2)
-    profiles.save()
-    assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
-    machine.slower = 1.25
-    assert profiles.shard_seconds(graph, second, place(graph, second)) == pytest.approx((1, 2))
-    # Another process finds the machine as slow, and the stored times unchanged.
-    again = OperatorProfiler(path)
-    half = place(graph, third, d2=(0, 4))
-    assert again.shard_seconds(graph, third, half) == pytest.approx((1, 2))
-    assert again.kernel_times() == (0.001, 0.002, 0.003)
-    again.save()
-    assert OperatorProfiler(path, measure=False).shard_seconds(graph, third, half) == pytest.approx((1, 2))
-    assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
-
-
-def test_times_of_a_busy_machine_are_reported_and_not_kept(images, tmp_path, monkeypatch, caplog):
-    graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
-    first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
-        images, 'BatchNorm'))
-    machine.slower, machine.problem = 1.3, 'other programs use 50 % of the processors'
-    profiles = OperatorProfiler(path)
-    for pair in (first, second):
-        profiles.shard_seconds(graph, *pair)
-        profiles.save()
-    assert not os.path.exists(path) and profiles.measured == 2
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and 'busy: other programs use 50 % of the processors' in told[0] and path in told[0]
-    # It uses them nevertheless, and times of the quiet machine are stored.
-    machine.slower, machine.problem = 1.0, ''
-    profiles.shard_seconds(graph, *third)
-    profiles.save()
-    assert len(read_profiles(path)['parts']) == 1 and profiles.measured == 3
-    profiles.shard_seconds(graph, *first)
-    assert profiles.measured == 3
-    machine.problem = 'other programs use 50 % of the processors'
-    keeping = OperatorProfiler(path, keep_busy=True)
-    keeping.shard_seconds(graph, *first)
-    keeping.save()
-    assert len(read_profiles(path)['parts']) == 2 and len(caplog.records) == 1
-
-
-def test_times_of_processes_that_began_together_are_those_of_one_core(tmp_path):
-    path = str(tmp_path / 'profiles.json')
-    for slower in (1.0, 2.0):
-        merge_profiles(path, {'parts': {'Convolution %g' % slower: [slower, 2 * slower, 3.0, 4.0]},
-                              'programs': {'program %g' % slower: [slower, slower]},
-                              'reference': {'seconds': [slower, slower, slower]}})
-    found = read_profiles(path)
-    assert found['reference'] == {'seconds': [1.0, 1.0, 1.0]}
-    assert found['parts'] == dict.fromkeys(['Convolution 1', 'Convolution 2'], [1.0, 2.0, 3.0, 4.0])
-    assert found['programs'] == dict.fromkeys(['program 1', 'program 2'], [1.0, 1.0])
-
-
-def test_a_batch_that_something_disturbs_says_so(monkeypatch):
-    readings = []
-    monkeypatch.setattr(timing_batch, 'run_core_benchmark', lambda *_: readings.pop(0))
-    monkeypatch.setattr(timing_batch, '_MOVED', 0.1)
-    monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 0.1)
-    quiet, slow = KernelTimes(1, 1, 1), KernelTimes(1.2, 1.2, 1.2)
-    share = [0.0]
-    monkeypatch.setattr(timing_batch.OtherPrograms, 'share', lambda self: share[0])
-    for first, last, others, words in [
-            (quiet, quiet, 0.0, ''), (quiet, slow, 0.0, 'its speed changed by a factor of 0.83 meanwhile'),
-            (slow, quiet, 0.0, 'its speed changed by a factor of 1.20 meanwhile'),
-            (quiet, quiet, 0.3, 'other programs used 30 % of the processors')]:
-        readings[:] = [benchmark_result([first], 0.0), benchmark_result([last], 0.0)]
-        batch, share[0] = timing_batch.TimingBatch(), others
-        assert batch.kernel_times == first and batch.end() == words
-
-
-def test_a_writer_that_was_stopped_stops_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile_cache, '_LOCK_S', 0.1)
-    path = str(tmp_path / 'profiles.json')
-    with open(path + '.lock', 'w') as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        kept = merge_profiles(path, {section: {} for section in profile_cache.SECTIONS})
-    assert kept == read_profiles(path)
-    assert os.path.exists(path)

@@ -1,0 +1,78 @@
+"""Networks whose operators are timed."""
+import mxnet as mx
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.ops.registry import collectives
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.runtime.input_shards import InputShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.sharding.split import OutputShard
+from mxhybrid.planner.profiling.local_program import local_program
+
+
+class Images(mx.gluon.HybridBlock):
+    """Convolutions with a shortcut, and dense layers with a loss."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(8, 3, padding=1, in_channels=4), nn.BatchNorm(in_channels=8),
+                          nn.Activation('relu'), nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Activation('relu'),
+                          nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Dense(12, in_units=8 * 64))
+            self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F, images, labels):
+        return self.loss(self.body(images), labels)
+
+
+class Words(mx.gluon.HybridBlock):
+    """An embedding before a recurrent layer."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.embedding = nn.Embedding(30, 6)
+            self.recurrent = mx.gluon.rnn.LSTM(5, input_size=6)
+
+    def hybrid_forward(self, F, words):
+        return self.recurrent(self.embedding(words))
+
+
+class Positions(mx.gluon.HybridBlock):
+    """Embeddings of positions, as in BERT of GluonNLP: the ids come from an array that has gradients."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first = nn.Dense(8, flatten=False, in_units=6)
+            self.position = nn.Embedding(20, 8)
+
+    def hybrid_forward(self, F, data):
+        made = self.first(data)
+        chosen = F.pick(made, F.argmax(made, axis=-1), axis=-1, keepdims=True)
+        places = self.position(F.contrib.arange_like(made, axis=1))
+        return F.broadcast_add(F.broadcast_mul(made, chosen), F.expand_dims(places, axis=0))
+
+
+def graph_of(net, data, batch_axis=0):
+    net.initialize()
+    return traced(net, data, batch_axis)
+
+
+def operators(network, op):
+    return [one for one in network.graph.computing if one.op == op]
+
+
+def place(graph, operator, **cut):
+    """A place with other ranges in some dimensions, by d0=, d1= and so on."""
+    box = [(0, count) for count in graph.shape(operator)]
+    for key, value in cut.items():
+        box[int(key[1:])] = value
+    return OutputShard(tuple(box))
+
+
+def local_of(network, plan, ranks, rank=0):
+    parts = NetworkShards(network.graph, plan.resolve(network.graph, network.dimensions, ranks).splits)
+    shares = InputShards(network.graph, network.axes, network.dimensions, ranks, rank, set())
+    return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, collectives())
