@@ -86,7 +86,7 @@ def find_tools(packages: dict, caller: str) -> dict:
     ----------
     packages : dict of str to str
         Debian package by command.
-    who : str
+    caller : str
         What needs them, for the message.
 
     Returns
