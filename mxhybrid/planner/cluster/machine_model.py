@@ -1,5 +1,5 @@
 """The resources of a cluster: cores and links, by rank and by host."""
-from typing import List
+from typing import List, Sequence
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class Machine:
     def core_of(self, rank: int) -> int:
         """Return the number of a rank's core; -1 for a rank below 0."""
         return int(self.core[rank]) if rank >= 0 else -1
+
+    def has_idle_core(self, rank: int, idle: Sequence[int]) -> bool:
+        """Tell whether a host has a core on which no rank computes, if some ranks are idle."""
+        free_cores = {core for other, core in enumerate(self.core.tolist()) if self.host[other] == self.host[rank]}
+        return bool(free_cores - {core for other, core in enumerate(self.core.tolist()) if other not in idle})
 
     def _add(self, bucket: TokenBucket, name: str) -> int:
         self.resources.append(bucket)

@@ -2,7 +2,7 @@
 
 Objects that depend on the same splits are made once; :mod:`mxhybrid.planner.task_graph.step_tasks` puts them together.
 """
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -140,6 +140,18 @@ class OperatorTasks:
         """Return the seconds of each shard of an operator, forward and backward together."""
         seconds = self._seconds(number, split, False)
         return seconds + self._seconds(number, split, True) if number in self.dataflow.learning else seconds
+
+    def rank_seconds(self, splits: Mapping[int, Split]) -> np.ndarray:
+        """Return the seconds of all shards, forward in the first row and backward in the second, by rank."""
+        seconds = np.zeros((2, self.machine.ranks))
+        for number, split in splits.items():
+            for backward in (False, True)[:1 + (number in self.dataflow.learning)]:
+                seconds[int(backward), list(split.ranks)] += self._seconds(number, split, backward)
+        return seconds
+
+    def makes_blocked(self, number: int, split: Split) -> bool:
+        """Tell whether the output of an operator is in a blocked layout, which redistributions convert."""
+        return self._layouts.is_converted((number, 0), split, number)
 
     def operator(self, number: int, split: Split) -> SplitOperator:
         """Return an operator with a split."""
@@ -290,17 +302,20 @@ class OperatorTasks:
 
     # -- the step --------------------------------------------------------------------------------------------------
 
-    def script(self, dense: Optional[str] = None) -> TaskSubgraph:
+    def script(self, dense: Optional[str] = None, idle: Tuple[int, ...] = ()) -> TaskSubgraph:
         """Return the tasks of the training loop at the beginning of a step, and of the rows of dynamic tables.
 
-        The entries of unit 0 are its own work, those of unit 1 the start of the computation on each rank.
+        The entries of unit 0 are its own work, those of unit 1 the start of the computation on each rank.  If a rank of
+        a host is idle, because it has no operators, the scripts of other ranks run on its core, beside their operators.
         """
-        return self.memo.once(('script', dense), self._script, dense)
+        return self.memo.once(('script', dense, idle), self._script, dense, idle)
 
-    def _script(self, dense: Optional[str]) -> TaskSubgraph:
+    def _script(self, dense: Optional[str], idle: Tuple[int, ...]) -> TaskSubgraph:
         tasks, cost = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
         seconds = cost.seconds(len(self.dataflow.trained), 0)
-        loop = [tasks.spend('step', rank, seconds, cost.latency_s) for rank in self._all_ranks]
+        loop = [tasks.add('step', rank, -1, 0.0, latency=seconds * float(self.machine.shared[rank]) + cost.latency_s)
+                if rank not in idle and self.machine.has_idle_core(rank, idle)
+                else tasks.spend('step', rank, seconds, cost.latency_s) for rank in self._all_ranks]
         starts = [tasks.add('step', rank, -1, 0.0, after=[loop[rank]]) for rank in self._all_ranks]
         ends = add_table_tasks(tasks, self.machine, self._tables, len(self.dataflow.tables), starts)
         numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)

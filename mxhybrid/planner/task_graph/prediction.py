@@ -116,8 +116,8 @@ class Prediction:
         elif kind == 'sum' and not steps.step_tasks.is_in_bucket(item):
             kind = 'group_sum'
         resource, rank = tasks.resource[index], tasks.rank(index)
-        if resource >= 0 and resource == machine.core_of(rank):
-            where: Where = rank
+        if resource >= 0 and machine.rank_of(resource) >= 0:
+            where: Where = rank if resource == machine.core_of(rank) else machine.rank_of(resource)
         else:
             where = machine.names[resource] if resource >= 0 else 'memory'
         size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0

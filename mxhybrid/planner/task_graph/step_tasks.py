@@ -100,6 +100,8 @@ class StepTasks(GradientBuckets):
         self.least_seconds = 0.0
         #: The load of cores by operators, and the load of all resources.
         self._compute_load, self._load = ResourceLoad(model.machine), ResourceLoad(model.machine)
+        #: By rank: the number of its shards of operators; and the ranks without any.
+        self._shard_counts, self._idle = np.zeros(self._ranks, int), tuple(range(self._ranks))
         self._saved: Optional[_Saved] = None
         operators = model.graph.operators
         self._block_of_kind: Dict[str, Callable[[Any, int], BlockSpec]] = {
@@ -171,7 +173,7 @@ class StepTasks(GradientBuckets):
         weight_names: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
         self._saved = saved = _Saved({}, {}, {}, {}, {}, {}, self._replicated, self._buckets, self.memory.copy(),
-                                     self._compute_load, self._load, self._dense)
+                                     self._compute_load, self._load, self._dense, self._shard_counts.copy(), self._idle)
         for number in changed:
             names[('forward', number)] = names[('backward', number)] = None
             trained.update(dict.fromkeys(self._dataflow.weights_of.get(number, ())))
@@ -180,6 +182,9 @@ class StepTasks(GradientBuckets):
             entries.update(dict.fromkeys([entry for entry, _ in self._inputs[number]]))
         names.update({} if self._operators else {('step', None): None})
         self._apply(changed, weight_names, tables or {}, saved)
+        self._idle = tuple(np.flatnonzero(self._shard_counts == 0).tolist())
+        if self._idle != saved.idle:
+            names[('step', None)] = None
         most_seconds = np.inf if limit is None else limit()
         self.least_seconds = self._compute_load.least_seconds()
         if self.least_seconds > most_seconds:
@@ -217,9 +222,11 @@ class StepTasks(GradientBuckets):
             before = saved.operators[number] = self._operators.get(number)
             if before is not None:
                 self.memory -= before.output_bytes
+                self._shard_counts[list(before.split.ranks)] -= 1
                 removed_loads.append(before.load)
             operator = self._operators[number] = model.operator(number, split)
             self.memory += operator.output_bytes
+            self._shard_counts[list(split.ranks)] += 1
             added_loads.append(operator.load)
         self._compute_load = self._compute_load.plus(removed_loads, -self._steps).plus(added_loads, self._steps)
         for name in names:
@@ -246,6 +253,7 @@ class StepTasks(GradientBuckets):
         self._replicated, self._buckets, self.memory, self._dense = (saved.replicated, saved.buckets, saved.memory,
                                                                      saved.dense)
         self._compute_load, self._load = saved.compute_load, saved.load
+        self._shard_counts, self._idle = saved.shard_counts, saved.idle
         self._saved = None
 
     def _changes(self, names: Iterable[BlockName], step: int) -> Iterable[BlockChange]:
@@ -331,7 +339,7 @@ class StepTasks(GradientBuckets):
     # A method for each kind of blocks, which `_changes` calls.
 
     def _step_block(self, item: None, step: int) -> BlockSpec:
-        subgraph = self._model.script(self._dense)
+        subgraph = self._model.script(self._dense, self._idle)
 
         def waits() -> List[Wait]:
             if not step:
@@ -426,6 +434,8 @@ class _Saved(NamedTuple):
     compute_load: ResourceLoad
     load: ResourceLoad
     dense: Optional[str]
+    shard_counts: np.ndarray
+    idle: Tuple[int, ...]
 
 
 def _restore(current: Dict[Any, Any], before: Mapping[Any, Any]) -> None:

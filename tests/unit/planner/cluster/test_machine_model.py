@@ -36,6 +36,17 @@ def test_cores_of_a_host_slow_each_other_down():
     assert machine.groups == [] and machine.speed.tolist() == [0.8, 0.8]
 
 
+def test_a_core_is_idle_where_all_of_its_ranks_are():
+    machine = Machine(dataclasses.replace(cluster(), hosts=(Host('a', 3, 3.0), Host('b', 2, 2.0), Host('c', 2, 1.0))))
+
+    def hosts_with_an_idle_core(*idle):
+        return {int(machine.host[rank]) for rank in range(7) if machine.has_idle_core(rank, idle)}
+    assert hosts_with_an_idle_core() == set()
+    assert hosts_with_an_idle_core(1) == {0} and hosts_with_an_idle_core(0, 2, 4) == {0, 1}
+    # Two ranks share a core.
+    assert hosts_with_an_idle_core(5) == set() and hosts_with_an_idle_core(5, 6) == {2}
+
+
 class TimesOfASlowCore(Times):
     """Operator times of a core on which each kernel takes two seconds."""
 

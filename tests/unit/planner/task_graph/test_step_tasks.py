@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 from mxhybrid.parallel.ops.registry import collective_of, collectives
 from mxhybrid.parallel.plans.megatron import megatron
-from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
+from mxhybrid.parallel.plans.strategies import Layers, data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.runtime.input_shards import InputShards
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import Program
@@ -406,3 +406,16 @@ def test_a_small_cache_changes_no_result(planned, space, monkeypatch):
     monkeypatch.setattr(memo, 'MAX_RESULTS', 30 * RANKS)
     assert [other.predict(other.explicit(splits)).seconds for splits in plans] == expected
     assert len(other.model.memo) <= 30
+
+
+def test_the_script_of_the_only_working_rank_computes_beside_its_operators():
+    """The step is as long as one without a script, which runs on the core of the other rank."""
+    step = TransferCost(2e-4, 0.0, 0.0)
+    hosts = dataclasses.replace(cluster(1, 2), costs={**cluster(1, 2).costs, 'step': step})
+    alone, both = (planner(hosts).predict(Layers({'*': dict(split, samples=len(split['ranks']))}))
+                   for split in ({'ranks': [0]}, {'ranks': [0, 1]}))
+    assert [task.where for task in alone.tasks() if task.kind == 'step'] == [1]
+    assert [task.where for task in both.tasks() if task.kind == 'step'] in ([0, 1], [1, 0])
+    free = dataclasses.replace(hosts, costs={**hosts.costs, 'step': TransferCost(0.0, 0.0, 0.0)})
+    without_script = planner(free).predict(Layers({'*': {'ranks': [0], 'samples': 1}}))
+    assert alone.seconds == pytest.approx(without_script.seconds, abs=1e-6)
