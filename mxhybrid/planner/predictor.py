@@ -31,13 +31,18 @@ from .task_graph.dataflow import Dataflow
 from .task_graph.dynamic_tables import dynamic_tables
 from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
 from .task_graph.operator_tasks import OperatorTasks, ShardTime
-from .task_graph.prediction import Prediction
+from .task_graph.prediction import Prediction, ProgramScale
 from .task_graph.weight_tasks import WeightArrays
 
 
 def frozen_parameters(net: Any) -> Set[str]:
     """Return the names of parameters that receive no gradients."""
     return {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
+
+
+#: The most seconds that the operators of a program take, and the most bytes of their outputs and of all weights: larger
+#: programs are not timed as a whole.
+_MOST_PROGRAM_S, _MOST_PROGRAM_BYTES = 0.5, 1 << 30
 
 
 class Predictor:
@@ -214,15 +219,38 @@ class Predictor:
         return plan.store.by_name(self.graph)
 
     def predict(self, plan: Plan) -> Prediction:
-        """Predict a step by a plan."""
+        """Predict a step by a plan.
+
+        Without a pipeline, the program of the rank that computes longest is timed as a whole, too, unless it is large:
+        its operators take longer or less time together than each of them alone.
+        """
         resolved, dense = self._resolved(plan), self._sums or plan.store.dense
         if resolved.stages is None:
-            prediction = Prediction(self.model, resolved.splits, self.tables(plan), dense)
+            prediction = Prediction(self.model, resolved.splits, self.tables(plan), dense,
+                                    self._program_scale(resolved.splits))
         else:
             prediction = Prediction.of_pipeline(self._micro_batch(plan.micro_batches, True), resolved.stages,
                                                 resolved.splits, dense)
         self._profiles.save()
         return prediction
+
+    def _program_scale(self, splits: Mapping[int, Split]) -> ProgramScale:
+        """Return the times of the program of the rank that computes longest, divided by the sums of its operators'
+        times; 1 if it is too large or cannot be timed.
+        """
+        seconds = self.model.rank_seconds(splits)
+        rank = int(seconds.sum(axis=0).argmax())
+        forward_s, backward_s = seconds[:, rank].tolist()
+        size_bytes = sum(self.model.operator(number, split).output_bytes[rank] for number, split in splits.items())
+        size_bytes += sum(4 * math.prod(shape) for shape in self.graph.parameters.values())
+        if not 0 < forward_s + backward_s <= _MOST_PROGRAM_S or size_bytes > _MOST_PROGRAM_BYTES:
+            return 1.0, 1.0
+        blocked = {number for number, split in splits.items() if self.model.makes_blocked(number, split)}
+        program = self._profiles.program_seconds(NetworkShards(self.graph, dict(splits)), rank, self._shares.inputs,
+                                                 self._shares.outputs, frozen=self._frozen, blocked=blocked)
+        if program is None or not program.forward:
+            return 1.0, 1.0
+        return program.forward / forward_s, program.backward / backward_s if backward_s else 1.0
 
     def explicit(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
                  dense: Optional[str] = None, stages: Optional[Stages] = None) -> Explicit:

@@ -176,6 +176,9 @@ class Times:
         """Return the time of a conversion between layouts, from the number of elements."""
         return 1e-8 * np.prod(shape)
 
+    def program_seconds(self, *_, **__):
+        """Return None: no program is timed as a whole."""
+
     def measure(self, graph, shards, **_):
         """Measure nothing."""
         return 0

@@ -2,7 +2,7 @@
 
 Arrays that the rank would send to others become outputs of the program, those that it would receive become inputs.
 """
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Container, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 
@@ -100,9 +100,11 @@ class _OneRank(Program):
 
 def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                   outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Any], gradient_inputs: Any = (),
-                  frozen: Any = ()) -> LocalProgram:
+                  frozen: Any = (), blocked: Container[int] = ()) -> LocalProgram:
     """Return a rank's program without its exchanges; the parameters are those of
     :class:`mxhybrid.parallel.runtime.rank_program.Program`.
+
+    An array that an exchange receives is in a blocked layout of oneDNN if its operator is one of `blocked`.
     """
     graph = parts.graph
     nodes: Dict[str, _LocalNode] = {}
@@ -123,8 +125,10 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
             node = nodes[name]
             shape = node.exchange.shapes[1]
             assert shape is not None
+            is_blocked = node.exchange.operator in blocked and can_be_blocked(shape, node.exchange.dtype)
             program_inputs[name] = ProgramInput(shape, node.exchange.dtype, node.differentiable,
-                                                index_limit=limits.get(node.exchange.operator, 0))
+                                                index_limit=limits.get(node.exchange.operator, 0),
+                                                is_blocked=is_blocked)
         elif name in graph.data:
             entry = numbers[name], 0
             program_inputs[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry],
@@ -143,6 +147,11 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
             values = program.constants[name]
             program_inputs[name] = ProgramInput(values.shape, values.dtype, False, True)
     return LocalProgram(symbol, program_inputs)
+
+
+def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:
+    """Tell whether oneDNN has blocked layouts for an array."""
+    return 3 <= len(shape) <= 5 and dtype == 'float32'
 
 
 def index_limits(graph: Graph) -> Dict[int, int]:

@@ -21,13 +21,13 @@ from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box
 from ...parallel.sharding.split import OutputShard
 from .core_benchmark import KernelTimes
-from .local_program import LocalProgram, local_program
+from .local_program import LocalProgram, can_be_blocked, local_program
 from .profile_cache import default_path, merge_profiles, read_profiles
 from .profile_key import ProfileKeys
 from .roofline import CONVERSION, OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
 from .scaled_shard import ScaledShard, scaled_shard
-from .single_operator import can_be_blocked, conversion_program
-from .timer import PassSeconds, ProgramTimer, time_shard
+from .single_operator import conversion_program
+from .timer import LEAST_SHARE, PassSeconds, ProgramTimer, call_overhead, time_shard
 from .timing_batch import TimingBatch
 
 logger = get_logger(__name__)
@@ -222,28 +222,33 @@ class OperatorProfiler:
     # -- programs --------------------------------------------------------------------------------------------------
 
     def program_seconds(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                        outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (),
-                        frozen: Any = ()) -> PassSeconds:
-        """Return the time of a rank's whole program without its exchanges; the parameters are those of
-        :class:`mxhybrid.parallel.runtime.rank_program.Program`.
-        """
-        program = local_program(parts, rank, inputs, outputs, self._collectives, gradient_inputs, frozen)
-        key = _digest(program)
-        seconds = self._known['programs'].get(key)
-        if seconds is None:
-            speed = self._speed_now()
-            seconds = [pass_s * speed for pass_s in ProgramTimer(program).measure()]
-            self._add('programs', key, seconds)
-        return PassSeconds(*seconds)
+                        outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (), frozen: Any = (),
+                        blocked: Container[int] = ()) -> Optional[PassSeconds]:
+        """Return the time of a rank's whole program without its exchanges and without the overhead of a call; the
+        parameters are those of :func:`.local_program.local_program`.
 
-    def scale(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-              outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (), frozen: Any = ()) -> float:
-        """Return the ratio of the time of a rank's program to the sum of its shards' times."""
-        whole = self.program_seconds(parts, rank, inputs, outputs, gradient_inputs, frozen).total
-        own_shards = [(operator, parts.output_shards[operator.number][rank]) for operator in parts.graph.computing
-                      if rank in parts.output_shards[operator.number]]
-        return whole / sum(self.shard_seconds(parts.graph, operator, output_shard, gradient_inputs, frozen).total
-                           for operator, output_shard in own_shards)
+        Returns None if the time is not known and this object only estimates, or if the program cannot be timed, which a
+        warning says.
+        """
+        try:
+            program = local_program(parts, rank, inputs, outputs, self._collectives, gradient_inputs, frozen, blocked)
+            key = _digest(program)
+            seconds = self._known['programs'].get(key)
+            if seconds is None and (not self._measures or key in self._untimed):
+                return None
+            if seconds is None:
+                speed = self._speed_now()
+                calls, overheads = ProgramTimer(program).measure(), call_overhead()
+                seconds = [max(call_s - overhead_s, LEAST_SHARE * call_s) * speed
+                           for call_s, overhead_s in zip(calls, overheads)]
+                self._add('programs', key, seconds)
+        except Exception as error:  # of any kind: the sum of the times of operators is known
+            with contextlib.suppress(Exception):
+                mx.nd.waitall()
+            logger.warning('profiles: the program of rank %d cannot be timed on this machine, its time is the sum of '
+                           'the times of its operators: %s: %s', rank, type(error).__name__, _last_line(error))
+            return None
+        return PassSeconds(*seconds)
 
     def kernel_times(self) -> KernelTimes:
         """Return the times of the benchmark's kernels on the core that all times in the file refer to.

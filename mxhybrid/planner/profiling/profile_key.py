@@ -13,11 +13,10 @@ from ...parallel.ops.registry import collective_of, indices, rule_of
 from ...parallel.ops.rule import OperatorShard
 from ...parallel.sharding.box import shape_of
 from ...parallel.sharding.split import OutputShard
-from .local_program import LocalProgram, ProgramInput, operators_with_gradients
+from .local_program import LocalProgram, ProgramInput, can_be_blocked, operators_with_gradients
 from .roofline import COLLECTIVE
 from .single_operator import (
     blocked_operators,
-    can_be_blocked,
     degrees_around,
     placeholder_split,
     single_operator_program,

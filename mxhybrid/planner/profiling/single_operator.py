@@ -15,7 +15,7 @@ from ...parallel.ops.registry import indices, rule_of
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.split import OutputShard, Split
-from .local_program import LocalProgram, ProgramInput, local_program
+from .local_program import LocalProgram, ProgramInput, can_be_blocked, local_program
 
 
 class _PlaceholderSplit(Split):
@@ -163,11 +163,6 @@ def conversion_program(shape: Tuple[int, ...]) -> LocalProgram:
     # This operator knows the default layout alone, and copies next to nothing.
     return LocalProgram(mx.sym.slice_axis(blocked, axis=1, begin=0, end=1, name='converted'),
                         {'blocked': ProgramInput(shape, np.dtype('float32'), False, is_blocked=True)})
-
-
-def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:
-    """Return whether oneDNN has blocked layouts for an array."""
-    return 3 <= len(shape) <= 5 and dtype == 'float32'
 
 
 def blocked_operators(graph: Graph) -> Set[int]:

@@ -8,6 +8,7 @@ from ...parallel.ops.registry import rule_of
 from ...parallel.plans.stages import Stages
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import BlockTimes, Simulation
+from ..simulator.task_block import TaskBlock
 from .micro_batch_model import MicroBatchModel
 from .operator_tasks import OperatorTasks
 from .pipeline_tasks import PipelineTasks
@@ -19,14 +20,19 @@ from .step_tasks import StepTasks
 _STEPS, _REPORTED_STEP = 4, 2
 
 
+#: The times of a rank's program, forward and backward, divided by the sums of its operators' times.
+ProgramScale = Tuple[float, float]
+
+
 class _Plan(NamedTuple):
-    """The splits of operators, the routes of tables, the transport that sums dense weights, and the pipeline, if there
-    is one.
+    """The splits of operators, the routes of tables, the transport that sums dense weights, the scale of computation,
+    and the pipeline, if there is one.
     """
 
     splits: Mapping[int, Split]
     tables: Optional[Mapping[str, TablePlan]]
     dense: Optional[str]
+    scale: ProgramScale = (1.0, 1.0)
     stages: Optional[Stages] = None
     micro_batch: Optional[MicroBatchModel] = None
 
@@ -40,10 +46,20 @@ class _SimulatedSteps:
             self.step_tasks = StepTasks(model, plan.splits, _STEPS, plan.tables, plan.dense)
         else:
             self.step_tasks = PipelineTasks(plan.micro_batch, plan.stages, plan.splits, _STEPS, plan.dense)
-        self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
-        self.simulation.run(self.step_tasks.blocks.values())
-        self.times: Dict[int, BlockTimes] = self.simulation.timeline()
         self.names: Dict[int, Tuple[Any, ...]] = {number: name for name, number in self.step_tasks.keys.items()}
+        self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
+        self.simulation.run([self._scaled(block, plan.scale) for block in self.step_tasks.blocks.values()])
+        self.times: Dict[int, BlockTimes] = self.simulation.timeline()
+
+    def _scaled(self, block: TaskBlock, scale: ProgramScale) -> TaskBlock:
+        """Return a block in which computation takes a multiple of the time."""
+        kind = self.names[block.key % len(self.names)][0]
+        factor = dict(zip(('forward', 'backward'), scale)).get(kind, 1.0)
+        if factor == 1.0:
+            return block
+        tasks, work = self.step_tasks.tasks(block.key), block.content.tasks['work'].copy()
+        work[[tasks.kind(index) == kind for index in range(block.size)]] *= factor
+        return TaskBlock.from_content(block.key, block.content.with_work(work), block.inputs)
 
     def end(self, step: int) -> float:
         """Return the end of a step, in seconds."""
@@ -65,15 +81,16 @@ class Prediction:
     """
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split],
-                 tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
-        self._simulate(model, _Plan(splits, tables, dense))
+                 tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None,
+                 scale: ProgramScale = (1.0, 1.0)):
+        self._simulate(model, _Plan(splits, tables, dense, scale))
 
     @classmethod
     def of_pipeline(cls, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split],
                     dense: Optional[str] = None) -> 'Prediction':
         """Return the prediction of a pipeline, given the splits of operators for a micro-batch."""
         prediction = cls.__new__(cls)
-        prediction._simulate(micro_batch.model, _Plan(splits, None, dense, stages, micro_batch))
+        prediction._simulate(micro_batch.model, _Plan(splits, None, dense, stages=stages, micro_batch=micro_batch))
         return prediction
 
     def _simulate(self, model: OperatorTasks, plan: _Plan) -> None:
@@ -116,8 +133,8 @@ class Prediction:
         elif kind == 'sum' and not steps.step_tasks.is_in_bucket(item):
             kind = 'group_sum'
         resource, rank = tasks.resource[index], tasks.rank(index)
-        if resource >= 0 and machine.rank_of(resource) >= 0:
-            where: Where = rank if resource == machine.core_of(rank) else machine.rank_of(resource)
+        if resource >= 0 and resource == machine.core_of(rank):
+            where: Where = rank
         else:
             where = machine.names[resource] if resource >= 0 else 'memory'
         size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from mxnet.gluon import nn
 
+from mxhybrid import parallel
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.plans.pipeline_plan import pipeline
 from mxhybrid.parallel.plans.strategies import data_parallel
+from mxhybrid.planner import predictor
 from mxhybrid.planner.planner import Planner, search
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
+from mxhybrid.planner.profiling.timer import PassSeconds
 from mxhybrid.planner.reports import prediction_table as prediction_table_module
 from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
@@ -295,3 +298,40 @@ def test_operators_of_the_joint_batch_are_reported_with_their_cost(monkeypatch):
     monkeypatch.setattr(prediction_table_module, '_SHOWN', 1)
     report = plan_report(net_planner.network, net_planner.cluster, data_parallel(), splits, prediction).split('\n')
     assert '1 other operators: 0.000512 ms a step for the joint batch' in report
+
+
+@pytest.mark.parametrize('scale', [(1.5, 0.5), (2.0, 1.0)])
+def test_computation_takes_as_long_as_a_program_that_is_timed_as_a_whole(scale):
+    """Redistributions, sums and updates take as long as before."""
+    net_planner = planner()
+    plan = parallel.grid(domain=(2,), batch=2)
+    before = net_planner.predict(plan)
+    seconds = net_planner.model.rank_seconds(net_planner.splits(plan))
+    rank = int(seconds.sum(axis=0).argmax())
+    timed = []
+
+    def program_seconds(parts, rank, inputs, outputs, frozen, blocked):
+        timed.append((rank, blocked))
+        return PassSeconds(*(seconds[:, rank] * scale))
+    net_planner._profiles.program_seconds = program_seconds
+    scaled = net_planner.predict(plan)
+    assert timed and timed[0][0] == rank
+
+    def seconds_of(prediction, kinds):
+        tasks = [task for task in prediction.tasks() if task.where == 0 and task.kind in kinds]
+        return sum(task.end_s - task.start_s for task in tasks)
+    for kind, factor in zip(('forward', 'backward'), scale):
+        assert seconds_of(scaled, [kind]) == pytest.approx(factor * seconds_of(before, [kind]), rel=1e-6)
+    others = {task.kind for task in before.tasks()} - {'forward', 'backward'}
+    assert seconds_of(scaled, others) == pytest.approx(seconds_of(before, others), rel=1e-6)
+
+
+def test_large_programs_are_not_timed_as_a_whole(monkeypatch):
+    net_planner = planner()
+    monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: pytest.fail('timed'), raising=False)
+    monkeypatch.setattr(predictor, '_MOST_PROGRAM_S', 0.0)
+    net_planner.predict(parallel.data_parallel())
+    monkeypatch.undo()
+    monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: pytest.fail('timed'), raising=False)
+    monkeypatch.setattr(predictor, '_MOST_PROGRAM_BYTES', 0)
+    net_planner.predict(parallel.data_parallel())

@@ -240,13 +240,27 @@ def test_conversions_between_layouts_are_timed_once_and_estimated_from_each_othe
     assert OperatorProfiler(path, measure=False).conversion_seconds(shape) == seconds
 
 
-def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
+def test_a_program_that_cannot_be_timed_is_none_with_a_warning(images, tmp_path, monkeypatch, caplog):
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
-    scale = profiles.scale(parts, 0, shares.inputs, shares.outputs)
-    total = sum(profiles.shard_seconds(images.graph, one, parts.output_shards[one.number][0]).total
-                for one in images.graph.computing)
-    assert scale == pytest.approx(profiles.program_seconds(parts, 0, shares.inputs, shares.outputs).total / total)
+
+    def fail(program):
+        raise mx.MXNetError('Error in operator conv0:\nno such kernel')
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.ProgramTimer', fail)
+    assert profiles.program_seconds(parts, 1, shares.inputs, shares.outputs) is None and profiles.measured == 0
+    assert 'the program of rank 1 cannot be timed' in caplog.text and 'no such kernel' in caplog.text
+    estimating = OperatorProfiler(str(tmp_path / 'other.json'), measure=False)
+    assert estimating.program_seconds(parts, 0, shares.inputs, shares.outputs) is None
+
+
+def test_arrays_that_a_program_receives_are_in_the_layout_of_their_operator(images):
+    parts, shares, _ = local_of(images, parallel.grid(domain=(2,)), 2)
+    convolutions = {operator.number for operator in operators(images, 'Convolution')}
+    received = [local_program(parts, 0, shares.inputs, shares.outputs, collectives(), blocked=blocked).inputs
+                for blocked in ((), convolutions)]
+    layouts = [[value.is_blocked for name, value in inputs.items() if name.startswith('mxhybrid_received')]
+               for inputs in received]
+    assert len(layouts[0]) == len(layouts[1]) and not any(layouts[0]) and any(layouts[1])
 
 
 def test_unmeasured_shards_are_estimated(images, tmp_path):
