@@ -70,7 +70,7 @@ class Machine:
         return int(self.core[rank]) if rank >= 0 else -1
 
     def has_idle_core(self, rank: int, idle: Sequence[int]) -> bool:
-        """Tell whether a host has a core on which no rank computes, if some ranks are idle."""
+        """Return whether a host has a core on which no rank computes, if some ranks are idle."""
         free_cores = {core for other, core in enumerate(self.core.tolist()) if self.host[other] == self.host[rank]}
         return bool(free_cores - {core for other, core in enumerate(self.core.tolist()) if other not in idle})
 

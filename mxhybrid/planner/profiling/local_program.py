@@ -150,7 +150,7 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
 
 
 def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:
-    """Tell whether oneDNN has blocked layouts for an array."""
+    """Return whether oneDNN has blocked layouts for an array."""
     return 3 <= len(shape) <= 5 and dtype == 'float32'
 
 

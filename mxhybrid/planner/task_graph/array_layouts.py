@@ -65,11 +65,11 @@ class ArrayLayouts:
         return number in self._norm_of, self._conversion_counts.get(number, (0, 0))
 
     def is_part_of_norm(self, number: int, split: Split) -> bool:
-        """Tell whether an operator with this split is computed by the joint BatchNorm that it reads."""
+        """Return whether an operator with this split is computed by the joint BatchNorm that it reads."""
         return number in self._norm_of and _is_joint(self._graph, self._norm_of[number], split)
 
     def is_converted(self, entry: Entry, split: Optional[Split], reader: int) -> bool:
-        """Tell whether an output is converted before and behind its redistribution to a reader.
+        """Return whether an output is converted before and behind its redistribution to a reader.
 
         Parameters
         ----------

@@ -150,7 +150,7 @@ class OperatorTasks:
         return seconds
 
     def makes_blocked(self, number: int, split: Split) -> bool:
-        """Tell whether the output of an operator is in a blocked layout, which redistributions convert."""
+        """Return whether the output of an operator is in a blocked layout, which redistributions convert."""
         return self._layouts.is_converted((number, 0), split, number)
 
     def operator(self, number: int, split: Split) -> SplitOperator:

@@ -13,7 +13,7 @@ from mxhybrid.parallel.ops.registry import collectives, rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.sharding.split import OutputShard
 from mxhybrid.planner.profiling import timer
-from mxhybrid.planner.profiling.local_program import index_limits
+from mxhybrid.planner.profiling.local_program import index_limits, local_program
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_cache import read_profiles
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
