@@ -6,6 +6,9 @@ which this script runs, and of the package ``dmlc_tracker`` that the mxnet wheel
 
     python scripts/launch.py -n 4 -s 2 --launcher local python train.py --epochs 3
 
+This script is a single file, in spite of its length: it imports the standard library and MXNet's tracker alone, so that
+it can be copied to a machine without this repository. Only ``--restarts`` needs ``restart.py`` beside it.
+
 As in MXNet, the words of the command are joined by spaces and run by a shell, and the launcher also takes its options
 from after the command; a ``--`` before the command keeps them in the command.
 
@@ -20,7 +23,7 @@ Differences:
 - ``--launcher local`` lets the system choose the scheduler's port, so that jobs can start at the same time.
 - ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
   and takes the others for words of the command.
-- ``--restarts N``, before the command, starts a failed job again, at most N times: see ``restart.py``.
+- ``--restarts N``, before the command, starts a failed job again, at most N times.
 - ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
 
 ``ssh`` sees the status of every remote process, and they end with their connection. ``mpi`` sees that of mpirun.
