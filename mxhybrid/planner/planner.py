@@ -191,7 +191,7 @@ class Planner(Predictor):
         predictions: Dict[str, Prediction] = {}
         for name in dict.fromkeys([last, 'data parallel'] + [chain.start for chain in quick if chain.start in plans]):
             if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):
-                predictions[name] = Prediction(model, *plans[name])
+                predictions[name] = Prediction(model, *plans[name], self._program_scale(model, plans[name][0]))
         predictions.update({name: self._predicted_pipeline(plan, model is self.model)
                             for name, plan in pipelines.items()})
         fitting = [name for name, prediction in predictions.items()

@@ -40,9 +40,9 @@ def frozen_parameters(net: Any) -> Set[str]:
     return {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
 
 
-#: The most seconds that the operators of a program take, and the most bytes of their outputs and of all weights: larger
-#: programs are not timed as a whole.
-_MOST_PROGRAM_S, _MOST_PROGRAM_BYTES = 0.5, 1 << 30
+#: The most seconds that the operators of a program take, the most bytes of their outputs and of all weights, and the
+#: most shards of a plan: larger programs are not timed as a whole, and those of many ranks take long to build.
+_MOST_PROGRAM_S, _MOST_PROGRAM_BYTES, _MOST_SHARDS = 0.5, 1 << 30, 2000
 
 
 class Predictor:
@@ -137,7 +137,7 @@ class Predictor:
         machine = Machine(self.cluster, self._core_speed)
         model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key,
                               tables=self.dynamic_tables, conversions=self._conversions(keys, measure))
-        prediction = Prediction(model, splits, {}, self._sums)
+        prediction = Prediction(model, splits, {}, self._sums, self._program_scale(model, splits))
         self._profiles.save()
         return prediction
 
@@ -222,32 +222,35 @@ class Predictor:
         """Predict a step by a plan.
 
         Without a pipeline, the program of the rank that computes longest is timed as a whole, too, unless it is large:
-        its operators take longer or less time together than each of them alone.
+        operators take another time together than each of them alone.
         """
         resolved, dense = self._resolved(plan), self._sums or plan.store.dense
         if resolved.stages is None:
             prediction = Prediction(self.model, resolved.splits, self.tables(plan), dense,
-                                    self._program_scale(resolved.splits))
+                                    self._program_scale(self.model, resolved.splits))
         else:
             prediction = Prediction.of_pipeline(self._micro_batch(plan.micro_batches, True), resolved.stages,
                                                 resolved.splits, dense)
         self._profiles.save()
         return prediction
 
-    def _program_scale(self, splits: Mapping[int, Split]) -> ProgramScale:
+    def _program_scale(self, model: OperatorTasks, splits: Mapping[int, Split]) -> ProgramScale:
         """Return the times of the program of the rank that computes longest, divided by the sums of its operators'
         times; 1 if it is too large or cannot be timed.
         """
-        seconds = self.model.rank_seconds(splits)
+        if len(splits) * self.cluster.ranks > _MOST_SHARDS:
+            return 1.0, 1.0
+        seconds = model.rank_seconds(splits)
         rank = int(seconds.sum(axis=0).argmax())
         forward_s, backward_s = seconds[:, rank].tolist()
-        size_bytes = sum(self.model.operator(number, split).output_bytes[rank] for number, split in splits.items())
-        size_bytes += sum(4 * math.prod(shape) for shape in self.graph.parameters.values())
+        size_bytes = sum(model.operator(number, split).output_bytes[rank] for number, split in splits.items())
+        size_bytes += sum(4 * math.prod(shape) for shape in model.graph.parameters.values())
         if not 0 < forward_s + backward_s <= _MOST_PROGRAM_S or size_bytes > _MOST_PROGRAM_BYTES:
             return 1.0, 1.0
-        blocked = {number for number, split in splits.items() if self.model.makes_blocked(number, split)}
-        program = self._profiles.program_seconds(NetworkShards(self.graph, dict(splits)), rank, self._shares.inputs,
-                                                 self._shares.outputs, frozen=self._frozen, blocked=blocked)
+        blocked = {number for number, split in splits.items() if model.makes_blocked(number, split)}
+        shares = model.dataflow.shares
+        program = self._profiles.program_seconds(NetworkShards(model.graph, dict(splits)), rank, shares.inputs,
+                                                 shares.outputs, frozen=self._frozen, blocked=blocked)
         if program is None or not program.forward:
             return 1.0, 1.0
         return program.forward / forward_s, program.backward / backward_s if backward_s else 1.0
