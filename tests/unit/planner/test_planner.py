@@ -326,12 +326,12 @@ def test_computation_takes_as_long_as_a_program_that_is_timed_as_a_whole(scale):
     assert seconds_of(scaled, others) == pytest.approx(seconds_of(before, others), rel=1e-6)
 
 
-def test_large_programs_are_not_timed_as_a_whole(monkeypatch):
-    net_planner = planner()
-    monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: pytest.fail('timed'), raising=False)
-    monkeypatch.setattr(predictor, '_MOST_PROGRAM_S', 0.0)
-    net_planner.predict(parallel.data_parallel())
-    monkeypatch.undo()
-    monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: pytest.fail('timed'), raising=False)
-    monkeypatch.setattr(predictor, '_MOST_PROGRAM_BYTES', 0)
-    net_planner.predict(parallel.data_parallel())
+@pytest.mark.parametrize('limit', ['_MOST_PROGRAM_S', '_MOST_PROGRAM_BYTES', '_MOST_SHARDS'])
+def test_large_programs_are_not_timed_as_a_whole(limit, monkeypatch):
+    net_planner, calls = planner(), []
+    monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: calls.append(1), raising=False)
+    net_planner.predict(data_parallel())
+    assert calls == [1]
+    monkeypatch.setattr(predictor, limit, 0)
+    net_planner.predict(data_parallel())
+    assert calls == [1]
