@@ -136,6 +136,21 @@ def test_more_forward_passes_first_hide_latency():
     assert seconds['eager-1f1b'] <= seconds['gpipe'] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize('micro_batches', [8, 16, 32])
+def test_transfers_that_a_schedule_cannot_hide(micro_batches):
+    """The number of transfers in a step grows with that of micro-batches with `1f1b` alone.
+
+    With the other schedules, they are those of the first micro-batch to the last stage, and of the last one back.
+    """
+    transfer_s = BATCH / micro_batches * 3 * SAMPLE_S / 10
+    far = planner_of(without_costs(latency_s=transfer_s))
+    transfers = {schedule: (far.predict(pipeline(PATTERNS, micro_batches, schedule)).seconds - ideal(micro_batches))
+                 / transfer_s for schedule in SCHEDULES}
+    ends = 2 * (STAGES - 1)
+    assert transfers == pytest.approx({'1f1b': ends * micro_batches / STAGES + STAGES, 'eager-1f1b': ends,
+                                       'gpipe': ends}, rel=1e-2)
+
+
 def test_weights_are_updated_once_and_summed_within_a_stage():
     planned = planner_of(cluster(STAGES, 2))
     tasks = planned.predict(pipeline(PATTERNS, 4)).tasks()
