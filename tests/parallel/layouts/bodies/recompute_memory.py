@@ -37,7 +37,7 @@ class Deep(gluon.HybridBlock):
 
 def repeated(F, x):
     for _ in range(STEPS):
-        x = F.tanh(x)
+        x = F.relu(x)  # its gradient needs its output, as that of all activations, and it costs little
     return x
 
 
