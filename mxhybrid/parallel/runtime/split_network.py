@@ -109,9 +109,13 @@ def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
 
 
 def _check_averages(graph: Graph, shards: NetworkShards) -> None:
-    """Raise InputError if calls of one BatchNorm split its channels differently: no call could update its averages."""
+    """Raise InputError if calls of one BatchNorm split its channels differently: no call could update its averages, and
+    MXNet's operator takes the whole array of an average.
+    """
     for operator in graph.computing:
-        for at in rule_of(operator).averages(operator)[:1]:
+        averages = [at for at, (number, _) in enumerate(operator.inputs)
+                    if graph.operators[number].name in graph.auxiliary]
+        for at in averages[:1]:
             name = graph.operators[operator.inputs[at][0]].name
             held_boxes = shards.weights.boxes(name)
             for rank in shards.output_shards[operator.number]:
