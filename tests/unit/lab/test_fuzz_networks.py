@@ -106,6 +106,18 @@ def test_dimensions_that_may_have_samples():
     assert axes('F.concat({0}, {0} * {1}, dim=0)') == [[0, 2]]
     assert axes('F.reshape(F.transpose({0} * {1}), shape=(-1,))') == [[0, 3]]
     assert axes('F.reshape({0} * {1}, shape=(-1,))') == [[0, 1]]
+    # A value that does not depend on how a sample changes lies as samples move.
+    assert axes('F.reshape(F.transpose(({0} > F.zeros_like({0}) + {1}) * 1.0), shape=(-1,))')[0] == [0, 3]
+
+
+def test_elements_that_are_chosen_among_samples_may_be_cut():
+    statements = [{'name': 'x0', 'op': 'clip', 'code': 'F.clip({0}, 0.0, 0.0)', 'reads': ['data0']},
+                  {'name': 'x1', 'op': 'gather_nd', 'code': 'F.gather_nd({0}, F.stack({1}, {1}, axis=0))',
+                   'reads': ['data0', 'x0']}]
+    data = {'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'reals', 'dtype': 'float64', 'limit': 5}
+    program = small(inputs=[data], statements=statements, heads=[{'name': 'x1', 'drawn': None}], layers=[], params=[],
+                    plan={'kind': 'data_parallel'})
+    assert program['heads'][0]['samples'] is None
 
 
 def test_networks_that_one_process_does_not_train_are_rejected():

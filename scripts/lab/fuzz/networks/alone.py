@@ -12,6 +12,11 @@ from .network import Program, Rejected, base, samples_of
 from .script import network
 
 
+#: Operators whose second input has indices: an element of their output is of the sample of its index, although the value
+#: may be of another sample.
+_CHOOSING = ('take', 'pick', 'gather_nd')
+
+
 class Noise:
     """A relative change of values that shows how far rounding may change results.
 
@@ -121,7 +126,7 @@ def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool =
 
 def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]:
     """Find the dimension of the samples in each value that is an output; None where an operator reads values with
-    samples and values that have lost them, and may cut its result.
+    samples and values that have lost them, or chooses among the samples of a value, and may cut its result.
     """
     names = list(dict.fromkeys(value for statement in program['statements'] for value in [
         *statement['reads'], *(head['name'] for head in program['heads'])] if value.startswith('x')))
@@ -135,7 +140,9 @@ def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]
     for statement in program['statements']:
         reads = [value for value in statement['reads'] if value in axes_by_value]
         lost = [value for value in reads if not axes_by_value[value] or base(value) in mixed]
-        if any(base(value) in mixed for value in reads) or lost and len(lost) < len(reads) or statement.get('drawn'):
+        chooses = statement['op'] in _CHOOSING and len(reads) == 2 and not lost
+        if any(base(value) in mixed for value in reads) or lost and len(lost) < len(reads) or chooses or (
+                statement.get('drawn')):
             mixed.add(statement['name'])
     return {name: axes or (None if base(name) in mixed else []) for name, axes in axes_by_value.items()}
 
@@ -148,7 +155,8 @@ def _stays(before: np.ndarray, after: np.ndarray, axis: int, rows: np.ndarray) -
 def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[List[int]]]:
     """Find the dimensions of each output that may have the samples, and how often all samples stand there.
 
-    An output moves along such a dimension as samples move, or a sample changes its own part only.
+    An output moves along such a dimension as samples move, or a sample changes its own part only.  Dimensions for which
+    an output that does not change at all is the only evidence come last.
     """
     count = spec['samples']
     axes_of_outputs = []
@@ -159,20 +167,22 @@ def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> 
              for number in range(count)]
     for number, output in enumerate(outputs):
         candidates: List[Any] = []
+        changes = any(not np.array_equal(predicted[number], each[number], equal_nan=True) for each in other)
         for axis, length in enumerate(output.shape):
             for before in range(1, length // count + 1):
                 if length % (before * count):
                     continue
                 each = length // (before * count)
                 order = np.roll(np.arange(length).reshape(before, count, each), 1, 1).reshape(-1)
-                moves = any(np.allclose(np.take(before_move[number], order, axis), after_move[number],
-                                        rtol=1e-9, atol=1e-9, equal_nan=True)
-                            for before_move, after_move in moved)
+                moves = [not np.array_equal(before_move[number], after_move[number], equal_nan=True)
+                         for before_move, after_move in moved
+                         if np.allclose(np.take(before_move[number], order, axis), after_move[number],
+                                        rtol=1e-9, atol=1e-9, equal_nan=True)]
                 stays = all(_stays(predicted[number], other[sample][number], axis,
                                    pieces.rows_of(length, before, [sample], count))
                             for sample in range(count))
                 if moves or stays:
-                    candidates.append([not stays, axis, before])
+                    candidates.append([0 if stays and changes else 1 if any(moves) else 2, axis, before])
         axes_of_outputs.append([[axis, before] for _, axis, before in sorted(candidates)])
     return axes_of_outputs
 
