@@ -11,9 +11,8 @@ from . import pieces
 from .network import Program, Rejected, base, samples_of
 from .script import network
 
-
-#: Operators whose second input has indices: an element of their output is of the sample of its index, although the value
-#: may be of another sample.
+#: Operators whose second input has indices: an element of their output is of the sample of its index, although its
+#: value may be of another sample.
 _CHOOSING = ('take', 'pick', 'gather_nd')
 
 
