@@ -257,16 +257,16 @@ class _Drawing:
                 'ranks': self._ranks()}
 
     def _save(self) -> Dict[str, Any]:
-        what = self.random.choice((['parameters'], ['parameters', 'states'], ['states'], ['checkpoint']))
+        kinds = self.random.choice((['parameters'], ['parameters', 'states'], ['states'], ['checkpoint']))
         slot = self.random.choice('abc')
-        self.slots[slot] = what
-        return {'do': 'save', 'slot': slot, 'what': what}
+        self.slots[slot] = kinds
+        return {'do': 'save', 'slot': slot, 'kinds': kinds}
 
     def _load(self) -> Optional[Dict[str, Any]]:
         if not self.slots:
             return None
         slot = self.random.choice(sorted(self.slots))
-        return {'do': 'load', 'slot': slot, 'what': self.slots[slot]}
+        return {'do': 'load', 'slot': slot, 'kinds': self.slots[slot]}
 
     def _set(self) -> Dict[str, Any]:
         return {'do': 'set', 'number': self.random.choice(self.params).number, 'seed': self._seed()}
