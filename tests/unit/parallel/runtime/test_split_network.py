@@ -1,4 +1,4 @@
-"""Plans that no program can follow are refused before any weight moves."""
+"""Plans that a network cannot follow are refused before any weight moves."""
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +12,7 @@ from mxhybrid.parallel.runtime.split_network import apply_plan
 
 
 class TwoCalls(gluon.HybridBlock):
-    """One BatchNorm that is called twice."""
+    """A network that calls its BatchNorm twice."""
 
     def __init__(self, **options):
         super().__init__(prefix='net_')
