@@ -104,8 +104,10 @@ class Guard:
 
     def _server_died(self, text: str) -> None:
         assert self.lifeline is not None
-        self._telemetry.fail(text)
         self.lifeline.send({'server_died': text})
+        # A server whose host is cut off from the monitor may end before this worker has noticed the silence.
+        text = self.lifeline.suspected_silence() or text
+        self._telemetry.fail(text)
         if self.monitor is not None:
             self.monitor.report_failure(text)
         leave('%s ends, because %s' % (self._name, text), cleanup=self._cleanup)

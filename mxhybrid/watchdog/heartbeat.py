@@ -136,6 +136,13 @@ class Heartbeat:
             self._last_active = self._clock.seconds
         return sample is not None and self._activity.is_computing is None
 
+    def suspected_silence(self) -> Optional[str]:
+        """Return why the monitor seems to be silent, after half of the time that ends the job, else None.
+
+        It is for other threads: it reads what was seen until the last heartbeat.
+        """
+        return None if self._is_monitor_process() else self._failure_reason(self._limit / 2)
+
     def death_reason(self) -> str:
         """Return why the connection was closed: a stopped monitor may have been killed for that by another process."""
         self._clock.advance()

@@ -228,6 +228,10 @@ class Lifeline:
             self.fail(reason)
             self._leave(reason, [self._heartbeat.monitor], is_heard=False)
 
+    def suspected_silence(self) -> Optional[str]:
+        """Return why worker 0, which watches the job, seems to be silent, else None."""
+        return self._heartbeat.suspected_silence()
+
     def _heartbeat_message(self) -> Dict[str, Any]:
         """Return the heartbeat to send: the calls of this process, and the call or array for which it waits."""
         log = self._log.recent()

@@ -152,6 +152,14 @@ def test_a_monitor_that_was_killed_on_this_host_was_not_cut_off(heartbeat, monke
     assert heartbeat.death_reason() == 'worker 0, which watches the job, has been silent for 6 s: it hangs'
 
 
+def test_a_silence_is_suspected_from_half_of_the_limit_on(heartbeat):
+    heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
+    assert silence(heartbeat, 3) is None
+    assert heartbeat.suspected_silence() is None
+    assert silence(heartbeat, 2) is None
+    assert heartbeat.suspected_silence() == 'worker 0, which watches the job, has been silent for 5 s: it hangs'
+
+
 def test_a_monitor_that_died_recently_was_not_silent(heartbeat):
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 3) is None
