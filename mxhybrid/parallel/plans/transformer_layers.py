@@ -64,7 +64,7 @@ class TransformerLayers:
         Embeddings with more rows than columns and a dense gradient.
     projections : set of int
         Dense layers without heads that attention reads, and the operators between, which do not keep the features of a
-        head together, as the `split` and `concat` of Sockeye.
+        head together, such as the `split` and `concat` of Sockeye.
     """
 
     def __init__(self, graph: Graph):
@@ -136,7 +136,7 @@ class TransformerLayers:
         return projections
 
     def _is_between(self, operator: Operator) -> bool:
-        """Tell whether an operator has no weights, and as many dimensions as its inputs."""
+        """Return whether an operator has no weights, and as many dimensions as its inputs."""
         graph, count = self._graph, len(self._graph.shape(operator))
         return all(entry[0] not in graph.fixed and len(graph.shapes[entry]) == count for entry in operator.inputs)
 

@@ -75,7 +75,7 @@ class GlooBuilt:
                            for extension in module.EXTENSIONS]
 
     def __call__(self, verbose=False):
-        """Tell whether Horovod was built with Gloo; None if its library cannot be imported."""
+        """Return whether Horovod was built with Gloo; None if its library cannot be imported."""
         if verbose:
             return self._ask(verbose=verbose)
         build = self._build()

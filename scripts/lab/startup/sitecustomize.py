@@ -104,7 +104,7 @@ class Finder:
 
 
 def is_being_imported(name):
-    """Tell whether a module is being imported now."""
+    """Return whether a module is being imported now."""
     spec = getattr(sys.modules.get(name), '__spec__', None)
     return bool(getattr(spec, '_initializing', False))
 

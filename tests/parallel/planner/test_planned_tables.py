@@ -63,8 +63,8 @@ def test_a_plan_that_is_searched_for(tmp_path):
 def test_dense_weights_are_summed_as_the_plan_says(tmp_path, env, sums):
     result = trained(tmp_path, 'horovod', **env)
     assert [result.results[rank]['sums'] for rank in range(2)] == [sums] * 2
-    told = 'the plan has gradients of dense weights summed by horovod, but in this job lane sums them'
-    assert (told in result.output) == (sums == 'lane')
+    warning = 'the plan has gradients of dense weights summed by horovod, but in this job lane sums them'
+    assert (warning in result.output) == (sums == 'lane')
     assert 'dense weights: summed by horovod' in result.results[0]['found']['servers']['told']
 
 

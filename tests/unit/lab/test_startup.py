@@ -145,7 +145,7 @@ class Builds:
         return self.answer
 
     def is_asked(self, verbose=False):
-        """Tell whether a new process asks Horovod's library, and check its answer."""
+        """Return whether a new process asks Horovod's library, and check its answer."""
         before = self.questions
         assert load_faster_horovodrun(self.startup).GlooBuilt(self)(verbose=verbose) is self.answer
         return self.questions > before

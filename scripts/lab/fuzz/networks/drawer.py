@@ -42,9 +42,9 @@ class Drawer:
     def draw(self, seed: int, workers: int, dtype: str = 'float64') -> Program:
         """The program of a seed."""
         for attempt in range(_ATTEMPTS):
-            found = self._ask(['draw', seed, workers, attempt, dtype])
-            if found is not None:
-                return found
+            program = self._ask(['draw', seed, workers, attempt, dtype])
+            if program is not None:
+                return program
         raise RuntimeError('nothing was drawn for seed %d' % seed)
 
     def examined(self, program: Program) -> Optional[Program]:

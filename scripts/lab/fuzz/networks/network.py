@@ -106,7 +106,7 @@ def typed(code: str, dtype: str) -> str:
 
 
 def rounds(program: Program) -> bool:
-    """Tell whether MXNet computes something as float32."""
+    """Return whether MXNet computes something as float32."""
     return dtype_of(program) == 'float32' or any(statement.get('rounds') for statement in program['statements'])
 
 

@@ -49,10 +49,10 @@ class Positions(mx.gluon.HybridBlock):
             self.position = nn.Embedding(20, 8)
 
     def hybrid_forward(self, F, data):
-        made = self.first(data)
-        chosen = F.pick(made, F.argmax(made, axis=-1), axis=-1, keepdims=True)
-        places = self.position(F.contrib.arange_like(made, axis=1))
-        return F.broadcast_add(F.broadcast_mul(made, chosen), F.expand_dims(places, axis=0))
+        hidden = self.first(data)
+        chosen = F.pick(hidden, F.argmax(hidden, axis=-1), axis=-1, keepdims=True)
+        places = self.position(F.contrib.arange_like(hidden, axis=1))
+        return F.broadcast_add(F.broadcast_mul(hidden, chosen), F.expand_dims(places, axis=0))
 
 
 def graph_of(net, data, batch_axis=0):

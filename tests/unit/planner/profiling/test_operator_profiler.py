@@ -481,8 +481,8 @@ def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, 
     for operator in operators(images, 'Activation'):
         seconds.append(profiles.shard_seconds(images.graph, operator, place(images.graph, operator)))
         profiles.save()
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1 and 'cannot be kept in' in messages[0] and 'XDG_CACHE_HOME' in messages[0]
     again = [profiles.shard_seconds(images.graph, operator, place(images.graph, operator))
              for operator in operators(images, 'Activation')]
     assert again == seconds

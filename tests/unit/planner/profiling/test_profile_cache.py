@@ -75,10 +75,10 @@ def test_times_of_processes_that_began_together_are_those_of_one_core(tmp_path):
         merge_profiles(path, {'parts': {'Convolution %g' % slower: [slower, 2 * slower, 3.0, 4.0]},
                               'programs': {'program %g' % slower: [slower, slower]},
                               'reference': {'seconds': [slower, slower, slower]}})
-    found = read_profiles(path)
-    assert found['reference'] == {'seconds': [1.0, 1.0, 1.0]}
-    assert found['parts'] == dict.fromkeys(['Convolution 1', 'Convolution 2'], [1.0, 2.0, 3.0, 4.0])
-    assert found['programs'] == dict.fromkeys(['program 1', 'program 2'], [1.0, 1.0])
+    profiles = read_profiles(path)
+    assert profiles['reference'] == {'seconds': [1.0, 1.0, 1.0]}
+    assert profiles['parts'] == dict.fromkeys(['Convolution 1', 'Convolution 2'], [1.0, 2.0, 3.0, 4.0])
+    assert profiles['programs'] == dict.fromkeys(['program 1', 'program 2'], [1.0, 1.0])
 
 
 def test_a_writer_that_was_stopped_stops_no_other(tmp_path, monkeypatch):

@@ -59,8 +59,9 @@ def test_times_of_a_busy_machine_are_reported_and_not_kept(images, tmp_path, mon
         profiles.shard_seconds(graph, *pair)
         profiles.save()
     assert not os.path.exists(path) and profiles.measured == 2
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and 'busy: other programs use 50 % of the processors' in told[0] and path in told[0]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1 and path in messages[0]
+    assert 'busy: other programs use 50 % of the processors' in messages[0]
     # It uses them nevertheless, and times of the quiet machine are stored.
     machine.slower, machine.problem = 1.0, ''
     profiles.shard_seconds(graph, *third)
