@@ -8,7 +8,8 @@ runs the segment again, recorded, and then the backward pass of that.  Both grap
 """
 import contextlib
 import itertools
-from typing import Any, Callable, Collection, Dict, Iterator, List, Sequence
+import threading
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Sequence
 
 import mxnet as mx
 from mxnet import autograd
@@ -51,9 +52,13 @@ class RecomputedOperator:
                  heads: Sequence[int], threads: SegmentThreads, on_failure: Callable[[BaseException], None]):
         self.inputs, self._learning, self._heads = list(inputs), set(learning), list(heads)
         self._threads, self._on_failure = threads, on_failure
-        self.graph, self.number = forward, next(_numbers)
+        self.number = next(_numbers)
         self._forward_inputs, self._again_inputs = forward.list_inputs(), again.list_inputs()
-        self._forward, self._again = mx.nd.CachedOp(forward, []), mx.nd.CachedOp(again, [])
+        self.outputs = len(forward.list_outputs())
+        # Each thread that infers shapes has its own graph.  MXNet reads the shapes that a CustomOp infers from memory
+        # that the next inference of the same operator, in any thread, frees (infer_shape_entry of operator.py).
+        self._forward, self._again = mx.nd.CachedOp(_copied(forward), []), mx.nd.CachedOp(_copied(again), [])
+        self._inferring, self._graph = threading.Lock(), _copied(forward)
         _segments[self.number] = self
 
     def forget(self) -> None:
@@ -63,8 +68,21 @@ class RecomputedOperator:
     def symbol(self, name: str, inputs: List[Any]) -> List[Any]:
         """Return its outputs in a graph, given symbols of its inputs in their order."""
         outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
-        count = len(self.graph.list_outputs())
-        return [outputs[position] for position in range(count)] if count > 1 else [outputs]
+        return [outputs[position] for position in range(self.outputs)] if self.outputs > 1 else [outputs]
+
+    def infer_shapes(self, shapes: List[Any]) -> List[List[int]]:
+        """Return the shapes of the outputs for those of the inputs; any thread may call it."""
+        with self._inferring:
+            return [list(shape) for shape in self._graph.infer_shape(**self._read(map(tuple, shapes)))[1]]
+
+    def infer_types(self, types: List[Any]) -> List[Any]:
+        """Return the types of the outputs for those of the inputs; any thread may call it."""
+        with self._inferring:
+            return list(self._graph.infer_type(**self._read(types))[1])
+
+    def _read(self, values: Iterable[Any]) -> Dict[str, Any]:
+        """Return values of the inputs by name, of those that the forward pass reads."""
+        return {name: value for name, value in zip(self.inputs, values) if name in self._forward_inputs}
 
     def forward(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
         """Compute the outputs, without keeping anything else."""
@@ -116,6 +134,11 @@ class RecomputedOperator:
             raise
 
 
+def _copied(symbol: Any) -> Any:
+    """Return a symbol whose operators are others than those of `symbol`."""
+    return mx.sym.load_json(symbol.tojson())
+
+
 class _PythonRecomputation(mx.operator.CustomOp):
     """The calls of MXNet."""
 
@@ -143,19 +166,13 @@ class _RecomputationProperties(mx.operator.CustomOpProp):
         return ['input%d' % position for position in range(len(self._segment.inputs))]
 
     def list_outputs(self) -> List[str]:
-        return ['output%d' % position for position in range(len(self._segment.graph.list_outputs()))]
+        return ['output%d' % position for position in range(self._segment.outputs)]
 
     def infer_shape(self, in_shape: Any) -> Any:
-        known = {name: tuple(shape) for name, shape in zip(self._segment.inputs, in_shape)}
-        _, shapes, _ = self._segment.graph.infer_shape(
-            **{name: known[name] for name in self._segment.graph.list_inputs()})
-        return in_shape, [list(shape) for shape in shapes], []
+        return in_shape, self._segment.infer_shapes(in_shape), []
 
     def infer_type(self, in_type: Any) -> Any:
-        known = dict(zip(self._segment.inputs, in_type))
-        _, types, _ = self._segment.graph.infer_type(
-            **{name: known[name] for name in self._segment.graph.list_inputs()})
-        return in_type, list(types), []
+        return in_type, self._segment.infer_types(in_type), []
 
     def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _PythonRecomputation:
         return _PythonRecomputation(self._segment)
