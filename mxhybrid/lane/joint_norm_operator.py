@@ -54,7 +54,7 @@ class JointNormOperator:
     """A BatchNorm of float32 with two transfers: of the moments of all parts, and of their gradients.
 
     Without transfers all parts are like this one.  The object must live as long as graphs with the operator run.  The
-    rules of :class:`~.exchange_operator.ExchangeOperator` for arrays hold for all arrays of this operator, too.
+    rules of :class:`~.transfer_operator.TransferOperator` for arrays hold for all arrays of this operator, too.
     """
 
     def __init__(self, norm: JointNorm, forward: Optional[PersistentTransfer], backward: Optional[PersistentTransfer]):

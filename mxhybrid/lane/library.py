@@ -13,7 +13,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 30
+_VERSION = 31
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -111,10 +111,10 @@ _FUNCTIONS = {
     'transfer_run_new': (_POINTER, [_POINTER, _POINTER, _POINTER]),
     'transfer_run_close': (None, [_POINTER]),
     'transfer_start': (None, [_POINTER, _POINTER, _POINTER]),
-    'exchange_operator_new': (_POINTER, [_POINTER, _POINTER, _INT, _COUNTS, _INT, _COUNTS, _POINTER, _POINTER,
+    'transfer_operator_new': (_POINTER, [_POINTER, _POINTER, _INT, _COUNTS, _INT, _COUNTS, _POINTER, _POINTER,
                                          _POINTER]),
-    'exchange_operator_info': (_POINTER, [_POINTER]),
-    'exchange_operator_close': (None, [_POINTER]),
+    'transfer_operator_info': (_POINTER, [_POINTER]),
+    'transfer_operator_close': (None, [_POINTER]),
     'moments_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _POINTER, _POINTER]),
     'joint_operator_new': (_POINTER, [_U32, _DOUBLES, _U64, ctypes.c_double, _POINTER, _POINTER]),
     'average_operator_new': (_POINTER, [_U32, _COUNTS, _U32, _COUNTS, _DOUBLES, _COUNTS, _COUNTS, _COUNTS, _DOUBLES,

@@ -1,5 +1,5 @@
 // A BatchNorm over several workers as one operator of MXNet's graphs, with the exchanges of its statistics inside, see
-// exchange_operator.h.
+// transfer_operator.h.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Parts of a BatchNorm over several workers as operators of MXNet's graphs, which the engine calls without Python, see
-// exchange_operator.h. MXNet's own kernels do the rest.
+// transfer_operator.h. MXNet's own kernels do the rest.
 #pragma once
 
 #include <memory>

@@ -6,13 +6,13 @@
 
 #include "api_arguments.h"
 #include "api_errors.h"
-#include "exchange_operator.h"
 #include "joint_norm_operator.h"
 #include "norm_operators.h"
 #include "softmax_operators.h"
+#include "transfer_operator.h"
 
 using lane::ArrayOperator;
-using lane::ExchangeOperator;
+using lane::TransferOperator;
 using lane::functions_of;
 using lane::guarded;
 using lane::PersistentTransfer;
@@ -20,9 +20,9 @@ using lane::transfer_of;
 
 namespace {
 
-std::unique_ptr<ExchangeOperator::Shape> shape_of(int dimensions, const uint64_t* shape) {
+std::unique_ptr<TransferOperator::Shape> shape_of(int dimensions, const uint64_t* shape) {
   if (dimensions < 0) return nullptr;
-  return std::make_unique<ExchangeOperator::Shape>(shape, shape + dimensions);
+  return std::make_unique<TransferOperator::Shape>(shape, shape + dimensions);
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ extern "C" {
 
 /// Return an operator of graphs that runs two transfers of float32 arrays, one forwards and one backwards.  A negative
 /// number of dimensions means no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
-void* lane_exchange_operator_new(void* forward, void* backward, int input_dimensions, const uint64_t* input,
+void* lane_transfer_operator_new(void* forward, void* backward, int input_dimensions, const uint64_t* input,
                                  int output_dimensions, const uint64_t* output, void* get_data, void* free,
                                  void* push) {
   return guarded(
@@ -39,10 +39,10 @@ void* lane_exchange_operator_new(void* forward, void* backward, int input_dimens
         const lane::ArrayFunctions functions = functions_of(get_data, free);
         for (void* share : {forward, backward}) {
           if (transfer_of(share).dtype() != lane::Dtype::kFloat32) {
-            throw std::runtime_error("an exchange operator needs transfers of type float32");
+            throw std::runtime_error("a transfer operator needs transfers of type float32");
           }
         }
-        return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
+        return new TransferOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
                                     *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
                                     shape_of(input_dimensions, input), shape_of(output_dimensions, output), functions,
                                     reinterpret_cast<lane::PushFunction>(push));
@@ -50,9 +50,9 @@ void* lane_exchange_operator_new(void* forward, void* backward, int input_dimens
       nullptr);
 }
 /// Return the attribute `info` of MXNet's operator _NDArray.
-const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
+const void* lane_transfer_operator_info(void* transfer) { return static_cast<TransferOperator*>(transfer)->info(); }
 /// Delete an operator that no graph calls any more.
-void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
+void lane_transfer_operator_close(void* transfer) { delete static_cast<TransferOperator*>(transfer); }
 
 /// Return an operator of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
 void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {

@@ -5,8 +5,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.exchange_operator import ExchangeOperator
 from ...lane.joint_norm_operator import JointNorm, JointNormOperator
+from ...lane.transfer_operator import TransferOperator
 from ...lane.transfers import Channels, PersistentTransfer
 from ...native.engine import address_of, handles_of
 from ..sharding.box import Box, full, overlap, subtract
@@ -60,11 +60,11 @@ class LaneTransport:
         self._persistent[transfer.tag] = persistent_transfer_of(self._channels, transfer, dtype, source, target)
         return self._persistent[transfer.tag]
 
-    def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
+    def operator(self, redistribution: Redistribution) -> Optional[TransferOperator]:
         """Return a compiled operator; None for a type for which MXNet has no such operators."""
         if redistribution.dtype != np.float32:
             return None
-        return ExchangeOperator(*self._both_ways(redistribution), *redistribution.shapes)
+        return TransferOperator(*self._both_ways(redistribution), *redistribution.shapes)
 
     def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
         """Return a BatchNorm that makes the redistribution of its statistics."""

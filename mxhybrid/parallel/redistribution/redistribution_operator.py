@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...lane.exchange_operator import ExchangeOperator
 from ...lane.joint_norm_operator import JointNorm, JointNormOperator, local_joint_norm
+from ...lane.transfer_operator import TransferOperator
 from ...native.arrays import host_view
 from ...native.engine import Deferred, Notifier
 from ...telemetry.recorder import OFF, AnyRecorder
@@ -45,7 +45,7 @@ class Transport(Protocol):
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Let the engine make a transfer between two NumPy arrays, which are the memory of `arrays`."""
 
-    def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
+    def operator(self, redistribution: Redistribution) -> Optional[TransferOperator]:
         """Return an operator that makes a redistribution without Python; None if there is none."""
 
     def norm_operator(self, redistribution: Redistribution, norm: JointNorm) -> Optional[JointNormOperator]:
@@ -79,7 +79,7 @@ class CarrierTransport:
         """See :class:`Transport`."""
         self._deferred.push(arrays, (transfer, source, target), priority)
 
-    def operator(self, redistribution: Redistribution) -> Optional[ExchangeOperator]:
+    def operator(self, redistribution: Redistribution) -> Optional[TransferOperator]:
         """Return None: a carrier is Python."""
         return None
 
@@ -102,7 +102,7 @@ class RedistributionOperator:
         self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
         #: Makes it without Python, where there is such an operator and no trace is written.
-        self._operator: Union[None, ExchangeOperator, JointNormOperator] = None
+        self._operator: Union[None, TransferOperator, JointNormOperator] = None
         _redistributions[self.number] = self
 
     def forget(self) -> None:

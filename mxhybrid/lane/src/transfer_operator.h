@@ -1,4 +1,4 @@
-// An exchange of pieces of arrays as an operator of MXNet's graphs, which the engine calls without Python.  It runs one
+// A transfer of pieces of arrays as an operator of MXNet's graphs, which the engine calls without Python.  It runs one
 // transfer in the forward pass, and another one in the backward pass.
 //
 // MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of an NDArrayOpInfo
@@ -16,18 +16,18 @@
 
 namespace lane {
 
-/// An exchange operator.  Its inputs are a token and an array, its outputs a token and an array; either array may be
+/// A transfer operator.  Its inputs are a token and an array, its outputs a token and an array; either array may be
 /// missing.  MXNet keeps the address of the object as long as a graph may run.
-class ExchangeOperator {
+class TransferOperator {
  public:
   using Shape = std::vector<unsigned>;
 
   /// `input` and `output` are the shapes of the arrays, null if there is none.
-  ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
+  TransferOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
                    std::unique_ptr<Shape> input, std::unique_ptr<Shape> output, ArrayFunctions arrays,
                    PushFunction push);
-  ExchangeOperator(const ExchangeOperator&) = delete;
-  ExchangeOperator& operator=(const ExchangeOperator&) = delete;
+  TransferOperator(const TransferOperator&) = delete;
+  TransferOperator& operator=(const TransferOperator&) = delete;
 
   const NDArrayOpInfo* info() const { return &info_; }
 

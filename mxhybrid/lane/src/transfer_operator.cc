@@ -1,4 +1,4 @@
-#include "exchange_operator.h"
+#include "transfer_operator.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -17,7 +17,7 @@ char kTokenName[] = "token", kInputName[] = "input", kAfterName[] = "after", kOu
 
 }  // namespace
 
-ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
+TransferOperator::TransferOperator(std::shared_ptr<PersistentTransfer> forward,
                                    std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> input,
                                    std::unique_ptr<Shape> output, ArrayFunctions arrays, PushFunction push)
     : forward_(std::move(forward)),
@@ -33,32 +33,32 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
   arguments_.push_back(nullptr);
   outputs_.push_back(nullptr);
   info_.forward = [](int count, void** arrays, int* tags, void* self) {
-    auto& exchange = *static_cast<ExchangeOperator*>(self);
-    exchange.begin(exchange.forward_, count, arrays, tags, kInput, kOutput);
+    auto& transfer = *static_cast<TransferOperator*>(self);
+    transfer.begin(transfer.forward_, count, arrays, tags, kInput, kOutput);
     return true;
   };
   info_.backward = [](int count, void** arrays, int* tags, void* self) {
-    auto& exchange = *static_cast<ExchangeOperator*>(self);
-    exchange.begin(exchange.backward_, count, arrays, tags, kOutputGradient, kInputGradient);
+    auto& transfer = *static_cast<TransferOperator*>(self);
+    transfer.begin(transfer.backward_, count, arrays, tags, kOutputGradient, kInputGradient);
     return true;
   };
   info_.infer_shape = [](int, int* dimensions, unsigned** shapes, void* self) {
-    static_cast<ExchangeOperator*>(self)->infer(dimensions, shapes);
+    static_cast<TransferOperator*>(self)->infer(dimensions, shapes);
     return true;
   };
   info_.list_outputs = [](char*** names, void* self) {
-    *names = static_cast<ExchangeOperator*>(self)->outputs_.data();
+    *names = static_cast<TransferOperator*>(self)->outputs_.data();
     return true;
   };
   info_.list_arguments = [](char*** names, void* self) {
-    *names = static_cast<ExchangeOperator*>(self)->arguments_.data();
+    *names = static_cast<TransferOperator*>(self)->arguments_.data();
     return true;
   };
   info_.declare_backward_dependency = [](const int* out_gradients, const int*, const int*, int* count, int** needed,
                                          void* self) {
     // MXNet reads the numbers at once, and numbers arrays differently in every call.
     thread_local std::vector<int> needed_numbers;
-    needed_numbers.assign(out_gradients, out_gradients + static_cast<ExchangeOperator*>(self)->outputs_.size() - 1);
+    needed_numbers.assign(out_gradients, out_gradients + static_cast<TransferOperator*>(self)->outputs_.size() - 1);
     *count = static_cast<int>(needed_numbers.size());
     *needed = needed_numbers.data();
     return true;
@@ -66,7 +66,7 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
   for (void*& payload : info_.payloads) payload = this;
 }
 
-void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays,
+void TransferOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays,
                              const int* tags, Tag from, Tag to) {
   // The token is the first array with each tag.
   int inputs = 0;
@@ -90,7 +90,7 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
   }
 }
 
-void ExchangeOperator::infer(int* dimensions, unsigned** shapes) {
+void TransferOperator::infer(int* dimensions, unsigned** shapes) {
   for (Shape* shape : {&token_, input_.get(), &token_, output_.get()}) {
     if (shape == nullptr) continue;
     *dimensions++ = static_cast<int>(shape->size());

@@ -1,4 +1,4 @@
-"""An exchange as an operator in graphs, compiled in ``src/exchange_operator.h``, which MXNet's engine calls without
+"""A transfer as an operator in graphs, compiled in ``src/transfer_operator.h``, which MXNet's engine calls without
 Python.
 """
 import weakref
@@ -12,7 +12,7 @@ from .transfers import PersistentTransfer
 Shape = Optional[Tuple[int, ...]]
 
 
-class ExchangeOperator:
+class TransferOperator:
     """An operator that runs one transfer of float32 arrays forwards and another one backwards.
 
     This object must live as long as graphs with the operator run.
@@ -35,10 +35,10 @@ class ExchangeOperator:
         shapes = [part for shape in (input_shape, output_shape)
                   for part in (-1 if shape is None else len(shape), library.counts(shape or ()))]
         functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree', 'MXEnginePushAsyncND')]
-        pointer = self._library.checked(self._library.exchange_operator_new(forward.pointer, backward.pointer, *shapes,
+        pointer = self._library.checked(self._library.transfer_operator_new(forward.pointer, backward.pointer, *shapes,
                                                                             *functions))
-        self._info = self._library.exchange_operator_info(pointer)
-        weakref.finalize(self, self._library.exchange_operator_close, pointer).atexit = False
+        self._info = self._library.transfer_operator_info(pointer)
+        weakref.finalize(self, self._library.transfer_operator_close, pointer).atexit = False
 
     def symbol(self, name: str, inputs: List[Any]) -> Any:
         """Return the operator in a graph: its inputs are a token and, if there is one, the input array; its outputs are
