@@ -18,7 +18,7 @@ from ...telemetry.recorder import OFF, AnyRecorder
 from .redistribution import Redistribution, Transfer
 
 #: Name of the operator.
-OPERATOR = 'mxhybrid_exchange'
+OPERATOR = 'mxhybrid_redistribution'
 
 #: Redistributions by their numbers in this process: MXNet passes texts to operators.
 _redistributions: Dict[int, 'RedistributionOperator'] = {}
@@ -117,20 +117,20 @@ class RedistributionOperator:
 
         `plain` says that no gradient goes back, or that the gradient of `local` is needed and never added up in place.
         """
-        name = 'exchange%d' % self.number
-        exchange = None
+        name = 'redistribution%d' % self.number
+        compiled = None
         if plain and self._notifier is None:
-            exchange = self._operator = self._transport.operator(self.redistribution)
+            compiled = self._operator = self._transport.operator(self.redistribution)
         inputs = [token] if local is None else [token, local]
         if not self._differentiable:
             inputs = [mx.sym.BlockGrad(symbol) for symbol in inputs]
-        if exchange is not None:
-            outputs = exchange.symbol(name, [_copied_input(symbol) for symbol in inputs])
+        if compiled is not None:
+            outputs = compiled.symbol(name, [_copied_input(symbol) for symbol in inputs])
         else:
             inputs[1:] = [mx.sym.stack(symbol, axis=0) for symbol in inputs[1:]]
             outputs = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
         after, received = (outputs, None) if self.redistribution.target is None else (outputs[0], outputs[1])
-        if received is not None and exchange is None:
+        if received is not None and compiled is None:
             received = mx.sym.SliceChannel(received, num_outputs=1, axis=0, squeeze_axis=True)
         if not self._differentiable:
             # The backward pass bypasses a redistribution without gradients, which would wait for its turn in the
@@ -151,7 +151,7 @@ class RedistributionOperator:
         operator = self._operator = self._transport.norm_operator(self.redistribution, norm)
         if operator is None:
             return None
-        return operator.symbol('exchange%d' % self.number, *map(_copied_input, (token, data, parameters)))
+        return operator.symbol('joint_norm%d' % self.number, *map(_copied_input, (token, data, parameters)))
 
     def ending(self, symbol: Any) -> Any:
         """Return a symbol that a graph may have as an output, for an output of the operator."""
@@ -183,10 +183,11 @@ class RedistributionOperator:
         if self._notifier is None:
             return lambda array: None
         trace, notifier, number = self._trace, self._notifier, self._trace.new_id()
-        label = 'exchange %s%s' % (self.redistribution.label,
-                                   '' if transfer is self.redistribution.forward else ', backward')
-        trace.begin(label, number, 'exchange', {'bytes': transfer.bytes_sent(self.redistribution.dtype.itemsize)})
-        return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'exchange'))
+        label = 'redistribution %s%s' % (self.redistribution.label,
+                                         '' if transfer is self.redistribution.forward else ', backward')
+        trace.begin(label, number, 'redistribution',
+                    {'bytes': transfer.bytes_sent(self.redistribution.dtype.itemsize)})
+        return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'redistribution'))
 
 
 def isolated_joint_norm(name: str, data: Any, parameters: Any, norm: JointNorm) -> Tuple[Any, Any]:

@@ -306,7 +306,7 @@ def test_exchanges_in_traces(tmp_path):
     trace = tmp_path / 'trace.json'
     run_job(BODY, 'horovodrun', workers=2, timeout=100, env={'MXHYBRID_TRACE': str(trace)}, args=[json.dumps(
         {'plain': {'net': 'plain', 'plans': [TRICK], 'steps': 2}})]).ok()
-    events = [event for event in json.loads(trace.read_text()) if event.get('cat') == 'exchange']
+    events = [event for event in json.loads(trace.read_text()) if event.get('cat') == 'redistribution']
     names = {event['name'] for event in events}
     assert any(name.endswith(', backward') for name in names) and any('backward' not in name for name in names)
     begun = [event for event in events if event['ph'] == 'b']

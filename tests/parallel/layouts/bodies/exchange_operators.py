@@ -175,7 +175,7 @@ def main():
                 for each in (whole_net, net):
                     each.collect_params('.*(conv0|batchnorm0).*').setattr('grad_req', 'null')
         ops = [node['op'] for node in json.loads(net._programs[True].symbol.tojson())['nodes']
-               if node['name'].startswith('exchange')]
+               if node['name'].startswith(('redistribution', 'joint_norm'))]
         report(store.rank, **{'%s %s' % (kind.__name__, flows): {
             'compiled': ops.count('_NDArray'), 'in_python': ops.count('Custom'), 'steps': steps}})
 

@@ -97,7 +97,7 @@ class Nodes:
 def test_no_input_or_output_of_the_graph(name, flows, rank):
     nodes = Nodes(program_of(BUILDERS[name], rank, flows).symbol)
     exchanges = {number for number, node in enumerate(nodes.nodes)
-                 if node['op'] == 'Concat' and node['name'].startswith('exchange')}
+                 if node['op'] == 'Concat' and node['name'].startswith('redistribution')}
     outputs = exchanges | {number for number in range(len(nodes.nodes))
                            if nodes.op(number) == 'SliceChannel' and set(nodes.inputs(number)) & exchanges}
     assert exchanges
