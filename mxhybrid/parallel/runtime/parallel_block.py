@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from ...base import log
 from ...base.errors import InputError
 from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
@@ -27,6 +28,8 @@ from .pipeline_calls import pipeline_calls
 from .rank_program import Program
 from .sharded_parameters import ShardedParameters
 from .split_network import SplitNetwork, reshape
+
+logger = log.get_logger(__name__)
 
 #: The count of numbers for redistributions of one network: an eighth each for training, for inference, and for
 #: additional programs of each, if several calls wait for their backward passes; half of them for weights.
@@ -122,9 +125,15 @@ class Parallel(gluon.Block):
         return other
 
     @property
-    def exchanges(self) -> int:
+    def redistributions(self) -> int:
         """The number of redistributions of tensors in a training step, on all workers together."""
         return len(self._programs[True].redistributions) * self._network.plan.micro_batches
+
+    @property
+    def exchanges(self) -> int:
+        """The former name of :attr:`redistributions`, which works for one more release."""
+        _warn_of_exchanges()
+        return self.redistributions
 
     def _redistributions_line(self) -> str:
         redistributions = self._programs[True].redistributions
@@ -133,7 +142,7 @@ class Parallel(gluon.Block):
         if not redistributions:
             return ''
         return ('redistributions between layers: %d in a step, forwards and backwards, in which this worker sends %s'
-                % (self.exchanges, size_text(sent * self._network.plan.micro_batches)))
+                % (self.redistributions, size_text(sent * self._network.plan.micro_batches)))
 
     def forward(self, *args: Any) -> Any:
         """Return this worker's samples of the network's outputs (all workers call it).
@@ -338,6 +347,14 @@ def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, P
         raise InputError('a parallelized network: %d calls wait for their backward passes: run backward before '
                          'more calls' % (count + 1))
     return make(training, first + 2 * _EIGHTH + _EIGHTH * (not training) + (count - 1) * redistributions)
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_of_exchanges() -> None:
+    """Warn once that a script uses the former name of :attr:`Parallel.redistributions`."""
+    if log.speaks_for_all():
+        logger.warning('a parallelized network: exchanges is now called redistributions: use that name, the former one '
+                       'works for one more release')
 
 
 def _as_dict(params: Dict[str, Any]) -> Any:

@@ -54,7 +54,7 @@ def check(results, plans, error=1e-10):
         for plan, outcome in zip(plans, worker_results):
             assert outcome['error'] < error, (plan, outcome)
             assert outcome['losses'] < error * 100, (plan, outcome)
-            assert plan in (DATA, again(DATA, 'attention')) or outcome['exchanges'] > 0, plan
+            assert plan in (DATA, again(DATA, 'attention')) or outcome['redistributions'] > 0, plan
 
 
 def again(plan, *patterns):

@@ -38,7 +38,7 @@ for each in data:
 with autograd.record():
     outputs = [net(each) for each in data]
 autograd.backward(outputs)
-report(store.rank, redistributions=net.exchanges, takes_part=net._programs[True].uses_token,
+report(store.rank, redistributions=net.redistributions, takes_part=net._programs[True].uses_token,
        number=worker_group_of(member({})).reserve_numbers(0), gradients=np.concatenate([each.grad.asnumpy()
                                                                                        for each in data]))
 

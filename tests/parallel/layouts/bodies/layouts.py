@@ -2,7 +2,7 @@
 
 A network has a ``net`` (a function of nets.py), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``,
 ``optimizer``, ``settings``, and what else is named in OPTIONS.  Reports for each plan the worst error, relative to the
-largest weight, the number of exchanges, and the shards of each worker.
+largest weight, the number of redistributions, and the shards of each worker.
 """
 import json
 import os
@@ -62,7 +62,7 @@ def train(net, store, samples, data):
     loss_of, losses = gluon.loss.SoftmaxCrossEntropyLoss(), []
     for step in range(GIVEN['steps']):
         if GIVEN['end'] == [step, getattr(store, 'rank', None)]:
-            sys.exit()  # the others wait in the next exchange, and no call of the store comes before it
+            sys.exit()  # the others wait in the next redistribution, and no call of the store comes before it
         for _ in range(GIVEN['accumulate']):
             arrays = [mx.nd.array(one[step][samples], dtype=GIVEN['dtype']) for one in data]
             with autograd.record():
@@ -139,7 +139,8 @@ def compare_plans(first):
         mine = train(net, store if len(outcomes) == 0 else mxhybrid.create(), net.samples, data)
         apart = max(float(np.abs(array - other[net.samples]).max()) for array, other in zip(mine, losses))
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
-        outcomes.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
+        outcomes.append({'error': compare(net, expected), 'losses': apart, 'held': held,
+                         'redistributions': net.redistributions,
                          'pooling': sum(sum(array.bytes)
                                         for array in net._programs[True].redistributions if 'pool' in array.label)})
     return outcomes
