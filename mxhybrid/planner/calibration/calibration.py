@@ -20,10 +20,10 @@ from ..simulator.token_bucket import TokenBucket
 from .core_speeds import CoreSpeeds
 from .cost_fitting import Sample, fit_bucket, fit_cost, least_squares, relative_errors, transfer_seconds
 from .cpu_meter import CpuMeter, Measurement
-from .exchange_benchmark import ExchangeBenchmark
-from .exchange_workload import GroupSums, all_to_all, shifted
 from .horovod_benchmark import HorovodBenchmark
 from .host_resources import core_share, hosts_of, local_resources
+from .redistribution_benchmark import RedistributionBenchmark
+from .redistribution_workload import GroupSums, all_to_all, shifted
 from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
 from .time_budget import TimeBudget
 from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
@@ -82,7 +82,7 @@ class Calibration:
             logger.warning('calibrate: rows do not travel by the lane: the CPU time of servers cannot be measured and '
                            'is missing in the costs')
         places = job.topology.memory_domains
-        self._exchanges = ExchangeBenchmark(job, self._workers, self._meter)
+        self._exchanges = RedistributionBenchmark(job, self._workers, self._meter)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]

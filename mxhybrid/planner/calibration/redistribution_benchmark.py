@@ -5,7 +5,7 @@ from typing import Callable, List
 from ...job.job import Job
 from ...parallel.redistribution.worker_group import WorkerGroup
 from .cpu_meter import CpuMeter, Measurement
-from .exchange_workload import ExchangeChain, Step
+from .redistribution_workload import RedistributionChain, Step
 
 #: Number of exchanges of the longer chain, and of dense layers in both chains; the shorter chain has one exchange.
 CHAIN = 5
@@ -18,7 +18,7 @@ _ROUNDS, _STEADY_ROUNDS, _STEADY = 9, 3, 0.02
 Steps = Callable[[int], Callable[[int], Step]]
 
 
-class ExchangeBenchmark:
+class RedistributionBenchmark:
     """Times exchanges (every method is collective)."""
 
     def __init__(self, job: Job, workers: WorkerGroup, meter: CpuMeter):
@@ -53,7 +53,7 @@ class ExchangeBenchmark:
         self._forget(chain)
         return seconds[0]
 
-    def _slowest_worker(self, chain: ExchangeChain) -> float:
+    def _slowest_worker(self, chain: RedistributionChain) -> float:
         """Return the seconds of a transfer on the worker where it takes longest."""
         self._meter.barrier()
         time.sleep(_PAUSE_S)
@@ -61,10 +61,10 @@ class ExchangeBenchmark:
         chain.forward()
         return max(self._meter.allgather(time.perf_counter() - began))
 
-    def _chain(self, steps: Steps, size: int, length: int, layers: int = 0) -> ExchangeChain:
+    def _chain(self, steps: Steps, size: int, length: int, layers: int = 0) -> RedistributionChain:
         columns = size // 4
-        return ExchangeChain(self._workers, self._ranks, columns, steps(columns), length, layers)
+        return RedistributionChain(self._workers, self._ranks, columns, steps(columns), length, layers)
 
-    def _forget(self, chain: ExchangeChain) -> None:
+    def _forget(self, chain: RedistributionChain) -> None:
         self._meter.barrier()
         chain.forget()

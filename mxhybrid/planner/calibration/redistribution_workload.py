@@ -49,7 +49,7 @@ def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
     return lambda number: (rows, column_ranges) if number % 2 == 0 else (column_ranges, rows)
 
 
-class ExchangeChain:
+class RedistributionChain:
     """A graph of exchanges, one after the other (collective).
 
     With `layers`, the graph also has this number of dense layers, each after an exchange as long as there are any, as

@@ -17,7 +17,7 @@ ENVIRONMENT = {'MALLOC_PERTURB_': '255'}
 
 @pytest.fixture(scope='module')
 def results():
-    return run_job(BODIES / 'exchange_operators.py', 'horovodrun', workers=2, timeout=100,
+    return run_job(BODIES / 'transfer_operators.py', 'horovodrun', workers=2, timeout=100,
                    env=ENVIRONMENT).ok().results
 
 
