@@ -1,8 +1,8 @@
 """Measures the cluster that a job runs on: ``mxhybrid calibrate``.
 
-Everything is done as in training: exchanges of a split network, steps of a Trainer, pushes and pulls of a table, sums
-of all its rows.  Several sizes of each are timed on all workers at once.  A fitted cost explains the seconds of cores;
-the rest of the elapsed time is latency.
+Everything is done as in training: redistributions of a split network, steps of a Trainer, pushes and pulls of a table,
+sums of all its rows.  Several sizes of each are timed on all workers at once.  A fitted cost explains the seconds of
+cores; the rest of the elapsed time is latency.
 """
 import dataclasses
 import functools
@@ -33,12 +33,12 @@ logger = get_logger(__name__)
 #: Bytes of transfers after a pause; there are no larger ones once one has taken :data:`LONG_ENOUGH_S`.
 LINK_BYTES = tuple(1 << power for power in range(12, 24))
 LONG_ENOUGH_S = 0.15
-#: Bytes that a rank sends in an exchange, or has in a sum over a group.
-EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
+#: Bytes that a rank sends in a redistribution, or has in a sum over a group.
+REDISTRIBUTION_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 #: Passes over memory that a network makes before a step.
 PASSES = 6
 #: Maximal bytes of weights, and rows of a worker; fewer if a link would take longer than these seconds.
-MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
+MOST_BYTES, MOST_ROWS, SUM_S, REDISTRIBUTION_S = 16 << 20, 8192, 0.15, 0.05
 #: Weights that each rank has for itself.  The largest ones have the size of those that are summed: updates of 2 MB take
 #: half as long again for each byte, and an error in the updates would be an error in the sums.
 OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 << 20), DenseWeights(2, 1 << 21))
@@ -46,11 +46,11 @@ OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 <<
 TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
 #: Repeats of the core benchmark, at the beginning and at the end.
 SPEED_REPEATS, LAST_REPEATS = 4, 2
-#: Numbers of exchange sizes, and of kinds of weights, that are measured even if time is up.
+#: Numbers of redistribution sizes, and of kinds of weights, that are measured even if time is up.
 LEAST_SIZES, LEAST_WEIGHTS = 3, 5
 #: Seconds of a calibration, and how they are shared out over its parts.
 SECONDS = 41.0
-SHARES = {'cores': 4.0, 'links': 5.0, 'memory': 2.0, 'exchanges': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
+SHARES = {'cores': 4.0, 'links': 5.0, 'memory': 2.0, 'redistributions': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
           'rows': 3.5, 'sums of rows': 2.0, 'sums by Horovod': 6.0, 'transfers at the same time': 0.5}
 
 
@@ -82,7 +82,7 @@ class Calibration:
             logger.warning('calibrate: rows do not travel by the lane: the CPU time of servers cannot be measured and '
                            'is missing in the costs')
         places = job.topology.memory_domains
-        self._exchanges = RedistributionBenchmark(job, self._workers, self._meter)
+        self._redistributions = RedistributionBenchmark(job, self._workers, self._meter)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
@@ -91,7 +91,8 @@ class Calibration:
         self.problem = ''
         #: Bytes a second by which sizes are limited.
         self._limit = 1e15
-        #: The bytes and the measurement of the largest exchange in which every rank sends something to every other one.
+        #: The bytes and the measurement of the largest redistribution in which every rank sends something to every
+        #: other one.
         self._all_to_all: Optional[Tuple[int, Measurement]] = None
 
     def _begin(self, part: str, measurements: int = 1) -> None:
@@ -118,7 +119,7 @@ class Calibration:
         link, link_latency = self._measure_link([[local[0] for local in self._local]], 'link')
         if link is not None:
             self._limit = link.rate / max(map(len, self._local))
-        self._begin('memory', 2 * len(EXCHANGE_BYTES))
+        self._begin('memory', 2 * len(REDISTRIBUTION_BYTES))
         local_groups = [local for local in self._local if len(local) > 1]
         memory, memory_latency = self._measure_memory(local_groups, memory_rate)
         self._memory_rate = memory.rate
@@ -126,7 +127,7 @@ class Calibration:
             link, link_latency = memory, memory_latency
         self._message_latency = link_latency if len(self._local) > 1 else memory_latency
         costs: Dict[str, TransferCost] = {}
-        costs['exchange'] = self._measure_exchange()
+        costs['exchange'] = self._measure_redistribution()
         costs['group_sum'] = self._measure_group_sum()
         costs.update(self._measure_steps())
         costs.update(self._measure_rows())
@@ -177,7 +178,7 @@ class Calibration:
         seconds: List[float] = []
         for size in LINK_BYTES:
             sizes.append(size)
-            seconds.append(self._exchanges.after_idle(lambda columns: shifted(groups, 1, columns), size))
+            seconds.append(self._redistributions.after_idle(lambda columns: shifted(groups, 1, columns), size))
             if seconds[-1] > LONG_ENOUGH_S:
                 break
         bucket, _, errors = fit_bucket(sizes, seconds)
@@ -188,8 +189,9 @@ class Calibration:
         return bucket, latency
 
     def _latency(self, groups: List[List[int]]) -> float:
-        """Return the seconds of a small exchange, inside a graph, in which no core computes."""
-        measurement = self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
+        """Return the seconds of a small redistribution, inside a graph, in which no core computes."""
+        measurement = self._redistributions.per_direction(lambda columns: shifted(groups, 1, columns),
+                                                          REDISTRIBUTION_BYTES[0])
         # Measurements are averages over all workers; those outside of the groups do nothing.
         return max(0.0, (measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups))
 
@@ -200,8 +202,8 @@ class Calibration:
         """Return the bucket and the latency between ranks of a host; a core's own copies if no host has two ranks."""
         if not groups:
             return TokenBucket(copy_rate), 0.0
-        sizes = [size for size in EXCHANGE_BYTES if size > EXCHANGE_BYTES[0]]
-        measurements = [self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), size)
+        sizes = [size for size in REDISTRIBUTION_BYTES if size > REDISTRIBUTION_BYTES[0]]
+        measurements = [self._redistributions.per_direction(lambda columns: shifted(groups, 1, columns), size)
                         for size in sizes]
         idle_s = [max(0.0, measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups)
                   for measurement in measurements]
@@ -212,7 +214,7 @@ class Calibration:
         self._log('memory: %.1f GB/s, latency %.0f us', rate / 1e9, 1e6 * latency)
         return TokenBucket(rate), latency
 
-    # -- exchanges -------------------------------------------------------------------------------------------------
+    # -- redistributions -------------------------------------------------------------------------------------------
 
     def _groupings(self) -> List[List[List[int]]]:
         """Return the ways to put ranks into groups: neighbours in pairs, and all together."""
@@ -222,8 +224,8 @@ class Calibration:
         return groupings
 
     def _sizes(self, most: float) -> List[int]:
-        """Return the bytes of exchanges up to `most`, and at least the two smallest ones."""
-        return [size for size in EXCHANGE_BYTES if size <= max(most, EXCHANGE_BYTES[1])]
+        """Return the bytes of redistributions up to `most`, and at least the two smallest ones."""
+        return [size for size in REDISTRIBUTION_BYTES if size <= max(most, REDISTRIBUTION_BYTES[1])]
 
     def _in_time(self, items: Sequence[Any], least: int) -> Iterator[Any]:
         """Yield the first `least` items, and more of them as long as there is time (collective)."""
@@ -232,39 +234,39 @@ class Calibration:
                 break
             yield item
 
-    def _measure_exchange(self) -> TransferCost:
+    def _measure_redistribution(self) -> TransferCost:
         samples, count = [], len(self._everyone)
         shift = max(map(len, self._local)) if len(self._local) > 1 else 1
-        sizes = self._sizes(self._limit * EXCHANGE_S)
-        self._begin('exchanges', 2 * len(sizes) * (1 + (count > 2)) + 2)
+        sizes = self._sizes(self._limit * REDISTRIBUTION_S)
+        self._begin('redistributions', 2 * len(sizes) * (1 + (count > 2)) + 2)
         for size in self._in_time(sizes, LEAST_SIZES):
-            measurement = self._exchanges.per_exchange(
+            measurement = self._redistributions.per_direction(
                 lambda columns: shifted([self._everyone], shift, columns), size)
             samples.append(Sample(2, 2 * size, measurement.core_s))
             if count > 2:
-                measurement = self._exchanges.per_exchange(
+                measurement = self._redistributions.per_direction(
                     lambda columns: all_to_all([self._everyone], columns), size)
                 # A rank copies its own share from one array to the other.
                 kept_s = size / count / self._memory_rate
                 samples.append(_all_to_all_sample(count, size, max(0.0, measurement.core_s - kept_s)))
                 self._all_to_all = size, measurement
         cost = self._fitted('exchange', samples)
-        # Exchanges that follow each other immediately take less time than in a network.
-        in_network = self._exchanges.per_exchange(
+        # Redistributions that follow each other immediately take less time than in a network.
+        in_network = self._redistributions.per_direction(
             lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
         more_s = max(0.0, in_network.core_s - samples[0].seconds)
         latency = self._extra_latency(in_network.elapsed_s - in_network.core_s / self._core, 1)
-        self._log('exchange in a network: %.3g ms more, latency %.3g ms', 1e3 * more_s, 1e3 * latency)
+        self._log('redistribution in a network: %.3g ms more, latency %.3g ms', 1e3 * more_s, 1e3 * latency)
         return dataclasses.replace(cost, fixed_s=cost.fixed_s + more_s, latency_s=latency)
 
     def _measure_group_sum(self) -> TransferCost:
         samples, latencies = [], []
-        sizes, groupings = self._sizes(self._limit * EXCHANGE_S), self._groupings()
+        sizes, groupings = self._sizes(self._limit * REDISTRIBUTION_S), self._groupings()
         self._begin('sums of groups', len(sizes) * len(groupings))
         for size in self._in_time(sizes, LEAST_SIZES):
             for groups in groupings:
                 measurement = self._meter.measure(GroupSums(self._workers, groups, size // 4).make)
-                # A sum is two exchanges: ranks send each other ranges to sum, then their sums.
+                # A sum is two redistributions: ranks send each other ranges to sum, then their sums.
                 part = self._workers_per_member(groups) / 2
                 samples.append(_all_to_all_sample(len(groups[0]), size, measurement.core_s * part))
                 latencies.append((measurement.elapsed_s - measurement.core_s) * part)
@@ -321,7 +323,7 @@ class Calibration:
 
     def _measure_rows(self) -> Dict[str, TransferCost]:
         ranks = self._job.num_workers
-        most = min(MOST_ROWS, TABLE_ROWS // ranks, max(256, int(self._limit * EXCHANGE_S / ROW_BYTES)))
+        most = min(MOST_ROWS, TABLE_ROWS // ranks, max(256, int(self._limit * REDISTRIBUTION_S / ROW_BYTES)))
         counts, all_partitions = (8, most // 8, most), partitions_to_try(self._job.num_servers)
         self._begin('rows', len(all_partitions) * (1 + 2 * len(counts)))
         pushes, pushes_and_pulls = [], []
@@ -393,8 +395,8 @@ class Calibration:
             return
         count = len(self._everyone)
         if self._all_to_all is None:
-            size = self._sizes(self._limit * EXCHANGE_S)[-1]
-            self._all_to_all = size, self._exchanges.per_exchange(
+            size = self._sizes(self._limit * REDISTRIBUTION_S)[-1]
+            self._all_to_all = size, self._redistributions.per_direction(
                 lambda columns: all_to_all([self._everyone], columns), size)
         size, measurement = self._all_to_all
         leaving_bytes = max(len(local) * (count - len(local)) for local in self._local) * size / count
@@ -409,7 +411,7 @@ class Calibration:
 
 
 def _all_to_all_sample(ranks: int, size: int, seconds: float) -> Sample:
-    """Return the sample of an exchange in which each rank sends every other one an equal share of `size` bytes."""
+    """Return the sample of a redistribution in which each rank sends every other one an equal share of `size` bytes."""
     return Sample(2 * (ranks - 1), 2 * size * (ranks - 1) / ranks, seconds)
 
 

@@ -1,4 +1,4 @@
-"""Times of exchanges between a job's workers: after a pause, one after the other, and within a network."""
+"""Times of redistributions between a job's workers: after a pause, one after the other, and within a network."""
 import time
 from typing import Callable, List
 
@@ -7,25 +7,26 @@ from ...parallel.redistribution.worker_group import WorkerGroup
 from .cpu_meter import CpuMeter, Measurement
 from .redistribution_workload import RedistributionChain, Step
 
-#: Number of exchanges of the longer chain, and of dense layers in both chains; the shorter chain has one exchange.
+#: Number of redistributions of the longer chain, and of dense layers in both chains; the shorter chain has one
+#: redistribution.
 CHAIN = 5
 #: Seconds of the pause before a transfer.
 _PAUSE_S = 0.03
 #: Number of transfers of each size; fewer if the fastest ones differ by less than a share, or time is up.
 _ROUNDS, _STEADY_ROUNDS, _STEADY = 9, 3, 0.02
 
-#: Returns, for a number of columns, the function that describes each exchange of a chain by its number.
+#: Returns, for a number of columns, the function that describes each redistribution of a chain by its number.
 Steps = Callable[[int], Callable[[int], Step]]
 
 
 class RedistributionBenchmark:
-    """Times exchanges (every method is collective)."""
+    """Times redistributions (every method is collective)."""
 
     def __init__(self, job: Job, workers: WorkerGroup, meter: CpuMeter):
         self._ranks, self._workers, self._meter = job.num_workers, workers, meter
 
-    def per_exchange(self, steps: Steps, size: int, in_network: bool = False) -> Measurement:
-        """Return the time of one direction of an exchange in which a rank sends `size` bytes.
+    def per_direction(self, steps: Steps, size: int, in_network: bool = False) -> Measurement:
+        """Return the time of one direction of a redistribution in which a rank sends `size` bytes.
 
         It is the difference between a long and a short chain, by the difference of their lengths.
         """

@@ -1,4 +1,4 @@
-"""The exchanges and group sums that are timed: the same operators as in a split network."""
+"""The redistributions and group sums that are timed: the same operators as in a split network."""
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -16,15 +16,17 @@ from ...parallel.sharding.layout import Layout
 #: Redistribution numbers that are reserved for a chain, or for a sum.
 _NUMBERS = 64
 
-#: Shape of the weights of a dense layer between exchanges: 4 MB, more than a core's caches hold.
+#: Shape of the weights of a dense layer between redistributions: 4 MB, more than a core's caches hold.
 _LAYER = 4096, 256
 
-#: The box that each rank holds before and after an exchange.
+#: The box that each rank holds before and after a redistribution.
 Step = Tuple[Dict[int, Box], Dict[int, Box]]
 
 
 def shifted(groups: List[List[int]], shift: int, columns: int) -> Callable[[int], Step]:
-    """Describe exchanges in which each rank sends all its data to one other rank of its group, and receives as much."""
+    """Describe redistributions in which each rank sends all its data to one other rank of its group, and receives as
+    much.
+    """
     def step(number: int) -> Step:
         return rows(number), rows(number + 1)
 
@@ -36,8 +38,8 @@ def shifted(groups: List[List[int]], shift: int, columns: int) -> Callable[[int]
 
 
 def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
-    """Describe exchanges in which each rank sends an equal share to every other rank of its group: rows become columns,
-    then columns become rows.
+    """Describe redistributions in which each rank sends an equal share to every other rank of its group: rows become
+    columns, then columns become rows.
     """
     rows: Dict[int, Box] = {}
     column_ranges: Dict[int, Box] = {}
@@ -50,10 +52,10 @@ def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
 
 
 class RedistributionChain:
-    """A graph of exchanges, one after the other (collective).
+    """A graph of redistributions, one after the other (collective).
 
-    With `layers`, the graph also has this number of dense layers, each after an exchange as long as there are any, as
-    in a network: then the data of exchanges are in no cache, and threads sleep.
+    With `layers`, the graph also has this number of dense layers, each after a redistribution as long as there are
+    any, as in a network: then the data of redistributions are in no cache, and threads sleep.
     """
 
     def __init__(self, workers: WorkerGroup, ranks: int, columns: int, step: Callable[[int], Step], length: int,
@@ -71,12 +73,12 @@ class RedistributionChain:
                 data = _behind_a_layer(data, weight)
                 continue
             before, after = step(number)
-            exchange = Redistribution(first + number, workers.rank, Layout((ranks, columns), before), after,
+            redistribution = Redistribution(first + number, workers.rank, Layout((ranks, columns), before), after,
                                       np.dtype('float32'), label='calibration')
-            if exchange.source is None:
+            if redistribution.source is None:
                 return  # this rank is in none of the groups
-            shape = shape or shape_of(exchange.source)
-            self._nodes.append(workers.make_node(exchange, True))
+            shape = shape or shape_of(redistribution.source)
+            self._nodes.append(workers.make_node(redistribution, True))
             token, data = self._nodes[-1].symbol(token, data, plain=True)
             if number < layers:
                 data = _behind_a_layer(data, weight)
@@ -104,7 +106,7 @@ class RedistributionChain:
             self._arrays['given'].grad.wait_to_read()
 
     def forget(self) -> None:
-        """Release the exchanges; the chain must not run on any rank afterwards."""
+        """Release the redistributions; the chain must not run on any rank afterwards."""
         for node in self._nodes:
             node.forget()
 

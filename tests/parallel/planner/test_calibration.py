@@ -48,7 +48,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
         assert ' %s: ' % kind in output  # with the residual of the fit
     assert 'mean error' in output and 'calibrated in' in output
     # Within a network both take more than by themselves; how much more, one run does not show.
-    for what in ('exchange in a network', 'step behind a network'):
+    for what in ('redistribution in a network', 'step behind a network'):
         assert float(output.split(what + ': ')[1].split()[0]) >= 0, what
 
 
