@@ -1,7 +1,7 @@
 """Prepare Horovod before it starts: its time limits, and under launch.py the variables that horovodrun would set."""
 import contextlib
 import os
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional
 
 from ..base.settings import Limits
 from ..comm.topology import Topology
@@ -11,10 +11,6 @@ from .roll_call import MOST_EXTENSION
 #: each cycle all workers of a job exchange messages, even without work: with 12 workers on two cores and cycles of 1 ms
 #: that took more than half of the cores.
 _HOROVOD_CYCLE_MS, _MAX_HOROVOD_CYCLE_MS = 25, 100
-#: The connections that wait for the rendezvous server at a time.  While Horovod connects its workers, each of them asks
-#: again and again for the addresses of all others, with a connection for each request.  The backlog of Python's servers
-#: is 5; the kernel drops further attempts, and such a worker tries again after a second or more.
-_BACKLOG = 4096
 #: Seconds that Horovod waits longer for a worker than mxhybrid, which names the missing workers in its error.
 _EXTRA_WAIT_S = 30
 
@@ -54,7 +50,7 @@ def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interf
 def restarted_horovod(topology: Topology, limits: Limits, port: int, interface: Optional[str]) -> Iterator[None]:
     """Set the environment for a second start of Horovod in a job, and restore it after the block.
 
-    Horovod carries the dense sums from then on.  The `port` is that of worker 0's :func:`serve_rendezvous`.
+    Horovod carries the dense sums from then on.  The `port` is that of worker 0's rendezvous server.
     """
     former = {name: value for name, value in os.environ.items() if name.startswith('HOROVOD_')}
     try:
@@ -67,22 +63,6 @@ def restarted_horovod(topology: Topology, limits: Limits, port: int, interface: 
         for name in [name for name in os.environ if name.startswith('HOROVOD_')]:
             del os.environ[name]
         os.environ.update(former)
-
-
-def serve_rendezvous(topology: Topology) -> int:
-    """Serve the rendezvous of the workers' Horovods until this process ends, and return its port on this host."""
-    server, port = start_rendezvous()
-    server.init(slots_of(list(topology.hosts)))
-    return port
-
-
-def start_rendezvous() -> Tuple[Any, int]:
-    """Start Horovod's rendezvous server; return it, and its port on this host.  It waits for its `init`."""
-    from horovod.runner.http import http_server
-
-    http_server.RendezvousHTTPServer.request_queue_size = _BACKLOG
-    server = http_server.RendezvousServer()
-    return server, server.start()
 
 
 def slots_of(hosts: List[str]) -> List[Any]:

@@ -21,6 +21,7 @@ from .guard import Guard
 from .horovod import prepare_horovod
 from .job import Joined, create_native_store
 from .lone_task import compare_sizes, refuse_lone_task
+from .rendezvous_server import replace_rendezvous
 from .roll_call import RollCall
 from .wires import is_served, lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
@@ -33,6 +34,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if launch.rendezvous is not None and (launch.several_hosts or not initialised):
         check_host_name(bool(launch.several_hosts))
     roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
+    rendezvous = None
     if not initialised:
         guard.start_servers(expected_roles(settings, launch))
         prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
@@ -40,6 +42,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         roll_call.watch()
         with Deadline(settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing,
                       extension=lambda: roll_call.extension(settings.timeout)):
+            rendezvous = replace_rendezvous(launch, roll_call.board)
             hvd.init()
     collective = Collective(hvd)
     rank, num_workers = collective.rank, collective.size
@@ -59,6 +62,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         'memory_domain': memory_domain(), 'local': is_local(), 'lane_unavailable': lane_unavailable_reason(settings),
         'nccl': reaches_gpus(settings, hvd), 'settings': settings.shared(),
         'telemetry': telemetry.open(settings, rank)}, 'mxhybrid.peers')
+    if rendezvous is not None:
+        rendezvous.close()  # Horovod has connected all workers
     check_reach([peer['host'] for peer in peers], [peer['local'] for peer in peers])
     check_equal([peer['settings'] for peer in peers])
     collective.reaches_gpus = all(peer['nccl'] for peer in peers)

@@ -29,7 +29,8 @@ from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
 from .guard import Guard
-from .horovod import restarted_horovod, serve_rendezvous
+from .horovod import restarted_horovod
+from .rendezvous_server import RendezvousServer
 from .wires import is_served
 
 logger = log.get_logger(__name__)
@@ -152,12 +153,15 @@ class Job:
         """
         assert self.collective is not None
         topology = self.topology
-        port = self.collective.allgather_json(serve_rendezvous(topology) if self.rank == 0 else 0,
-                                              'mxhybrid.rendezvous')[0]
+        rendezvous = RendezvousServer(topology.addresses[0]) if self.rank == 0 else None
+        port = self.collective.allgather_json(rendezvous.port if rendezvous else 0, 'mxhybrid.rendezvous')[0]
         interface = read_launch().interface or interface_of(topology.addresses[self.rank])
         with restarted_horovod(topology, self.settings.limits, port, interface), self.guard.deadline(
                 self.settings.timeout, 'Horovod to connect its workers once more'):
             self.collective.restart()
+            self.collective.any(False, 'mxhybrid.restarted')
+        if rendezvous is not None:
+            rendezvous.close()  # Horovod has connected all workers
 
     @property
     def wires(self) -> str:

@@ -15,13 +15,13 @@ from ..base.settings import Settings, check_equal
 from ..comm.collective import Collective, load_horovod
 from ..comm.topology import Topology
 from ..native.arrays import host_view
-from ..native.stores import barrier
 from ..servers.pickled import pickled
 from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from .guard import Guard
-from .horovod import configure_horovod, prepare_horovod, slots_of, start_rendezvous
+from .horovod import configure_horovod, prepare_horovod, slots_of
 from .job import FIRST_KEY, Joined, create_native_store
+from .rendezvous_server import RendezvousServer
 from .wires import lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
 _ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
@@ -46,15 +46,12 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if rank == 0:
         secret = guard.open_monitor(address, num_workers, launch.servers)
         assert guard.monitor is not None
-        rendezvous, port = start_rendezvous()
-        record.update(monitor=guard.monitor.address, secret=secret, rendezvous=port)
+        rendezvous = RendezvousServer(address)
+        record.update(monitor=guard.monitor.address, secret=secret, rendezvous=rendezvous.port)
     with Deadline(settings.timeout, 'the other workers to exchange addresses'):
         peers = exchange_natively(native, record)
         hosts = [peer['host'] for peer in peers]
         slots = slots_of(hosts)
-        if rank == 0:
-            rendezvous.init(slots)
-        barrier(native)
     guard.connect(peers[0]['monitor'], rank, peers[0]['secret'])
     telemetry.agree(peers[0]['telemetry'], rank)
     if len(set(hosts)) > 1:
@@ -73,6 +70,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     # Not exchanged together with the addresses, because records in the native store are short.
     capabilities = collective.allgather_json([settings.shared(), lane_unavailable_reason(settings),
                                               reaches_gpus(settings, hvd)], 'mxhybrid.settings')
+    if rank == 0:
+        rendezvous.close()  # Horovod has connected all workers
     check_equal([shared for shared, _, _ in capabilities])
     collective.reaches_gpus = all(reaches for _, _, reaches in capabilities)
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],

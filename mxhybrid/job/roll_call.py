@@ -25,25 +25,26 @@ class RollCall:
     """The marks of the workers that have started; `address` is the notice board's, None if there is none."""
 
     def __init__(self, address: Optional[Tuple[str, int]], rank: int, size: int):
-        self._board = None if address is None else NoticeBoard(address, 'mxhybrid')
+        #: The notice board; None if there is none.
+        self.board = None if address is None else NoticeBoard(address, 'mxhybrid')
         self._rank, self._size = rank, size
         self._joined = threading.Event()
         self._extended_s = 0.0
 
     def answer(self) -> None:
         """Put up the mark of this worker; without a board do nothing."""
-        if self._board is not None:
+        if self.board is not None:
             try:
-                self._board.put(str(self._rank), {'host': socket.gethostname(), 'time': time.time()})
+                self.board.put(str(self._rank), {'host': socket.gethostname(), 'time': time.time()})
             except UnknownAnswerError:
-                self._board = None
+                self.board = None
             except OSError:
                 pass  # the thread of watch() notices it
 
     def watch(self) -> None:
         """Start a thread that ends this process, until :meth:`joined`, if the launcher ends."""
-        if self._board is not None:
-            threading.Thread(target=self._watch, args=[self._board.address], name='mxhybrid-launcher',
+        if self.board is not None:
+            threading.Thread(target=self._watch, args=[self.board.address], name='mxhybrid-launcher',
                              daemon=True).start()
 
     def joined(self) -> None:
@@ -66,7 +67,7 @@ class RollCall:
         Many workers on few cores take long to import MXNet, and Horovod takes long to connect them: a limit counts from
         the last arrival.  The clocks of hosts may differ, so the sum of all extensions is limited.
         """
-        if self._board is None:
+        if self.board is None:
             return 0.0
         try:
             times = [mark['time'] for mark in self._marks() if mark is not None]
@@ -78,18 +79,18 @@ class RollCall:
         return max(0.0, extension_s)
 
     def _marks(self) -> List[Any]:
-        assert self._board is not None
-        return [self._board.get(str(rank)) for rank in range(self._size)]
+        assert self.board is not None
+        return [self.board.get(str(rank)) for rank in range(self._size)]
 
     def missing(self) -> str:
         """Return a sentence about the workers that have not started; empty if they are not known."""
-        if self._board is None:
+        if self.board is None:
             return ''
         try:
             missing = ['worker %d' % rank for rank, mark in enumerate(self._marks()) if mark is None]
         except UnknownAnswerError:
             return ''
         except OSError:
-            return 'the launcher at %s:%d does not answer' % self._board.address
+            return 'the launcher at %s:%d does not answer' % self.board.address
         more = ' and %d more' % (len(missing) - _NAMED) if len(missing) > _NAMED else ''
         return ', '.join(missing[:_NAMED]) + more + ' did not join' if missing else ''

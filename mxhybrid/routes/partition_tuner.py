@@ -16,7 +16,6 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
-from tqdm import tqdm
 
 from ..base.errors import InputError
 from ..base.log import get_logger
@@ -168,6 +167,8 @@ class Tuner:
             logger.info('partitions=auto: searching %s within %.3g s, %g %% of %d steps of %.3g ms',
                         ', '.join('%s (%d partitions)' % (table.name, table.count) for table in candidates),
                         self._tuning.budget.total, 100 * BUDGET_SHARE, HORIZON_STEPS, 1000 * seconds)
+            from tqdm import tqdm
+
             self._bar = tqdm(desc='partitions', unit=' samples', disable=None)
 
     def _keep(self, route: Any, reason: str) -> None:

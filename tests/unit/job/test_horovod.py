@@ -1,8 +1,6 @@
 """The variables that Horovod gets before it starts."""
 import collections
-import contextlib
 import os
-import socket
 
 import pytest
 from hypothesis import given, strategies as st
@@ -85,17 +83,3 @@ def test_slots_of_hosts_in_any_order_are_consistent(hosts):
     for peers in by_local_rank.values():
         assert sorted(slot.cross_rank for slot in peers) == list(range(len(peers)))
         assert {slot.cross_size for slot in peers} == {len(peers)}
-
-
-def test_connections_of_many_workers_wait_for_a_busy_rendezvous_server(monkeypatch):
-    http_server = pytest.importorskip('horovod.runner.http.http_server')
-    # No thread accepts connections: the kernel alone answers them.
-    monkeypatch.setattr(http_server, 'in_thread', lambda target, **arguments: None)
-    # Put back after the test.
-    monkeypatch.setattr(http_server.RendezvousHTTPServer, 'request_queue_size', 5)
-    server, port = horovod.start_rendezvous()
-    with contextlib.ExitStack() as stack:
-        stack.callback(server._httpd.server_close)
-        for _ in range(100):
-            # A connection takes a second and longer if the backlog is full.
-            stack.enter_context(socket.create_connection(('127.0.0.1', port), timeout=0.9))
