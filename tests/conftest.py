@@ -53,6 +53,17 @@ hypothesis.settings.register_profile('untimed', deadline=None,
 hypothesis.settings.load_profile('untimed')
 
 
+@pytest.fixture(scope='session', autouse=True)
+def _current_lane():
+    """Refuse to test with a stale compiled lane: tests would fail without saying so, and jobs would use ps-lite."""
+    library = sys.modules.get('mxhybrid.lane.library')
+    if library is not None:
+        try:
+            library.load()
+        except OSError as error:
+            pytest.fail(str(error))
+
+
 @pytest.fixture
 def caplog(caplog, monkeypatch):
     """Capture mxhybrid's messages, also after a test in which mxhybrid configured its logging."""

@@ -9,7 +9,7 @@ import itertools
 import os
 from typing import Any, Callable, Dict, List, Sequence
 
-from ..base.compiled import compiled_files
+from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
@@ -185,11 +185,7 @@ class Library:
 
     def __init__(self, path: str):
         self.path = path
-        self._loaded = ctypes.CDLL(path)
-        version = self._loaded.lane_version()  # first: another version may lack functions
-        if version != _VERSION:
-            raise OSError('%s has version %d, but version %d is needed: install mxhybrid again' %
-                          (path, version, _VERSION))
+        self._loaded = CompiledLibrary(path, 'lane_version', _VERSION)
         for name, (result, parameters) in _FUNCTIONS.items():
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters

@@ -1,10 +1,9 @@
 """The compiled library of the planner: it simulates training steps, and builds the tasks of transfers."""
-import ctypes
 import functools
 import os
 from typing import Any
 
-from ...base.compiled import compiled_files
+from ...base.compiled import CompiledLibrary, StaleLibraryError, compiled_files
 from ...base.errors import SettingError
 
 #: The version that ``planner_version()`` of ``src/event_loop.cc`` has to return.
@@ -26,12 +25,9 @@ def planner_library(path: str = '') -> Any:
         raise SettingError('planner: its compiled library _simulate*.so is missing from %s, because there was no g++ '
                            'when mxhybrid was installed: %s' % (os.path.dirname(__file__), _REMEDY))
     try:
-        library = ctypes.CDLL(paths[0])
+        return CompiledLibrary(paths[0], 'planner_version', _VERSION)
+    except StaleLibraryError as error:
+        raise SettingError('planner: its compiled library %s' % error) from error
     except OSError as error:
         raise SettingError('planner: its compiled library %s cannot be loaded: %s: %s'
                            % (paths[0], error, _REMEDY)) from error
-    version = library.planner_version()
-    if version != _VERSION:
-        raise SettingError('planner: its compiled library %s is of version %d, but version %d is needed: reinstall '
-                           'mxhybrid with pip install --force-reinstall --no-deps' % (paths[0], version, _VERSION))
-    return library

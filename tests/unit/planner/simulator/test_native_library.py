@@ -131,5 +131,6 @@ def test_a_missing_library_is_reported_with_its_remedy_before_operators_are_time
 
 def test_a_library_of_another_version_is_refused(fresh_libraries, monkeypatch):
     monkeypatch.setattr(native_library, '_VERSION', 1)
-    with pytest.raises(SettingError, match='_simulate.*.so is of version [0-9]+, but version 1 is needed: reinstall'):
+    with pytest.raises(SettingError, match='planner: its compiled library .*_simulate.*.so is stale: it has '
+                       'version [0-9]+, but version 1 is needed: compile it again: in a checkout by scripts/install'):
         planner_library()
