@@ -39,6 +39,14 @@ def digest_of(path: str) -> str:
         return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
 
 
+def has_digest(path: str, digest: str) -> bool:
+    """Return whether this host has a file at a path, and its content has a digest."""
+    try:
+        return digest_of(path) == digest
+    except OSError:
+        return False
+
+
 def sync_directory(path: str) -> None:
     """Flush the names in a directory to the disk, if its file system supports that."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

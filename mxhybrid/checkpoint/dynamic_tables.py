@@ -5,17 +5,17 @@ of the checkpoint, and reads the rows of its partitions from all parts.  Where n
 worker 0 fetches the files that servers write on their own disks, and sends the rows of a checkpoint that is loaded.
 """
 import os
-import shutil
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from ..base.errors import CheckpointError, HybridError
+from ..base.errors import CheckpointError, HybridError, InputError
 from ..base.log import get_logger, speaks_for_all
 from ..kvstore.table_parameter import TableParameter
 from ..kvstore.trainer_tables import tables_split_off
+from ..lane.row_files import remove_parts
 from ..lane.row_store import FirstValues
 from ..native import trainers
 from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
@@ -53,51 +53,54 @@ def split_off_tables(trainer: Any, items: List[Item]) -> Tuple[List[Item], List[
 class TableSave:
     """The save of all dynamic tables of a model into one checkpoint.
 
-    1. Worker 0 calls :meth:`begin`, and tells all workers its result.
-    2. All workers call :meth:`write` with it.
-    3. Worker 0 calls :meth:`repeat`, and tells all workers its result, with which they call :meth:`write` again.
-    4. Worker 0 calls :meth:`add`, and after the commit :meth:`remember`.
+    All workers call :meth:`write`.  Then worker 0 calls :meth:`raise_problem` and :meth:`add`, and after the commit
+    :meth:`remember`.
     """
 
     def __init__(self, trainer: Any, tables: List[Item], directory: str):
         self._trainer, self._tables, self._directory = trainer, tables, directory
         self._results: Dict[str, Dict[str, Any]] = {}
-        self._problem: Optional[HybridError] = None
+        self._problem: Optional[Exception] = None
         self._paths: Dict[str, str] = {}
-        #: Whether all servers see the directory of a table, by its name, and whether the log says that some do not.
-        self._seen: Dict[str, bool] = {}
-        self._has_told = False
         #: The identities of the checkpoints on which this one builds, from new to old; none if it is whole.
         self.bases: List[Dict[str, str]] = []
 
-    def begin(self, writer: files.Writer, delta: bool) -> List[List[Any]]:
-        """Return for each table, as JSON, the path below which its parts are written, its mark for a delta, and whether
-        all servers see the path.
+    def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool) -> None:
+        """Let the owners of the rows write them (collective).
+
+        Worker 0 calls `open_writer`, and keeps its errors and those of the owners for :meth:`raise_problem`: the other
+        workers learn of errors when worker 0 has written the rest of the checkpoint.
         """
+        tables = [item.param.table for item in self._tables]
+
+        def write_all() -> None:
+            with workers.busy():
+                try:
+                    self._write_all(open_writer(), delta)
+                except Exception as error:  # a full disk, no permission: all workers have to raise it
+                    logger.debug('rows of dynamic tables cannot be saved', exc_info=True)
+                    self._problem = error
+        tables[0].at_rest(tables, write_all)
+
+    def _write_all(self, writer: files.Writer, delta: bool) -> None:
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
         marks = self._usable_marks(last) if delta and last is not None else {}
-        if delta and not marks and self._tables and speaks_for_all():
+        if delta and not marks and speaks_for_all():
             logger.info('checkpoint.save: there is no earlier checkpoint of this Trainer in %s on which a delta could '
                         'build: this one is whole', self._directory)
-        work = []
-        for number, item in enumerate(self._tables):
-            self._paths[item.name] = writer.make_table_directory(number)
-            work.append([self._paths[item.name], marks.get(item.name), self._is_seen(item)])
-        return work
-
-    def _is_seen(self, item: Item) -> bool:
-        """Return whether the hosts of all servers see the directory."""
-        token = os.path.join(self._paths[item.name], 'token')
-        with open(token, 'w') as file:
-            file.write(os.urandom(16).hex())
-        hosts = item.param.table.hosts_without(token)
-        os.remove(token)
-        if hosts and not self._has_told:
+        blind_hosts: Set[str] = set()
+        with writer.token() as token:
+            for number, item in enumerate(self._tables):
+                path = self._paths[item.name] = writer.make_table_directory(number)
+                saved = item.param.table.save(path, marks.get(item.name), token)
+                if len({part['whole'] for part in saved.parts.values()}) > 1:  # some owners had to write all rows
+                    remove_parts(path)
+                    saved = item.param.table.save(path, None, token)
+                self._results[item.name] = saved.parts
+                blind_hosts.update(saved.hosts)
+        if blind_hosts:
             logger.info('checkpoint.save: the servers on %s do not see %s: rows of dynamic tables pass through '
-                        'worker 0', ', '.join(hosts), self._directory)
-            self._has_told = True
-        self._seen[item.name] = not hosts
-        return not hosts
+                        'worker 0', ', '.join(sorted(blind_hosts)), self._directory)
 
     def _usable_marks(self, last: LastSave) -> Dict[str, int]:
         if last.directory != self._directory:
@@ -113,35 +116,8 @@ class TableSave:
             self.bases = bases
         return marks
 
-    def write(self, work: List[List[Any]]) -> None:
-        """Let the owners of the rows write them (collective); errors are raised by :meth:`repeat`."""
-        for item, (path, mark, is_seen) in zip(self._tables, work):
-            if path is None:
-                continue
-            table = item.param.table
-            try:
-                self._results[item.name] = (table.save if is_seen else table.save_by_worker)(path, since=mark)
-            except HybridError as error:
-                self._problem = self._problem or error
-
-    def repeat(self) -> List[List[Any]]:
-        """Return the work for tables some of whose owners had to write all rows, so that all must."""
-        if self._problem is not None:
-            raise CheckpointError(str(self._problem)) from self._problem
-        work: List[List[Any]] = []
-        for item in self._tables:
-            results, path = self._results[item.name].values(), self._paths[item.name]
-            mixed = len({result['whole'] for result in results}) > 1
-            if mixed:
-                shutil.rmtree(path)
-                os.mkdir(path)
-            work.append([path if mixed else None, None, self._seen[item.name]])
-        return work
-
     def add(self, writer: files.Writer) -> None:
         """Add the tables to the checkpoint."""
-        if self._problem is not None:
-            raise CheckpointError(str(self._problem)) from self._problem
         deltas = []
         for item in self._tables:
             results = self._results[item.name]
@@ -151,6 +127,13 @@ class TableSave:
             writer.add_table(item.name, self._description(item, parts), deltas[-1], parts)
         if not any(deltas):
             self.bases = []
+
+    def raise_problem(self) -> None:
+        """Raise the error of :meth:`write` in worker 0, if there was one."""
+        if isinstance(self._problem, HybridError) and not isinstance(self._problem, InputError):
+            raise CheckpointError(str(self._problem)) from self._problem
+        if self._problem is not None:
+            raise self._problem
 
     def _description(self, item: Item, parts: List[Dict[str, Any]]) -> TableDescription:
         param, widths = item.param, []

@@ -23,9 +23,9 @@ import json
 import os
 import re
 import shutil
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type
 
 import numpy as np
 
@@ -137,6 +137,16 @@ class Writer:
         path = os.path.join(self._aside, table_files.table_directory(number))
         os.mkdir(path)
         return path
+
+    @contextmanager
+    def token(self) -> Iterator[str]:
+        """Yield the path of a file in the checkpoint, by whose random content a host knows that it sees the directory.
+        """
+        path = os.path.join(self._aside, 'token')
+        with open(path, 'w') as file:
+            file.write(os.urandom(16).hex())
+        yield path
+        os.remove(path)
 
     def add_table(self, name: str, description: table_files.TableDescription, delta: bool,
                   parts: List[Dict[str, Any]]) -> None:

@@ -105,23 +105,22 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     gathering = Gathering(trainer, items, workers.allgather_json)
     directory = os.path.abspath(os.fspath(directory))
 
-    table_save, open_writer = TableSave(trainer, tables, directory), contextlib.ExitStack()
+    table_save, opened = TableSave(trainer, tables, directory), contextlib.ExitStack()
     writers: List[files.Writer] = []
 
-    def begin() -> List[List[Any]]:
+    def open_writer() -> files.Writer:
         new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         if new:
             sync_directory(os.path.dirname(directory))
-        open_writer.enter_context(folder.locked(directory))
-        writers.append(open_writer.enter_context(files.Writer(directory)))
-        return table_save.begin(writers[0], delta)
+        opened.enter_context(folder.locked(directory))
+        writers.append(opened.enter_context(files.Writer(directory)))
+        return writers[0]
 
     def write() -> str:
         stored_extra = manifest.plain(extra, 'extra')
-        if not writers:
-            begin()
-        writer, = writers
+        table_save.raise_problem()
+        writer = writers[0] if writers else open_writer()
         table_save.add(writer)
         content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': stored_extra,
                    'trainer': collect.describe(trainer, items, tables, gathering)}
@@ -131,10 +130,9 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         table_save.remember(writer.identity)
         return path
 
-    with open_writer, mx.autograd.pause(), uncounted_reads(trainer):
+    with opened, mx.autograd.pause(), uncounted_reads(trainer):
         if tables:
-            table_save.write(on_worker_0(workers, 'save', begin))
-            table_save.write(on_worker_0(workers, 'save', table_save.repeat))
+            table_save.write(workers, open_writer, delta)
         path = on_worker_0(workers, 'save', write, gathering.finish)
     if workers.rank == 0:
         logger.info('checkpoint of step %d: %s', step, path)

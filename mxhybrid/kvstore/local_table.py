@@ -2,7 +2,7 @@
 import os
 import weakref
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
-from ..servers.optimized_table import OptimizedTable
+from ..servers.optimized_table import OptimizedTable, Saved
 from ..servers.storage import folder_name
 
 
@@ -94,9 +94,14 @@ class LocalTable(OptimizedTable):
         yield
         self._assigned_slot = former_slot
 
-    def save(self, directory: str, **options: Any) -> Dict[str, Any]:
-        """Save the rows in ``directory/0``; return the result of ``RowStore.save`` by the number of the partition."""
-        return {'0': self._store.save(os.path.join(directory, '0'), **options)}
+    @staticmethod
+    def at_rest(tables: Sequence['LocalTable'], act: Callable[[], Any]) -> Any:
+        """Return the result of `act`: no other worker pushes or pulls."""
+        return act()
+
+    def save(self, directory: str, since: Optional[int], token: str) -> Saved:
+        """Save the rows in ``directory/0``."""
+        return Saved({'0': self._store.save(os.path.join(directory, '0'), since)}, [])
 
     def hosts_without(self, file: str) -> List[str]:
         """Return no hosts: the rows are in the process that writes the file."""

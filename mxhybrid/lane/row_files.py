@@ -17,6 +17,7 @@ import hashlib
 import io
 import itertools
 import os
+import shutil
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
@@ -26,8 +27,8 @@ import numpy as np
 from ..base.errors import CheckpointError
 from ..base.files import sync_directory
 
-#: The most rows of a portion, and its bytes, unless that is less than a row.  Portions that fit into a processor's cache
-#: need less time for new pages.
+#: The most rows of a portion, and its bytes, unless that is less than a row.  Large portions would need more time for
+#: new pages of memory.
 _PORTION_ROWS, _PORTION_BYTES = 1 << 20, 4 << 20
 #: A table with more portions than this gets larger ones, up to eight times as large: each histogram of
 #: ``src/row_scan.cc`` divides keys into 4,096 ranges at most.
@@ -149,6 +150,12 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
         library.row_scan_close(scan)
     return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'files': files,
             'bytes': sum(record['bytes'] for record in files.values()), 'mark': int(library.row_store_mark(store))}
+
+
+def remove_parts(directory: str) -> None:
+    """Remove the folders that partitions of a table have written into a directory."""
+    for name in os.listdir(directory):
+        shutil.rmtree(os.path.join(directory, name))
 
 
 def _portion_rows(row_bytes: int, rows: int) -> int:

@@ -15,6 +15,7 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
+from ..lane.row_files import remove_parts
 from ..lane.row_format import RowFormat, row_format
 from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
 from ..lane.worker import Lane
@@ -22,7 +23,7 @@ from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
-from .optimized_table import OptimizedTable, Recipe
+from .optimized_table import OptimizedTable, Recipe, Saved
 from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
 
@@ -57,6 +58,8 @@ class DynamicTable(OptimizedTable):
         self._overwrites = False
         self._prefetcher = RowPrefetcher(self._request, width, self.dtype, lambda: self.lag)
         self._alarm = OverflowAlarm(name)
+        #: Whether worker 0 fetched the rows at the last save, since some servers did not see its directory.
+        self._fetches = False
 
     @property
     def partitions(self) -> int:
@@ -263,24 +266,40 @@ class DynamicTable(OptimizedTable):
         requested, cached = self.servers.link.cache_counts(self)
         return {'requested': requested, 'cached': cached}
 
-    def save(self, directory: str, since: Optional[int] = None) -> Dict[str, Any]:
-        """Save each partition p in ``directory/p`` on its server's host, when all pushes are applied (collective).
-
-        Return in worker 0, by p as text, the results of :meth:`mxhybrid.lane.row_store.RowStore.save`, and in other
-        workers an empty dict.  JobError in worker 0 if a server fails.
+    @staticmethod
+    def at_rest(tables: Sequence['DynamicTable'], act: Callable[[], _Result]) -> Optional[_Result]:
+        """Return in worker 0 the result of `act`, which it calls when all pushes to the tables of one job are applied
+        and no worker pushes to them or pulls from them (collective); None in other workers.
         """
-        results: Dict[str, Any] = {}
-        for answer in self._at_rest('save', directory=directory, since=since):
-            results.update(answer)
-        return results
+        for table in tables:
+            table.collect()
+        servers = tables[0].servers
+        servers.link.settle()
+        servers.barrier()
+        try:
+            return act() if servers.is_root else None
+        finally:
+            servers.barrier()
 
-    def save_by_worker(self, directory: str, since: Optional[int] = None) -> Dict[str, Any]:
-        """Do the same as :meth:`save` where servers do not see the directory of worker 0 (collective).
+    def save(self, directory: str, since: Optional[int], token: str) -> Saved:
+        """Save each partition p in ``directory/p`` (worker 0 only, at rest).
 
-        Each server writes its partitions on its own disk, and worker 0 fetches the files in pieces.  CheckpointError in
-        worker 0 if it cannot write.
+        `directory` is empty, and `token` is a small file in a directory around it.  If all servers see it, they write
+        on their hosts.  Otherwise each server writes its partitions on its own disk, and worker 0 fetches the files in
+        pieces.
+        JobError if a server fails, CheckpointError if worker 0 cannot write.
         """
-        return self._alone(lambda: self._fetch(directory, since)) or {}
+        # Servers that see the file write at once.  If some did not at the last save, all are asked first.
+        hosts = self.hosts_without(token) if self._fetches else []
+        if not hosts:
+            answers = self._ask('save', directory=directory, since=since, file=token, digest=digest_of(token))
+            hosts = sorted({answer['host'] for answer in answers if 'host' in answer})
+            if not hosts:
+                self._fetches = False
+                return Saved({part: result for answer in answers for part, result in answer.items()}, [])
+            remove_parts(directory)
+        self._fetches = True
+        return Saved(self._fetch(directory, since), hosts)
 
     def _fetch(self, directory: str, since: Optional[int]) -> Dict[str, Any]:
         results: Dict[str, Any] = {}
@@ -305,24 +324,10 @@ class DynamicTable(OptimizedTable):
         former_mode = self.mode
         self.set_mode(CAPTURE)
         try:
-            self._at_rest('load', directories=list(directories))
+            self.at_rest([self], lambda: self._ask('load', directories=list(directories)))
         finally:
             self.touch()  # hosts keep the rows that they cache until a push
             self.set_mode(former_mode)
-
-    def _at_rest(self, method: str, **arguments: Any) -> List[Any]:
-        """Return the answers of servers to a command, while no worker pushes or pulls."""
-        return self._alone(lambda: self._ask(method, **arguments)) or []
-
-    def _alone(self, act: Callable[[], _Result]) -> Optional[_Result]:
-        """Return in worker 0 the result of `act`, which it calls while no worker pushes or pulls (collective)."""
-        self.collect()
-        self.servers.link.settle()
-        self.servers.barrier()
-        try:
-            return act() if self.servers.is_root else None
-        finally:
-            self.servers.barrier()
 
     def hosts_without(self, file: str) -> List[str]:
         """Return the names of the servers' hosts that do not see a file of this host (worker 0 only)."""

@@ -24,7 +24,7 @@ from mxnet.optimizer import Optimizer
 
 from ..base.addresses import address_towards
 from ..base.errors import HybridError
-from ..base.files import digest_of
+from ..base.files import has_digest
 from ..base.machine import remedy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape, Shape
@@ -225,8 +225,14 @@ class Handler(Optimizer):
                 totals[name] = totals.get(name, 0) + value
         self._answer({'answer': totals})
 
-    def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[int]) -> None:
-        """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox."""
+    def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[int], file: str, digest: str) -> None:
+        """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox.
+
+        If this host does not see a file of worker 0's host, save nothing, and leave the answer of `do_dynamic_look`.
+        """
+        if not has_digest(file, digest):
+            self.do_dynamic_look(keys, file, digest)
+            return
         self._answer_about(keys, lambda number, store: store.save(
             os.path.join(directory, str(number)), since, number, len(keys)))
 
@@ -276,11 +282,7 @@ class Handler(Optimizer):
 
     def do_dynamic_look(self, keys: List[int], file: str, digest: str) -> None:
         """Leave in the mailbox this host's name, and whether it sees a file of worker 0's host."""
-        try:
-            sees = digest_of(file) == digest
-        except OSError:
-            sees = False
-        self._answer({'answer': {'host': os.uname().nodename, 'sees': sees}})
+        self._answer({'answer': {'host': os.uname().nodename, 'sees': has_digest(file, digest)}})
 
     def _answer(self, answer: Any) -> None:
         """Leave a JSON value in the mailbox: its length and its text, as much as there is room for."""

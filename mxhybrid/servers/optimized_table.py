@@ -4,7 +4,7 @@ The owner of the rows has an optimizer of its own, with the settings that it rec
 that MXNet made once, with the settings of the first update.  Settings are sent when they change, before the update that
 needs them; :func:`mxhybrid.servers.partition_state.updated_optimizer` receives them.
 """
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -13,6 +13,15 @@ from ..native.optimizers import attributes_of, build, check_change, check_for_ta
 
 #: The class of an optimizer, see :func:`mxhybrid.native.optimizers.reference_of`, and its attributes.
 Recipe = Tuple[str, Dict[str, Any]]
+
+
+class Saved(NamedTuple):
+    """The result of the save of a dynamic table."""
+
+    #: The results of :meth:`mxhybrid.lane.row_store.RowStore.save` by the number of the partition, as text.
+    parts: Dict[str, Any]
+    #: The hosts that do not see the directory of worker 0, which has fetched their rows.
+    hosts: List[str]
 
 
 def recipe_of(optimizer: Any) -> Recipe:

@@ -8,7 +8,7 @@ import pytest
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.arrays import make_row_sparse
-from mxhybrid.servers import file_pieces
+from mxhybrid.servers import dynamic_table, file_pieces
 from mxhybrid.servers.dynamic_shard import StoreOptions, named_table
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_named, retire_tables
@@ -269,6 +269,20 @@ def test_retired_tables_are_dropped():
             assert not server._partitions and not server._shards and not server._dynamic_keys
 
 
+def save(table, directory, since=None):
+    """Save a table into a new directory beside a token (collective)."""
+    token = directory.parent / (directory.name + '-token')
+    if table.servers.is_root:
+        directory.mkdir()
+        token.write_text(directory.name)
+    return table.at_rest([table], lambda: table.save(str(directory), since, str(token)))
+
+
+def hide_files(monkeypatch):
+    """Let servers find other content than that of worker 0 in all files, as if they were on other hosts."""
+    monkeypatch.setattr(dynamic_table, 'digest_of', lambda path: 'another')
+
+
 @pytest.mark.parametrize('workers, servers, partitions, later_partitions, by_worker', [
     ([1], [1], 2, 3, False), ([1, 1], [1, 2], 5, 2, False), ([1, 1], [1, 2], 5, 2, True)])
 def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeypatch, workers, servers, partitions,
@@ -276,21 +290,34 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
     (tmp_path / 'scratch').mkdir()
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'scratch'))
     monkeypatch.setattr(file_pieces, 'PIECE_BYTES', 100)
+    if by_worker:
+        hide_files(monkeypatch)
     adagrad = mx.optimizer.create('adagrad')
 
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, partitions)
-        directories, marks = [], set()
+        directories, marks, commands, send = [], set(), [], servers.command
+
+        def command(*names, **arguments):
+            commands.extend(names)
+            send(*names, **arguments)
+        servers.command = command
         saved, rows, expected = [np.empty((len(KEYS), WIDTH), 'float32') for _ in range(3)]
         for step in range(STEPS):
             table.set_optimizer(adagrad, 0.1, 0.0, step)
             table.push(*gradients(servers.rank, step, 'float32'))
             if step in (1, 3):
                 table.pull(KEYS, saved)
-                save = table.save_by_worker if by_worker else table.save
-                results = save(str(tmp_path / str(step)), since=marks.pop() if marks else None)
+                commands.clear()
+                saved_parts = save(table, tmp_path / str(step), marks.pop() if marks else None)
+                # A look at the directory by itself only if servers did not see it before.
+                assert commands[:1] == (['dynamic_look' if by_worker and step == 3 else 'dynamic_save']
+                                        if servers.rank == 0 else [])
+                assert by_worker or len(commands) <= 1  # nothing else is sent
                 assert not list((tmp_path / 'scratch').iterdir())
-                assert bool(results) == (servers.rank == 0)
+                assert (saved_parts is not None) == (servers.rank == 0)
+                results, hosts = saved_parts or ({}, [])
+                assert bool(hosts) == (by_worker and servers.rank == 0)
                 marks = {result['mark'] for result in results.values()} or {None}
                 assert all(result['whole'] == (step == 1) for result in results.values())
                 directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
@@ -314,29 +341,32 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
 
 def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
     """The error is raised in worker 0, and training goes on."""
+    hide_files(monkeypatch)
+
     def train(servers):
         table, errors = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 3), []
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
-        (tmp_path / 'file').touch()
 
-        def save(path):
+        def save_to(name):
             try:
-                table.save_by_worker(path)
+                save(table, tmp_path / name)
                 errors.append('')
             except (CheckpointError, JobError) as error:
                 errors.append(str(error))
-        save(str(tmp_path / 'file' / 'below'))
+        with monkeypatch.context() as context:
+            context.setattr(dynamic_table, 'remove_parts', lambda path: (tmp_path / 'blocked' / '0').touch())
+            save_to('blocked')
         monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'none'))
-        save(str(tmp_path / 'saved'))
+        save_to('no_scratch')
         monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
-        save(str(tmp_path / 'saved'))
+        save_to('good')
         table.touch()
         return errors
     with dynamic_job([1], [1]) as job:
         (blocked, no_scratch, good), = job.run(train)
-    assert blocked.startswith('cannot write rows of a dynamic table into %s: Not a directory' % (
-        tmp_path / 'file' / 'below' / '0'))
+    assert blocked.startswith('cannot write rows of a dynamic table into %s: ' % (
+        tmp_path / 'blocked' / '0'))
     assert 'items: server 0 cannot save its rows: cannot write into %s' % (tmp_path / 'none') in no_scratch
     assert no_scratch.endswith('let TMPDIR name a directory with room for the rows') and not good
     with pytest.raises(JobError, match='does not have the content that its server has written'):

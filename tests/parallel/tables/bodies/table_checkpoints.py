@@ -1,7 +1,7 @@
 """Train a net with dynamic tables, save a checkpoint and deltas on the way, go on; load them and go on from there.
 
-``--part save`` saves to the directory, ``--part resume`` goes on from it.  With ``--unseen``, worker 0 takes the hosts
-of the servers for hosts that do not see the files; with ``--part refused``, their disks are full, too.
+``--part save`` saves to the directory, ``--part resume`` goes on from it.  With ``--unseen``, servers find other
+content in the files than worker 0, as if they were on other hosts; with ``--part refused``, their disks are full, too.
 """
 import argparse
 import os
@@ -116,12 +116,10 @@ def main():
     store = mx.kv.create('hybrid')
     worker = {'rank': store.rank, 'size': store.num_workers}
     if args.unseen:
-        from mxhybrid.servers.dynamic_table import DynamicTable
-        DynamicTable.hosts_without = lambda self, file: ['elsewhere']
+        from mxhybrid.servers import dynamic_table
+        dynamic_table.digest_of = lambda path: 'that of another file'
         dynamic_tables._PIECE_BYTES = 200
         if args.part == 'refused':
-            from mxhybrid.servers import dynamic_table
-
             def full(*_):
                 raise mxhybrid.CheckpointError('cannot write rows of a dynamic table')
             dynamic_table.fetch = full
