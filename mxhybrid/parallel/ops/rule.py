@@ -157,6 +157,11 @@ class Rule:
         """Return the exclusive upper bound of indices or lengths; None for labels that may be any numbers."""
         return None
 
+    def lone_weight(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the position of a weight whose gradient MXNet can neither add up nor pass on; None if there is none.
+        """
+        return None
+
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return the number of floating-point operations of a shard's forward pass."""
         return float(self.elements_moved(operator, shard))

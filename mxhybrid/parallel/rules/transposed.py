@@ -3,6 +3,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
@@ -74,6 +75,16 @@ class Deconvolution(Rule):
     @staticmethod
     def _groups(operator: Operator) -> int:
         return int(operator.get('num_group', 1))
+
+    def lone_weight(self, graph: Graph, operator: Operator) -> Optional[int]:
+        """Return the position of the filters of float32.
+
+        MXNet 1.9.1 describes their gradient to oneDNN with the memory that the array has before the operator
+        (IOLogicalSwapMKLDNNMem of mkldnn_deconvolution-inl.h).  If MXNet has allocated none yet, as for a term of a sum
+        or the gradient of another operator's output, the backward pass ends with "could not execute a primitive" or a
+        segmentation fault.
+        """
+        return 1 if graph.dtypes[operator.inputs[1]] == np.float32 else None
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the channels of a group for the channels: a shard needs whole groups of input channels."""

@@ -120,15 +120,18 @@ class Program(FetchedInputs):
         """Return an element of the smallest weight that learns, unless data with a gradient comes first in the network.
 
         MXNet runs the backward passes of several calls in the order of the first inputs that have gradients.  If that
-        is a weight, which all calls share, the last call comes first; if it is data, the first call.
+        is a weight, which all calls share, the last call comes first; if it is data, the first call.  The gradient of
+        the element is added to that of the weight, which some operators do not allow (:meth:`Rule.lone_weight`).
         """
         first = next((operator for operator in self.graph.operators
                       if operator.op == 'null' and operator.number in self._learning), None)
         if first is not None and not self.graph.is_parameter(first.number):
             return []
+        lone = {operator.inputs[position][0] for operator in self.graph.computing
+                for position in [rule_of(operator).lone_weight(self.graph, operator)] if position is not None}
         sizes = [(size_of(self.shards.weights.boxes(operator.name)[self.rank]), operator.number)
                  for operator in self.graph.operators
-                 if operator.number in self._learning and self.graph.is_parameter(operator.number)
+                 if operator.number in self._learning - lone and self.graph.is_parameter(operator.number)
                  and self.rank in self.shards.weights.boxes(operator.name) and operator.number not in self.graph.tables]
         return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
 

@@ -1,10 +1,12 @@
 """A network and its split, before any of its weights move."""
-from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+import collections
+from typing import AbstractSet, Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...base.errors import InputError
 from ...base.settings import TablePlan
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph
+from ..ops.learning import learning_operators
 from ..ops.registry import rule_of
 from ..ops.tracing import TracedNetwork, reshaped
 from ..plans.plan import Plan
@@ -72,6 +74,7 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
         _check_local(graph, dimensions, shards)
     _check_averages(graph, shards)
     gradient_inputs = set(network.axes) if input_grad else set()
+    _check_lone_weights(graph, learning_operators(graph, frozen, gradient_inputs))
     input_shards = InputShards(joint.graph, network.axes, joint.dimensions, workers.size, workers.rank,
                                gradient_inputs)
     stage_of = {} if resolved.stages is None else {
@@ -126,6 +129,24 @@ def _check_averages(graph: Graph, shards: NetworkShards) -> None:
                                      'alike'
                                      % (rank, box[0][0], box[0][1] - 1, graph.label(operator), held_boxes[rank][0][0],
                                         held_boxes[rank][0][1] - 1, name))
+
+
+def _check_lone_weights(graph: Graph, learning: Collection[int]) -> None:
+    """Raise InputError if MXNet would have to add up or pass on a gradient with which it cannot do that."""
+    readers = collections.Counter(entry for operator in graph.computing for entry in operator.inputs)
+    for operator in graph.computing:
+        position = rule_of(operator).lone_weight(graph, operator)
+        if position is None or operator.inputs[position][0] not in learning:
+            continue
+        source, count = graph.operators[operator.inputs[position][0]], readers[operator.inputs[position]]
+        if source.op == 'null' and count == 1:
+            continue
+        what = ('%d operators read %s, among them' % (count, source.name) if source.op == 'null' else
+                '%s computes the weight of' % graph.label(source))
+        raise InputError('parallelize: %s %s (%s of float32), but MXNet 1.9.1 cannot add up or pass on the gradient of '
+                         'this weight, with one process either: give each %s a weight of its own, cast the network to '
+                         "float64, or set grad_req='null' for the weight"
+                         % (what, graph.label(operator), operator.op, operator.op))
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:

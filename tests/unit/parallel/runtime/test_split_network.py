@@ -1,13 +1,16 @@
 """Plans that a network cannot follow are refused before any weight moves."""
 from types import SimpleNamespace
 
+import mxnet as mx
+import numpy as np
 import pytest
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+import mxhybrid
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.plans.strategies import layers
+from mxhybrid.parallel.plans.strategies import data_parallel, layers
 from mxhybrid.parallel.runtime.split_network import apply_plan
 
 
@@ -33,3 +36,64 @@ def test_calls_of_one_batch_norm_that_split_its_channels_differently_are_refused
     apart = layers({'norm_fwd#2': {'dimension1': 2}})
     with pytest.raises(InputError, match='norm_fwd.*split the channels of all its calls alike'):
         apply_plan(workers, traced(net, (4, 4, 2, 2)), apart, False, 'joint')
+
+
+class Transposed(gluon.HybridBlock):
+    """A network whose transposed convolution is called `calls` times, with weights that are computed if `scaled`."""
+
+    def __init__(self, calls, scaled):
+        super().__init__(prefix='net_')
+        self._calls, self._scaled = calls, scaled
+        with self.name_scope():
+            self.weight = self.params.get('weight', shape=(4, 4, 3, 3))
+
+    def hybrid_forward(self, F, data, weight):
+        for _ in range(self._calls):
+            data = F.Deconvolution(data, weight * 2 if self._scaled else weight, kernel=(3, 3), num_filter=4)
+        return data
+
+
+@pytest.mark.parametrize('calls, scaled, words', [
+    (2, False, '2 operators read net_weight, among them deconvolution0'),
+    (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, None)])
+def test_gradients_of_transposed_convolutions_that_mxnet_cannot_add_up_are_refused(calls, scaled, words):
+    """MXNet alone ends with "could not execute a primitive" or a segmentation fault in the backward pass."""
+    net = Transposed(calls, scaled)
+    net.initialize()
+    workers = SimpleNamespace(size=2, rank=0)
+
+    def split(frozen=(), **how):
+        return apply_plan(workers, traced(net, (4, 4, 2, 2), **how), data_parallel(), False, 'joint', frozenset(frozen))
+    if words:
+        with pytest.raises(InputError, match=words + r' \(Deconvolution of float32\), but MXNet'):
+            split()
+    else:
+        split()
+    split(['net_weight'])
+    net.cast('float64')
+    split(dtype='float64')
+
+
+def test_the_gradient_of_a_transposed_convolution_is_not_added_to_that_of_another_reader():
+    """A network with running averages reads an element of a weight that learns, if there is one that allows it."""
+    def train(split):
+        net = nn.HybridSequential(prefix='net_')
+        with net.name_scope():
+            net.add(nn.Conv2DTranspose(3, 3, in_channels=3, use_bias=False),
+                    nn.BatchNorm(in_channels=3, scale=False, center=False), nn.Activation('tanh'))
+        net.initialize(mx.init.Constant(mx.nd.array(random.rand(3, 3, 3, 3))))
+        trained = mxhybrid.parallelize(net, mxhybrid.parallel.data_parallel(), data.shape) if split else net
+        trainer = gluon.Trainer(trained.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
+        for _ in range(2):
+            with autograd.record():
+                loss = (trained(data) * targets).sum()
+            loss.backward()
+            trainer.step(1)
+        return {name: param.data().asnumpy() for name, param in trained.collect_params().items()}
+    random = np.random.RandomState(1)
+    data, targets = mx.nd.array(random.rand(2, 3, 4, 4)), mx.nd.array(random.rand(2, 3, 6, 6))
+    random.seed(2)
+    expected = train(False)
+    random.seed(2)
+    for name, values in train(True).items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
