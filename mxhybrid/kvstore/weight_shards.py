@@ -12,10 +12,10 @@ from ..base.text import size_text
 from ..native import trainers
 
 _ATTRIBUTE = 'mxhybrid_shard'
-#: Name under which the job monitor counts calls of a split network with exchanges.
+#: Name under which the job monitor counts calls of a split network with redistributions.
 NETWORK_CALL = 'a call of a network that is split'
-#: Attribute of a parameter of a split network: a line of text about the exchanges of the network.
-_EXCHANGES = 'mxhybrid_exchanges'
+#: Attribute of a parameter of a split network: a line of text about the redistributions of the network.
+_REDISTRIBUTIONS = 'mxhybrid_redistributions'
 #: Attribute of a parameter whose values were moved to shards.
 _EMPTIED = 'mxhybrid_emptied'
 
@@ -99,14 +99,14 @@ def agreed(param: Any) -> List[Any]:
 
 
 def set_redistributions(param: Any, line: str) -> None:
-    """Note a line of text about the exchanges of the network that a parameter belongs to."""
-    setattr(param, _EXCHANGES, line)
+    """Note a line of text about the redistributions of the network that a parameter belongs to."""
+    setattr(param, _REDISTRIBUTIONS, line)
 
 
 def shards_line(params: List[Any]) -> str:
     """Return lines of text about the shards that this worker holds, and the sums of their gradients.
 
-    Lines about exchanges follow.  The text is empty if nothing is split.
+    Lines about redistributions follow.  The text is empty if nothing is split.
     """
     shards = [(param, shard) for param in params for shard in [shard_of(param)] if shard is not None]
     held = [(param, shard) for param, shard in shards if shard.holds]
@@ -117,7 +117,8 @@ def shards_line(params: List[Any]) -> str:
     sums = ', '.join('%d among %d workers' % (groups.count(size), size) for size in sorted(set(groups))) or 'none'
     lines = [] if not shards else ['split weights: %d of %d here, %s of %s; gradients that are summed: %s' % (
         len(held), len(shards), size_text(bytes_held), size_text(bytes_whole), sums)]
-    return '\n'.join(lines + list(filter(None, dict.fromkeys(getattr(param, _EXCHANGES, '') for param in params))))
+    redistribution_lines = dict.fromkeys(getattr(param, _REDISTRIBUTIONS, '') for param in params)
+    return '\n'.join(lines + list(filter(None, redistribution_lines)))
 
 
 def refuse_shards(params: List[Any], call: str) -> None:

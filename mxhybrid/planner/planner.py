@@ -227,9 +227,10 @@ class Planner(Predictor):
             return pipelines, limits
         began, batch = time.monotonic(), self._shares.ranges[-1][1]
         most_s = math.inf if limits.seconds is None else _PIPELINE_SHARE * limits.seconds
-        exchange = self.cluster.costs['exchange']
+        redistribution = self.cluster.costs['redistribution']
         candidates = pipeline_starts(self._rough, self.cluster.ranks, batch,
-                                     exchange.seconds(1, 0) + exchange.latency_s + self.cluster.link_latency_s)
+                                     redistribution.seconds(1, 0) + redistribution.latency_s
+                                     + self.cluster.link_latency_s)
         simulated: List[Tuple[float, str, Pipeline]] = []
         for candidate in candidates[:_MOST_PIPELINES]:
             if simulated and time.monotonic() - began > most_s:

@@ -5,7 +5,7 @@ from lab.launchers import over_hosts
 
 from mxhybrid.planner.cluster.cluster_spec import load
 
-#: The part of the bytes on an emulated link, which include headers, that is the payload of exchanges.
+#: The part of the bytes on an emulated link, which include headers, that is the payload of redistributions.
 PAYLOAD = 0.957
 #: The burst of every emulated link, in bytes (lab.emulation).
 BURST = 81920

@@ -1,4 +1,6 @@
-"""Layers split over workers of two hosts: exchanges cross the connection of the hosts' servers, or Python's sockets."""
+"""Layers split over workers of two hosts: redistributions cross the connection of the hosts' servers, or Python's
+sockets.
+"""
 import json
 
 import pytest

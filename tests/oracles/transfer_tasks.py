@@ -9,17 +9,17 @@ from .redistribution import find_coverage, find_transfers, reversed_transfers
 from .task_table import concatenated_tasks
 
 
-class ExchangeBuilder(TaskBuilder):
-    """A builder of tasks that also adds the tasks of exchanges."""
+class RedistributionBuilder(TaskBuilder):
+    """A builder of tasks that also adds the tasks of redistributions."""
 
     def compute(self, kind, rank, seconds, after=()):
         """Add a task of a rank's core, given its duration on the core that operators were timed on."""
         return self.add(kind, rank, int(self.machine.core[rank]), seconds / float(self.machine.speed[rank]),
                         after=after)
 
-    def exchange(self, transfers, itemsize, senders, receivers, cost='exchange', kind='exchange', high_priority=True,
-                 own_elements=None, before_s=None, after_s=None):
-        """Add the tasks of an exchange: ranks send, the data moves, ranks receive.
+    def redistribute(self, transfers, itemsize, senders, receivers, cost='redistribution', kind='redistribution',
+                     high_priority=True, own_elements=None, before_s=None, after_s=None):
+        """Add the tasks of a redistribution: ranks send, the data moves, ranks receive.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class PythonTransferTasks:
 
     def redistributions(self, units, itemsize, back):
         """Return the tasks of redistributions that run side by side, or with `back` of their gradients."""
-        tasks, first, last = ExchangeBuilder(self._machine), [], []
+        tasks, first, last = RedistributionBuilder(self._machine), [], []
         for number, unit in units:
             between = [] if unit.pieces is None else [unit.pieces.ranks]
             ranks = [unit.held.ranks, *between, unit.needed.ranks]
@@ -134,7 +134,7 @@ class PythonTransferTasks:
                 own_elements, seconds = own_elements[::-1], seconds[::-1]
             before = dict.fromkeys(ranks[0].tolist())
             for step, (transfers, receivers) in enumerate(zip(steps, ranks[1:])):
-                send, receive = tasks.exchange(transfers, itemsize, before, dict.fromkeys(receivers.tolist()),
+                send, receive = tasks.redistribute(transfers, itemsize, before, dict.fromkeys(receivers.tolist()),
                                                own_elements=own_elements[step],
                                                before_s=seconds[0] if step == 0 else None,
                                                after_s=seconds[1] if step == len(steps) - 1 else None)
@@ -154,16 +154,16 @@ class PythonTransferTasks:
 
     def collective_operator(self, kind, ranks, before, after, between, itemsize):
         """Return the tasks of an operator whose shards, on `ranks`, compute, exchange data, and compute again."""
-        tasks = ExchangeBuilder(self._machine)
+        tasks = RedistributionBuilder(self._machine)
         first = {rank: tasks.compute(kind, rank, seconds) for rank, seconds in zip(ranks.tolist(), before.tolist())}
-        _, receive = tasks.exchange(between, itemsize, first, dict(first))
+        _, receive = tasks.redistribute(between, itemsize, first, dict(first))
         last = {rank: tasks.compute(kind, rank, seconds, [receive[rank]])
                 for rank, seconds in zip(ranks.tolist(), after.tolist())}
         return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
 
     def group_sums(self, held, itemsize):
-        """Return the tasks that sum gradients among ranks with the same box, by two exchanges, and update weights."""
-        costs, tasks = self._machine.cluster.costs, ExchangeBuilder(self._machine)
+        """Return the tasks that sum gradients among ranks with the same box, in two halves, and update weights."""
+        costs, tasks = self._machine.cluster.costs, RedistributionBuilder(self._machine)
         groups = {}
         for rank, box in held.by_rank.items():
             groups.setdefault(box, []).append(rank)
@@ -176,9 +176,9 @@ class PythonTransferTasks:
                 transfers = Transfers(np.array([source for source, _ in pairs]),
                                       np.array([target for _, target in pairs]),
                                       np.full(len(pairs), size_of(box) // len(ranks)))
-                send, receive = tasks.exchange(transfers, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks),
+                send, receive = tasks.redistribute(transfers, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks),
                                                'group_sum', 'sum', False)
-                _, gathered = tasks.exchange(transfers, itemsize, dict(receive), dict(receive), 'group_sum', 'sum',
+                _, gathered = tasks.redistribute(transfers, itemsize, dict(receive), dict(receive), 'group_sum', 'sum',
                                              False)
                 first.update(send)
                 before = {rank: [task] for rank, task in gathered.items()}

@@ -318,14 +318,15 @@ def alpha_beta_of(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
     """Return one α and one β for all ranks of a cluster.
 
     They are those of the link between hosts, of which each rank of the largest host has its share, or of a host's
-    memory if there is only one host, together with the cost of an exchange.
+    memory if there is only one host, together with the cost of a redistribution.
     """
-    exchange = cluster.costs['exchange']
+    redistribution = cluster.costs['redistribution']
     if len(cluster.hosts) > 1:
         rate, latency = cluster.link.rate / max(host.ranks for host in cluster.hosts), cluster.link_latency_s
     else:
         rate, latency = cluster.memory.rate, cluster.memory_latency_s
-    return AlphaBeta(latency + exchange.latency_s + exchange.seconds(1, 0), 1 / (1 / rate + exchange.per_byte_s),
+    return AlphaBeta(latency + redistribution.latency_s + redistribution.seconds(1, 0),
+                     1 / (1 / rate + redistribution.per_byte_s),
                      word_bytes)
 
 

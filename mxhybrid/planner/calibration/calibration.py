@@ -127,7 +127,7 @@ class Calibration:
             link, link_latency = memory, memory_latency
         self._message_latency = link_latency if len(self._local) > 1 else memory_latency
         costs: Dict[str, TransferCost] = {}
-        costs['exchange'] = self._measure_redistribution()
+        costs['redistribution'] = self._measure_redistribution()
         costs['group_sum'] = self._measure_group_sum()
         costs.update(self._measure_steps())
         costs.update(self._measure_rows())
@@ -250,7 +250,7 @@ class Calibration:
                 kept_s = size / count / self._memory_rate
                 samples.append(_all_to_all_sample(count, size, max(0.0, measurement.core_s - kept_s)))
                 self._all_to_all = size, measurement
-        cost = self._fitted('exchange', samples)
+        cost = self._fitted('redistribution', samples)
         # Redistributions that follow each other immediately take less time than in a network.
         in_network = self._redistributions.per_direction(
             lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)

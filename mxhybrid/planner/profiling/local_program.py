@@ -62,17 +62,17 @@ class LocalProgram(NamedTuple):
 
 
 class _LocalNode:
-    """An exchange that moves nothing."""
+    """A redistribution that moves nothing."""
 
-    def __init__(self, exchange: Redistribution, differentiable: bool, name: str):
-        self.exchange, self.differentiable, self.name = exchange, differentiable, name
+    def __init__(self, redistribution: Redistribution, differentiable: bool, name: str):
+        self.redistribution, self.differentiable, self.name = redistribution, differentiable, name
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.symbol`."""
         if local is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, local if self.differentiable else mx.sym.BlockGrad(local)])
-        shape = self.exchange.shapes[1]
-        return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
+        shape = self.redistribution.shapes[1]
+        return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.redistribution.dtype)
 
     def joint_norm(self, token: Any, data: Any, parameters: Any, norm: Any) -> Optional[Tuple[Any, Any, Any]]:
         """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.joint_norm`."""
@@ -87,7 +87,7 @@ class _LocalNode:
 
 
 class _OneRank(Program):
-    """A program that has only the exchanges of its own rank.
+    """A program that has only the redistributions of its own rank.
 
     To find out what the other ranks exchange among each other takes seconds for many ranks, and nothing here needs it.
     """
@@ -101,20 +101,20 @@ class _OneRank(Program):
 def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                   outputs: Dict[Entry, List[Dict[int, Box]]], collectives: Dict[str, Any], gradient_inputs: Any = (),
                   frozen: Any = (), blocked: Container[int] = ()) -> LocalProgram:
-    """Return a rank's program without its exchanges; the parameters are those of
+    """Return a rank's program without its redistributions; the parameters are those of
     :class:`mxhybrid.parallel.runtime.rank_program.Program`.
 
-    An array that an exchange receives is in a blocked layout of oneDNN if its operator is one of `blocked`.
+    An array that a redistribution receives is in a blocked layout of oneDNN if its operator is one of `blocked`.
     """
     graph = parts.graph
     nodes: Dict[str, _LocalNode] = {}
 
-    def make_node(exchange: Redistribution, differentiable: bool) -> _LocalNode:
-        node = _LocalNode(exchange, differentiable, 'mxhybrid_received%d' % len(nodes))
+    def make_node(redistribution: Redistribution, differentiable: bool) -> _LocalNode:
+        node = _LocalNode(redistribution, differentiable, 'mxhybrid_received%d' % len(nodes))
         nodes[node.name] = node
         return node
     program = _OneRank(parts, rank, inputs, outputs, collectives, make_node, 0, gradient_inputs, frozen)
-    # The token is an input that is passed through, and so is an array that an exchange receives for the network's
+    # The token is an input that is passed through, and so is an array that a redistribution receives for the network's
     # outputs.
     symbol = mx.sym.Group([output for output in program.symbol if output.list_outputs() != output.list_inputs()])
     limits = index_limits(graph)
@@ -123,11 +123,11 @@ def local_program(parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int,
     for name in symbol.list_inputs():
         if name in nodes:
             node = nodes[name]
-            shape = node.exchange.shapes[1]
+            shape = node.redistribution.shapes[1]
             assert shape is not None
-            is_blocked = node.exchange.operator in blocked and can_be_blocked(shape, node.exchange.dtype)
-            program_inputs[name] = ProgramInput(shape, node.exchange.dtype, node.differentiable,
-                                                index_limit=limits.get(node.exchange.operator, 0),
+            is_blocked = node.redistribution.operator in blocked and can_be_blocked(shape, node.redistribution.dtype)
+            program_inputs[name] = ProgramInput(shape, node.redistribution.dtype, node.differentiable,
+                                                index_limit=limits.get(node.redistribution.operator, 0),
                                                 is_blocked=is_blocked)
         elif name in graph.data:
             entry = numbers[name], 0

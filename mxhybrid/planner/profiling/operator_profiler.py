@@ -224,7 +224,7 @@ class OperatorProfiler:
     def program_seconds(self, parts: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                         outputs: Dict[Entry, List[Dict[int, Box]]], gradient_inputs: Any = (), frozen: Any = (),
                         blocked: Container[int] = ()) -> Optional[PassSeconds]:
-        """Return the time of a rank's whole program without its exchanges and without the overhead of a call; the
+        """Return the time of a rank's whole program without its redistributions and without the overhead of a call; the
         parameters are those of :func:`.local_program.local_program`.
 
         Returns None if the time is not known and this object only estimates, or if the program cannot be timed, which a

@@ -100,7 +100,7 @@ class ProfileKeys:
                                                              placeholder_split(shape, output_shard))
 
     def blocked_outputs(self) -> Set[int]:
-        """Return the operators whose first outputs are in a blocked layout in a program without exchanges."""
+        """Return the operators whose first outputs are in a blocked layout in a program without redistributions."""
         return {number for number in self._blocked if can_be_blocked(self._graph.array_shapes[number, 0],
                                                                      self._graph.dtypes[number, 0])}
 

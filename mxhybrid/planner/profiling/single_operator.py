@@ -166,7 +166,7 @@ def conversion_program(shape: Tuple[int, ...]) -> LocalProgram:
 
 
 def blocked_operators(graph: Graph) -> Set[int]:
-    """Return the operators whose outputs are in a blocked layout of oneDNN in a program without exchanges."""
+    """Return the operators whose outputs are in a blocked layout of oneDNN in a program without redistributions."""
     blocked: Set[int] = set()
     for operator in graph.computing:
         rule = rule_of(operator)

@@ -7,8 +7,8 @@ from ..task_graph.simulated_tasks import TABLES_LABEL, TASK_GROUPS, TASK_KINDS, 
 #: By group: the activity, and a remedy.
 _SENTENCES = {
     'compute': ('is spent computing %s', ''),
-    'exchange': ('is spent exchanging the output of %s', 'give the operators that read it the same layout'),
-    'within': ('is spent on exchanges inside %s', 'split it over fewer ranks'),
+    'redistribution': ('is spent redistributing the output of %s', 'give the operators that read it the same layout'),
+    'within': ('is spent on redistributions inside %s', 'split it over fewer ranks'),
     'sum': ('is spent summing gradients of %s', ''),
     'gather': ('is spent gathering updated weights of %s', ''),
     'row_sum': ('is spent summing all rows of %s', 'give it another route'),

@@ -138,11 +138,11 @@ class Dataflow:
         for entry in self.entries:
             outputs_of.setdefault(entry[0], []).append(entry)
         blocks: List[Tuple[str, Any]] = [('step', None)]
-        blocks += [('exchange', entry) for entry in data]
+        blocks += [('redistribution', entry) for entry in data]
         for number in self.computing:
-            blocks += [('forward', number)] + [('exchange', entry) for entry in outputs_of.get(number, [])]
+            blocks += [('forward', number)] + [('redistribution', entry) for entry in outputs_of.get(number, [])]
         for number in reversed(self.computing):
-            blocks += [('exchange_back', entry) for entry in outputs_of.get(number, [])] + [('backward', number)]
-        blocks += [('exchange_back', entry) for entry in data]
+            blocks += [('redistribution_back', entry) for entry in outputs_of.get(number, [])] + [('backward', number)]
+        blocks += [('redistribution_back', entry) for entry in data]
         blocks += [('weight', name) for name in self.trained]
         return {block: number for number, block in enumerate(blocks)}

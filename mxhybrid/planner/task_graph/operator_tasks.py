@@ -31,7 +31,7 @@ ShardTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]
 
 #: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
 #: half.
-_SHARE_BEFORE_EXCHANGE = 0.4
+_SHARE_BEFORE_REDISTRIBUTION = 0.4
 
 
 class Flow:
@@ -181,7 +181,7 @@ class OperatorTasks:
         if inner is None:
             tasks = self.memo.once(('compute', kind, split.ranks), ComputeTasks, self.machine, kind, sharded.ranks)
             return tasks.with_seconds(seconds)
-        share_before = 1 - _SHARE_BEFORE_EXCHANGE if backward else _SHARE_BEFORE_EXCHANGE
+        share_before = 1 - _SHARE_BEFORE_REDISTRIBUTION if backward else _SHARE_BEFORE_REDISTRIBUTION
         held, needed = sharded.on_ranks(inner.held), sharded.on_ranks(inner.needed)
         return self._transfer_tasks.collective_operator(
             kind, sharded.ranks, seconds * share_before, seconds * (1 - share_before),
@@ -270,13 +270,14 @@ class OperatorTasks:
         return self.memo.once(('transfers', held.id, partial, needed.id), self._transfer_tasks.transfers, held, partial,
                               needed)
 
-    def exchange(self, entry: Entry, flow: Flow, back: bool) -> TaskSubgraph:
+    def redistribution_tasks(self, entry: Entry, flow: Flow, back: bool) -> TaskSubgraph:
         """Return the tasks of the redistributions of an output, or with `back` of its gradient."""
         if back not in flow.subgraphs:
             units = [(number, redistribution) for number, redistribution in enumerate(flow.redistributions)
                      if len(redistribution.gradient_ranks) or not back]
             itemsize = self.graph.dtypes[entry].itemsize
-            key = ('exchange', itemsize, back) + tuple((number, redistribution.key) for number, redistribution in units)
+            key = ('redistribution', itemsize, back) + tuple((number, redistribution.key)
+                                                             for number, redistribution in units)
             flow.subgraphs[back] = self.memo.once(key, self._transfer_tasks.redistributions, units, itemsize, back)
         return flow.subgraphs[back]
 

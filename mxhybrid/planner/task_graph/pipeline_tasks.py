@@ -126,15 +126,15 @@ class PipelineTasks(GradientBuckets):
         for entry in self._flows:
             outputs.setdefault(entry[0], []).append(entry)
         names: List[Tuple[Any, ...]] = [('step', None, 0)]
-        names += [('exchange', entry, micro_batch) for entry in data for micro_batch in micro_batches]
+        names += [('redistribution', entry, micro_batch) for entry in data for micro_batch in micro_batches]
         for micro_batch in micro_batches:
             for number in computing:
                 names += [('forward', number, micro_batch)]
-                names += [('exchange', entry, micro_batch) for entry in outputs.get(number, [])]
+                names += [('redistribution', entry, micro_batch) for entry in outputs.get(number, [])]
             names += [('output', entry, micro_batch) for entry in heads]
             names += [('output_back', entry, micro_batch) for entry in heads]
             for number in reversed(computing):
-                names += [('exchange_back', entry, micro_batch) for entry in outputs.get(number, [])]
+                names += [('redistribution_back', entry, micro_batch) for entry in outputs.get(number, [])]
                 names += [('backward', number, micro_batch)]
             names += [('accumulate', name, micro_batch) for name in self._dataflow.trained]
         return names + [('weight', name, 0) for name in self._dataflow.trained]
@@ -165,11 +165,11 @@ class PipelineTasks(GradientBuckets):
         for micro_batch in range(self._count):
             for entry in self._micro_batch.data:
                 subgraph = self._micro_batch.input_tasks(entry, micro_batch, self._splits)
-                self._add(('exchange', entry, micro_batch), subgraph, [(subgraph.first, ('step', None, 0), 0)])
+                self._add(('redistribution', entry, micro_batch), subgraph, [(subgraph.first, ('step', None, 0), 0)])
             for number in self._dataflow.computing:
                 self._add_forward(number, micro_batch)
             for entry, flow in self._flows.items():
-                self._add_exchanges(entry, flow, micro_batch)
+                self._add_redistributions(entry, flow, micro_batch)
             for entry in self._micro_batch.heads:
                 self._add_output(entry, micro_batch)
             for number in self._dataflow.computing:
@@ -199,11 +199,11 @@ class PipelineTasks(GradientBuckets):
 
     def _wait_for_input(self, endpoints: Endpoints, entry: Entry, reader: Tuple[int, int], micro_batch: int) -> _Wait:
         if entry not in self._flows:
-            return endpoints, ('exchange', entry, micro_batch), 0
+            return endpoints, ('redistribution', entry, micro_batch), 0
         unit = self._flows[entry].redistribution_of[reader]
         if unit is None:
             return endpoints, ('forward', entry[0], micro_batch), 0
-        return endpoints, ('exchange', entry, micro_batch), unit
+        return endpoints, ('redistribution', entry, micro_batch), unit
 
     def _add_forward(self, number: int, micro_batch: int) -> None:
         subgraph = self._model.compute(number, self._operators[number], False)
@@ -219,14 +219,15 @@ class PipelineTasks(GradientBuckets):
                   for name in self._dataflow.weights_of.get(number, ())]
         self._add(('forward', number, micro_batch), subgraph, waits, former)
 
-    def _add_exchanges(self, entry: Entry, flow: Flow, micro_batch: int) -> None:
-        subgraph = self._model.exchange(entry, flow, False)
-        self._add(('exchange', entry, micro_batch), subgraph, [(subgraph.first, ('forward', entry[0], micro_batch), 0)])
-        back, waits = self._model.exchange(entry, flow, True), []
+    def _add_redistributions(self, entry: Entry, flow: Flow, micro_batch: int) -> None:
+        subgraph = self._model.redistribution_tasks(entry, flow, False)
+        self._add(('redistribution', entry, micro_batch), subgraph,
+                  [(subgraph.first, ('forward', entry[0], micro_batch), 0)])
+        back, waits = self._model.redistribution_tasks(entry, flow, True), []
         for (reader, _), unit in flow.redistribution_of.items():
             if unit is not None and reader in self._dataflow.learning:
                 waits.append((back.first.of_unit(unit), ('backward', reader, micro_batch), 0))
-        self._add(('exchange_back', entry, micro_batch), back, waits)
+        self._add(('redistribution_back', entry, micro_batch), back, waits)
 
     def _add_output(self, entry: Entry, micro_batch: int) -> None:
         subgraph = self._micro_batch.output_tasks(entry, micro_batch, self._splits, False)
@@ -246,7 +247,7 @@ class PipelineTasks(GradientBuckets):
                 waits.append((first, ('output_back', entry, micro_batch), 0))
             for (reader, _), unit in (self._flows[entry].redistribution_of if entry in self._flows else {}).items():
                 if unit is not None:
-                    waits.append((first, ('exchange_back', entry, micro_batch), unit))
+                    waits.append((first, ('redistribution_back', entry, micro_batch), unit))
                 elif reader in self._dataflow.learning:
                     waits.append((first, ('backward', reader, micro_batch), 0))
         self._add(('backward', number, micro_batch), subgraph, waits)

@@ -126,10 +126,10 @@ class Prediction:
         tasks = steps.step_tasks.tasks(key)
         block_kind, item = steps.names[key % len(steps.names)][:2]
         kind = tasks.kind(index)
-        if block_kind in ('exchange_back', 'output_back'):
-            kind = 'exchange_back'
-        elif kind == 'exchange' and block_kind in ('forward', 'backward'):
-            kind = 'exchange_within' if block_kind == 'forward' else 'exchange_within_back'
+        if block_kind in ('redistribution_back', 'output_back'):
+            kind = 'redistribution_back'
+        elif kind == 'redistribution' and block_kind in ('forward', 'backward'):
+            kind = 'redistribution_within' if block_kind == 'forward' else 'redistribution_within_back'
         elif kind == 'sum' and not steps.step_tasks.is_in_bucket(item):
             kind = 'group_sum'
         resource, rank = tasks.resource[index], tasks.rank(index)

@@ -57,10 +57,10 @@ class TaskKind(NamedTuple):
 TASK_KINDS = {
     'forward': TaskKind('forward %s', 'compute', 'compute'),
     'backward': TaskKind('backward %s', 'compute', 'compute'),
-    'exchange': TaskKind('exchange %s', 'exchange', 'exchange'),
-    'exchange_back': TaskKind('exchange %s, backward', 'exchange', 'exchange'),
-    'exchange_within': TaskKind('exchange %s', 'exchange', 'within'),
-    'exchange_within_back': TaskKind('exchange %s, backward', 'exchange', 'within'),
+    'redistribution': TaskKind('redistribution %s', 'redistribution', 'redistribution'),
+    'redistribution_back': TaskKind('redistribution %s, backward', 'redistribution', 'redistribution'),
+    'redistribution_within': TaskKind('redistribution %s', 'redistribution', 'within'),
+    'redistribution_within_back': TaskKind('redistribution %s, backward', 'redistribution', 'within'),
     'sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
     'group_sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
     'gather': TaskKind('allgather %s', 'allreduce', 'gather'),
@@ -74,7 +74,8 @@ TASK_KINDS = {
 }
 
 #: The names of groups of kinds.
-TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'within': 'exchanges within operators',
+TASK_GROUPS = {'compute': 'computing', 'redistribution': 'redistributions',
+               'within': 'redistributions within operators',
                'sum': 'sums of gradients', 'gather': 'gathers of weights', 'row_sum': 'sums of rows',
                'push': 'pushed rows', 'pull': 'pulled rows', 'merge': 'updates in servers',
                'accumulate': 'adding gradients of micro-batches', 'update': 'updates', 'step': 'overhead of the store'}

@@ -105,8 +105,9 @@ class StepTasks(GradientBuckets):
         self._saved: Optional[_Saved] = None
         operators = model.graph.operators
         self._block_of_kind: Dict[str, Callable[[Any, int], BlockSpec]] = {
-            'step': self._step_block, 'exchange': self._exchange_block, 'forward': self._forward_block,
-            'exchange_back': self._exchange_back_block, 'backward': self._backward_block, 'weight': self._weight_block}
+            'step': self._step_block, 'redistribution': self._redistribution_block,
+            'redistribution_back': self._redistribution_back_block, 'forward': self._forward_block,
+            'backward': self._backward_block, 'weight': self._weight_block}
         self._heads = [(entry, (SCRIPT, index)) for index, entry in enumerate(model.graph.heads)
                        if entry in self._dataflow.consumers]
         self._inputs = {number: [(entry, (number, index)) for index, entry in enumerate(operators[number].inputs)
@@ -116,7 +117,7 @@ class StepTasks(GradientBuckets):
                          for number in self._dataflow.computing}
         #: The blocks that the flow of an output affects.
         self._affected_by = {entry: self._blocks_at(entry) for entry in self._dataflow.entries}
-        self._exchanges_of = {entry: [name for name in names if name[1] == entry]
+        self._redistributions_of = {entry: [name for name in names if name[1] == entry]
                               for entry, names in self._affected_by.items()}
         self.propose(splits, {name: model.weights.table_plan(name, tables or {}) for name in self._dataflow.trained
                               if name in self._dataflow.tables})
@@ -139,7 +140,7 @@ class StepTasks(GradientBuckets):
         return 1
 
     def _blocks_at(self, entry: Entry) -> List[BlockName]:
-        names: List[BlockName] = [('exchange', entry), ('exchange_back', entry), ('backward', entry[0])]
+        names: List[BlockName] = [('redistribution', entry), ('redistribution_back', entry), ('backward', entry[0])]
         names += [('step', None) if reader == SCRIPT else ('forward', reader)
                   for reader, _ in self._dataflow.consumers[entry]]
         return [name for name in names if name in self.keys]
@@ -198,7 +199,7 @@ class StepTasks(GradientBuckets):
                 if former is None or former.redistribution_of != flow.redistribution_of:
                     names.update(dict.fromkeys(self._affected_by[entry]))
                 elif flow.redistributions:  # all blocks wait for the same blocks as before
-                    names.update(dict.fromkeys(self._exchanges_of[entry]))
+                    names.update(dict.fromkeys(self._redistributions_of[entry]))
         changed_weights = [name for name in trained if name in saved.weights or name in self._dataflow.tables]
         self._update_buckets(changed_weights, names)
         names.update({('weight', name): None for name in saved.tables})
@@ -328,7 +329,7 @@ class StepTasks(GradientBuckets):
         """Return the wait of tasks for an output that they read."""
         unit = self._flows[entry].redistribution_of[reader]
         return ((endpoints, self._producer_key(entry, step), 0) if unit is None
-                else (endpoints, self.key('exchange', entry, step), unit))
+                else (endpoints, self.key('redistribution', entry, step), unit))
 
     def _producer_key(self, entry: Entry, step: int) -> int:
         """Return the key of the block that makes an output; the script's block for data."""
@@ -352,8 +353,8 @@ class StepTasks(GradientBuckets):
         return BlockSpec(subgraph, waits, [self._flows[entry].redistribution_of[reader]
                                            for entry, reader in self._heads])
 
-    def _exchange_block(self, entry: Entry, step: int) -> BlockSpec:
-        subgraph = self._model.exchange(entry, self._flows[entry], False)
+    def _redistribution_block(self, entry: Entry, step: int) -> BlockSpec:
+        subgraph = self._model.redistribution_tasks(entry, self._flows[entry], False)
         return BlockSpec(subgraph, lambda: [(subgraph.first, self._producer_key(entry, step), 0)])
 
     def _forward_block(self, number: int, step: int) -> BlockSpec:
@@ -366,8 +367,8 @@ class StepTasks(GradientBuckets):
         return BlockSpec(subgraph, waits, ([self._flows[entry].redistribution_of[reader] for entry, reader in inputs],
                                            bucket_names))
 
-    def _exchange_back_block(self, entry: Entry, step: int) -> BlockSpec:
-        subgraph = self._model.exchange(entry, self._flows[entry], True)
+    def _redistribution_back_block(self, entry: Entry, step: int) -> BlockSpec:
+        subgraph = self._model.redistribution_tasks(entry, self._flows[entry], True)
         redistribution_of = self._flows[entry].redistribution_of
 
         def waits() -> List[Wait]:
@@ -376,7 +377,7 @@ class StepTasks(GradientBuckets):
                 if unit is None or reader != SCRIPT and reader not in self._dataflow.learning:
                     continue
                 senders = subgraph.first.of_unit(unit)
-                wait_list.append((senders, self.key('exchange', entry, step), unit) if reader == SCRIPT else
+                wait_list.append((senders, self.key('redistribution', entry, step), unit) if reader == SCRIPT else
                                  (senders, self.key('backward', reader, step), 0))
             return wait_list
         return BlockSpec(subgraph, waits, list(redistribution_of.values()))
@@ -392,7 +393,7 @@ class StepTasks(GradientBuckets):
             for entry, redistribution_of in flows:
                 for (reader, _), unit in redistribution_of.items():
                     if unit is not None:
-                        wait_list.append((subgraph.first, self.key('exchange_back', entry, step), unit))
+                        wait_list.append((subgraph.first, self.key('redistribution_back', entry, step), unit))
                     elif reader == SCRIPT:
                         wait_list.append((subgraph.first, self.key('forward', number, step), 0))
                     elif reader in self._dataflow.learning:

@@ -7,7 +7,7 @@ from ..cluster.machine_model import Machine
 from ..simulator.task_block import TASK, BlockContent, Dependencies, output_table
 
 #: The kinds of tasks that compiled code makes; the position of each is its code.
-NATIVE_KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
+NATIVE_KINDS = ('forward', 'backward', 'redistribution', 'sum', 'update')
 #: A task's `kind_code` is its kind, and this number times its rank, counted from 1.
 _MAX_KINDS = 16
 #: Sums of many numbers are rounded: a lower bound from such a sum is made smaller by this factor.

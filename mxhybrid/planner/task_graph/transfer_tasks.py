@@ -51,7 +51,7 @@ class TransferTasks:
         self._native = _PlannerMachine(*(numbers.ctypes.data for numbers in self._arrays), machine.ranks, machine.hosts,
                                        machine.cluster.link_latency_s, machine.cluster.memory_latency_s,
                                        machine.cluster.memory.rate)
-        self._exchange = _native_cost(costs['exchange'], 'exchange')
+        self._redistribution = _native_cost(costs['redistribution'], 'redistribution')
         self._sum = _native_cost(costs['group_sum'], 'sum')
         self._update = _native_cost(costs['update'], 'update')
         #: Buffers that compiled code fills; the results are copied from there.
@@ -109,8 +109,8 @@ class TransferTasks:
         self._reserve(endpoints, messages, units[-1][0] + 1 if units else 0)
         numbers = array.array('q', packed)
         return self._copy_subgraph(self._library.planner_redistributions(
-            ctypes.byref(self._native), ctypes.byref(self._exchange), numbers.buffer_info()[0], len(units), itemsize,
-            back, ctypes.byref(self._subgraph)))
+            ctypes.byref(self._native), ctypes.byref(self._redistribution), numbers.buffer_info()[0], len(units),
+            itemsize, back, ctypes.byref(self._subgraph)))
 
     def collective_operator(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray,
                             between: Transfers, itemsize: int) -> TaskSubgraph:
@@ -123,12 +123,12 @@ class TransferTasks:
         seconds = [np.ascontiguousarray(values / speed) for values in (before, after)]
         self._reserve(4 * len(ranks), max(2 * len(between), 2 + 3 * self._machine.hosts), 1)
         return self._copy_subgraph(self._library.planner_collective_operator(
-            ctypes.byref(self._native), ctypes.byref(self._exchange),
+            ctypes.byref(self._native), ctypes.byref(self._redistribution),
             ctypes.byref(_PlannerTransfers(*between.addresses)), ranks.ctypes.data, len(ranks), itemsize,
             kind_code(kind), seconds[0].ctypes.data, seconds[1].ctypes.data, ctypes.byref(self._subgraph)))
 
     def group_sums(self, held: RankBoxes, itemsize: int) -> TaskSubgraph:
-        """Return the tasks that sum gradients among ranks with the same box, by two exchanges, and update weights."""
+        """Return the tasks that sum gradients among ranks with the same box, in two halves, and update weights."""
         count = len(held.ranks)
         self._reserve(5 * count, 2 * count * max(2 * count, 2 + 3 * self._machine.hosts), 1)
         return self._copy_subgraph(self._library.planner_group_sums(

@@ -1,4 +1,4 @@
-"""Made-up steps of the size of real plans: a chain of operators on ranks, with exchanges between some of them."""
+"""Made-up steps of the size of real plans: a chain of operators on ranks, with redistributions between some of them."""
 from typing import Dict, List, Optional
 
 import numpy as np
@@ -62,7 +62,7 @@ class MadeUpStep:
                      outputs=np.stack([np.arange(2 * self.ranks)] * 2, 1), dependencies=np.concatenate(dependencies))
 
     def edge(self, number: int) -> TaskBlock:
-        """Return the exchange of data, forward after an operator and backward after the next one."""
+        """Return the redistribution of data, forward after an operator and backward after the next one."""
         ranks = np.arange(self.ranks)
         if self._edges[number] == 'halo':
             pairs = np.concatenate([np.stack([ranks[:-1], ranks[1:]], 1), np.stack([ranks[1:], ranks[:-1]], 1)])

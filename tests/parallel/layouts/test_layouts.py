@@ -108,7 +108,7 @@ HALVES = {'cnn': {'net': 'cnn', 'plans': [TRICK, grid(2), grid(domain=(2,)), 3]}
 
 @pytest.fixture(scope='module')
 def four():
-    """A job of four workers with all bodies that need as many; the last one kills worker 2 in an exchange."""
+    """A job of four workers with all bodies that need as many; the last one kills worker 2 in a redistribution."""
     killed = {'cnn': {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]}}
     return run_together({
         'cnn': body(BODY, json.dumps(CNN)), 'others': body(BODY, json.dumps(OTHERS)),
@@ -296,13 +296,13 @@ def test_mistakes_of_a_script_are_named(uses, name, message):
         assert message in one['errors'][name], one['errors'][name]
 
 
-def test_exchanges_in_the_report_of_the_store(uses):
+def test_redistributions_in_the_report_of_the_store(uses):
     for one in uses:
         assert re.fullmatch(r'redistributions between layers: [1-9]\d* in a step, forwards and backwards, in which '
                             r'this worker sends [\d.]+ kB', one['told']), one['told']
 
 
-def test_exchanges_in_traces(tmp_path):
+def test_redistributions_in_traces(tmp_path):
     trace = tmp_path / 'trace.json'
     run_job(BODY, 'horovodrun', workers=2, timeout=100, env={'MXHYBRID_TRACE': str(trace)}, args=[json.dumps(
         {'plain': {'net': 'plain', 'plans': [TRICK], 'steps': 2}})]).ok()
@@ -320,7 +320,7 @@ def test_a_worker_that_makes_fewer_steps_ends_the_others(two):
     assert 'give every worker the same number of steps' in two['shorter'].output
 
 
-def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named(four):
+def test_a_worker_that_dies_in_the_middle_of_redistributions_is_named(four):
     result = four['killed']
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes

@@ -1,4 +1,4 @@
-"""Exchanges of float32 are operators that MXNet calls without Python; results equal one process."""
+"""Redistributions of float32 are operators that MXNet calls without Python; results equal one process."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -11,7 +11,7 @@ COUNTS = {'Residual False': (4, 0), 'Residual True': (4, 0), 'Frozen False': (3,
           'Crowd True': (2, 2), 'Chain False': (4, 0), 'Chain True': (4, 0), 'Doubled True': (2, 0),
           'Added True': (3, 0), 'AddedSoftmax True': (2, 0)}
 
-#: Freed memory is NaN: no exchange may read it, and its other bytes are often still right.
+#: Freed memory is NaN: no redistribution may read it, and its other bytes are often still right.
 ENVIRONMENT = {'MALLOC_PERTURB_': '255'}
 
 

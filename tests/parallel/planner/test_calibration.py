@@ -44,7 +44,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['step'].seconds(1, 0)
     assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
     assert 'written to %s' % path in output and output.count('written to') == 1
-    for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum', 'horovod_row_sum'):
+    for kind in ('redistribution', 'group_sum', 'push', 'pull', 'row_sum', 'horovod_row_sum'):
         assert ' %s: ' % kind in output  # with the residual of the fit
     assert 'mean error' in output and 'calibrated in' in output
     # Within a network both take more than by themselves; how much more, one run does not show.

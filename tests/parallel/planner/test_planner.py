@@ -380,7 +380,7 @@ def test_an_operator_that_cannot_be_timed_ends_no_search(folder, monkeypatch, ca
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_trains_by_what_it_found(tmp_path, launcher):
     path = str(tmp_path / 'cluster.json')
-    # The link is so slow that sums of these weights cost much more than exchanges of activations.
+    # The link is so slow that sums of these weights cost much more than redistributions of activations.
     there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=TokenBucket(1e8))
     save(path, there)
     result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,

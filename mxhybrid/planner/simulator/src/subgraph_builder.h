@@ -1,4 +1,4 @@
-// Builds the tasks of exchanges and of computations as a subgraph.
+// Builds the tasks of redistributions and of computations as a subgraph.
 
 #pragma once
 
@@ -22,7 +22,7 @@ struct Endpoints {
 };
 
 // The transfers of a redistribution, and the ranks that send and that receive.
-struct Exchange {
+struct Redistribution {
   PlannerTransfers transfers;
   const int32_t* senders;
   const int32_t* receivers;
@@ -52,43 +52,42 @@ class SubgraphBuilder {
 
   void edge(int32_t before, int32_t after) { edges_.push_back({before, after}); }
 
-  // Adds the tasks of an exchange: senders send, the data moves, receivers receive. Each task of a sender or receiver
-  // follows a task of `before_senders` or `before_receivers`, unless these are null pointers. Returns the first task:
-  // the tasks of all senders follow it one by one, and then those of all receivers.
-  int32_t exchange(const Exchange& exchange, const PlannerCost& cost, bool high_priority,
-                   const int32_t* before_senders, const int32_t* before_receivers) {
-    const PlannerTransfers& transfers = exchange.transfers;
+  // Adds the tasks of a redistribution: senders send, the data moves, receivers receive. Each task of a sender or
+  // receiver follows a task of `before_senders` or `before_receivers`, unless these are null pointers. Returns the
+  // first task: the tasks of all senders follow it one by one, and then those of all receivers.
+  int32_t redistribute(const Redistribution& redistribution, const PlannerCost& cost, bool high_priority,
+                       const int32_t* before_senders, const int32_t* before_receivers) {
+    const PlannerTransfers& transfers = redistribution.transfers;
     const auto ranks = static_cast<size_t>(machine_.ranks);
     sent_.assign(ranks, {0, 0});
     received_.assign(ranks, {0, 0});
     for (int64_t index = 0; index < transfers.count; ++index) {
-      sent_[transfers.sources[index]].add(transfers.elements[index] * exchange.itemsize);
-      received_[transfers.targets[index]].add(transfers.elements[index] * exchange.itemsize);
+      sent_[transfers.sources[index]].add(transfers.elements[index] * redistribution.itemsize);
+      received_[transfers.targets[index]].add(transfers.elements[index] * redistribution.itemsize);
     }
     send_tasks_.assign(ranks, -1);
     receive_tasks_.assign(ranks, -1);
     const int32_t first = size_;
-    for (int64_t index = 0; index < exchange.sender_count; ++index) {
-      const int32_t rank = exchange.senders[index];
+    for (int64_t index = 0; index < redistribution.sender_count; ++index) {
+      const int32_t rank = redistribution.senders[index];
       send_tasks_[rank] = spend(cost.kind, rank, sent_[rank].seconds(cost), cost.latency,
-                                exchange.before ? exchange.before[rank] : 0.0);
+                                redistribution.before ? redistribution.before[rank] : 0.0);
       if (before_senders) edge(before_senders[index], send_tasks_[rank]);
     }
-    for (int64_t index = 0; index < exchange.receiver_count; ++index) {
-      const int32_t rank = exchange.receivers[index];
+    for (int64_t index = 0; index < redistribution.receiver_count; ++index) {
+      const int32_t rank = redistribution.receivers[index];
       // The core copies at the rate of memory what does not travel.
-      const double kept_s = exchange.kept ? static_cast<double>(exchange.kept[rank] * exchange.itemsize) /
-                                                machine_.memory_rate
-                                          : 0.0;
+      const int64_t kept_bytes = redistribution.kept ? redistribution.kept[rank] * redistribution.itemsize : 0;
+      const double kept_s = static_cast<double>(kept_bytes) / machine_.memory_rate;
       receive_tasks_[rank] = spend(cost.kind, rank, received_[rank].seconds(cost) + kept_s, 0.0,
-                                   exchange.after ? exchange.after[rank] : 0.0);
+                                   redistribution.after ? redistribution.after[rank] : 0.0);
       if (before_receivers) edge(before_receivers[index], receive_tasks_[rank]);
       if (send_tasks_[rank] >= 0) edge(send_tasks_[rank], receive_tasks_[rank]);
     }
     if (transfers.count > 8 * machine_.ranks) {
-      move_by_hosts(exchange, cost.kind, high_priority);
+      move_by_hosts(redistribution, cost.kind, high_priority);
     } else {
-      move(exchange, cost.kind, high_priority);
+      move(redistribution, cost.kind, high_priority);
     }
     return first;
   }
@@ -160,8 +159,8 @@ class SubgraphBuilder {
   // Adds a task for each message within a host, and two for each message between hosts: on the uplink of one host and
   // on the downlink of the other. Both links share the transfer: it may start on one before it starts on the other, and
   // has arrived when both are done.
-  void move(const Exchange& exchange, int64_t kind, bool high_priority) {
-    const PlannerTransfers& transfers = exchange.transfers;
+  void move(const Redistribution& redistribution, int64_t kind, bool high_priority) {
+    const PlannerTransfers& transfers = redistribution.transfers;
     const auto ranks = static_cast<int32_t>(machine_.ranks);
     order_.resize(transfers.count);
     // Senders begin with the next rank each.
@@ -172,7 +171,7 @@ class SubgraphBuilder {
     std::sort(order_.begin(), order_.end());
     for (const auto& [turn, index] : order_) {
       const int32_t source = transfers.sources[index], target = transfers.targets[index];
-      const auto size = static_cast<double>(transfers.elements[index] * exchange.itemsize);
+      const auto size = static_cast<double>(transfers.elements[index] * redistribution.itemsize);
       const int32_t source_host = machine_.host[source], target_host = machine_.host[target];
       const auto connect = [&](int32_t task) {
         edge(send_tasks_[source], task);
@@ -188,15 +187,15 @@ class SubgraphBuilder {
   }
 
   // Adds one task for all messages that a host sends, one for those that it receives, and one for those within it:
-  // for exchanges of very many messages.
-  void move_by_hosts(const Exchange& exchange, int64_t kind, bool high_priority) {
-    const PlannerTransfers& transfers = exchange.transfers;
+  // for redistributions of very many messages.
+  void move_by_hosts(const Redistribution& redistribution, int64_t kind, bool high_priority) {
+    const PlannerTransfers& transfers = redistribution.transfers;
     const auto hosts = static_cast<size_t>(machine_.hosts);
     std::vector<int64_t> inside(hosts, 0), sent(hosts, 0), received(hosts, 0);
     for (int64_t index = 0; index < transfers.count; ++index) {
       const int32_t source_host = machine_.host[transfers.sources[index]];
       const int32_t target_host = machine_.host[transfers.targets[index]];
-      const int64_t size = transfers.elements[index] * exchange.itemsize;
+      const int64_t size = transfers.elements[index] * redistribution.itemsize;
       if (source_host == target_host) {
         inside[source_host] += size;
       } else {
@@ -242,7 +241,7 @@ class SubgraphBuilder {
   PlannerSubgraph& subgraph_;
   int32_t size_ = 0;
   std::vector<Edge> edges_;
-  // The messages and the tasks of the current exchange, by rank.
+  // The messages and the tasks of the current redistribution, by rank.
   std::vector<Traffic> sent_, received_;
   std::vector<int32_t> send_tasks_, receive_tasks_;
   std::vector<std::pair<int64_t, int64_t>> order_;

@@ -54,24 +54,24 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
       if (piece_count == 0) {
         find_kept(holders, readers, kept);
         if (back) keep_only(gradients, gradient_count, kept);
-        first_sender = builder.exchange({direction(transfers, gradients, gradient_count), senders, receivers,
-                                         sender_count, receiver_count, itemsize, kept.data(), before, after},
-                                        *cost, true, nullptr, nullptr);
+        first_sender = builder.redistribute({direction(transfers, gradients, gradient_count), senders, receivers,
+                                             sender_count, receiver_count, itemsize, kept.data(), before, after},
+                                            *cost, true, nullptr, nullptr);
         first_receiver = first_sender + static_cast<int32_t>(sender_count);
       } else {
         find_kept(holders, summing, kept);
         find_kept(summing, readers, kept_of_pieces);
         if (back) keep_only(gradients, gradient_count, kept_of_pieces);
-        first_sender = builder.exchange({direction(back ? gathered : transfers, gradients, gradient_count), senders,
-                                         pieces, sender_count, piece_count, itemsize,
-                                         (back ? kept_of_pieces : kept).data(), before},
-                                        *cost, true, nullptr, nullptr);
+        first_sender = builder.redistribute({direction(back ? gathered : transfers, gradients, gradient_count),
+                                             senders, pieces, sender_count, piece_count, itemsize,
+                                             (back ? kept_of_pieces : kept).data(), before},
+                                            *cost, true, nullptr, nullptr);
         piece_tasks.resize(piece_count);
         std::iota(piece_tasks.begin(), piece_tasks.end(), first_sender + static_cast<int32_t>(sender_count));
-        first_receiver = builder.exchange({direction(back ? transfers : gathered, pieces, piece_count), pieces,
-                                           receivers, piece_count, receiver_count, itemsize,
-                                           (back ? kept : kept_of_pieces).data(), nullptr, after},
-                                          *cost, true, piece_tasks.data(), nullptr) +
+        first_receiver = builder.redistribute({direction(back ? transfers : gathered, pieces, piece_count), pieces,
+                                               receivers, piece_count, receiver_count, itemsize,
+                                               (back ? kept : kept_of_pieces).data(), nullptr, after},
+                                              *cost, true, piece_tasks.data(), nullptr) +
                          static_cast<int32_t>(piece_count);
       }
       for (int64_t sender = 0; sender < sender_count; ++sender) first.add(unit, senders[sender], first_sender++);
@@ -113,8 +113,8 @@ int64_t planner_collective_operator(const PlannerMachine* machine, const Planner
       first.add(0, ranks[index], builder.compute(kind, ranks[index], before[index]));
     }
     const int32_t* computed = first.tasks.data();
-    const int32_t first_send = builder.exchange({*transfers, ranks, ranks, count, count, itemsize}, *cost, true,
-                                                computed, computed);
+    const int32_t first_send = builder.redistribute({*transfers, ranks, ranks, count, count, itemsize}, *cost, true,
+                                                    computed, computed);
     int32_t received = first_send + static_cast<int32_t>(count);
     for (int64_t index = 0; index < count; ++index) {
       last.add(0, ranks[index], builder.compute(kind, ranks[index], after[index]));
@@ -126,7 +126,7 @@ int64_t planner_collective_operator(const PlannerMachine* machine, const Planner
   }
 }
 
-// Builds the tasks of gradient sums among the ranks that hold the same box, by two exchanges, and of the updates.
+// Builds the tasks of gradient sums among the ranks that hold the same box, in two halves, and of the updates.
 // Returns the number of tasks, or -1 if there is no memory.
 int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cost, const PlannerCost* update,
                            const PlannerRankBoxes* held, int64_t itemsize, PlannerSubgraph* subgraph) {
@@ -155,12 +155,12 @@ int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cos
         elements.assign(sources.size(), size / count);
         const PlannerTransfers transfers{sources.data(), targets.data(), elements.data(),
                                          static_cast<int64_t>(sources.size())};
-        const Exchange exchange{transfers, ranks.data(), ranks.data(), count, count, itemsize};
-        send_task = builder.exchange(exchange, *cost, false, nullptr, nullptr);
+        const Redistribution redistribution{transfers, ranks.data(), ranks.data(), count, count, itemsize};
+        send_task = builder.redistribute(redistribution, *cost, false, nullptr, nullptr);
         for (int64_t index = 0; index < count; ++index) {
           receive_tasks.push_back(send_task + static_cast<int32_t>(count + index));
         }
-        gather_task = builder.exchange(exchange, *cost, false, receive_tasks.data(), receive_tasks.data()) +
+        gather_task = builder.redistribute(redistribution, *cost, false, receive_tasks.data(), receive_tasks.data()) +
                       static_cast<int32_t>(count);
       }
       const double seconds =

@@ -100,11 +100,11 @@ def run(program, name, directory, store):
             import traceback
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
-    # The next number of an exchange: workers that disagree on it would mix up the arrays of exchanges.
+    # The next number of a redistribution: workers that disagree on it would mix up the arrays of redistributions.
     number = worker_group_of(member({})).reserve_numbers(0)
     everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
     if not any(everyone) and len(set(numbers)) > 1:
-        everyone = [['numbers', 'the next exchange has the numbers %s' % (numbers,)]]
+        everyone = [['numbers', 'the next redistribution has the numbers %s' % (numbers,)]]
     if rank == 0:
         if any(everyone):
             kind, words = next(each for each in everyone if each)

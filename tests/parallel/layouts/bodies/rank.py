@@ -64,8 +64,8 @@ def compute(transport, text, data, weights, splits, training, axes, segments, fi
     shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})
     input_shards = InputShards(graph, axes, dimensions, len(SOCKETS) + 1, RANK, floats(data))
     program = Program(shards, RANK, input_shards.inputs, input_shards.outputs, collectives(training),
-                      lambda exchange, flows: RedistributionOperator(exchange, transport, flows, fail), first,
-                      input_shards.gradient_inputs, segments=[Segment(*segment) for segment in segments],
+                      lambda redistribution, flows: RedistributionOperator(redistribution, transport, flows, fail),
+                      first, input_shards.gradient_inputs, segments=[Segment(*segment) for segment in segments],
                       on_failure=fail)
     arrays = {}
     for name in program.symbol.list_inputs():

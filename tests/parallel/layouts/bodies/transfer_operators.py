@@ -1,7 +1,7 @@
-"""Networks of float32 split by height, with convolutions on both sides of exchanges, compared with one process.
+"""Networks of float32 split by height, with convolutions on both sides of redistributions, compared with one process.
 
-Reports for each network the numbers of exchanges that MXNet calls without and with Python, and for three steps this
-worker's outputs and gradients, and the same arrays of one process.
+Reports for each network the numbers of redistributions that MXNet calls without and with Python, and for three steps
+this worker's outputs and gradients, and the same arrays of one process.
 """
 import json
 
@@ -63,7 +63,7 @@ class Crowd(gluon.HybridBlock):
 
 
 class Chain(gluon.HybridBlock):
-    """Every convolution but the first one gives the exchange before it a gradient in a layout of oneDNN's."""
+    """Every convolution but the first one gives the redistribution before it a gradient in a layout of oneDNN's."""
 
     shape = 4, 3, 12, 10
 
@@ -79,7 +79,7 @@ class Chain(gluon.HybridBlock):
 
 
 class Doubled(gluon.HybridBlock):
-    """The exchange sends a sum, which has one gradient array with the data."""
+    """The redistribution sends a sum, which has one gradient array with the data."""
 
     shape = 4, 16, 12, 10
 

@@ -40,7 +40,7 @@ class Added(gluon.HybridBlock):
 
 
 def shared(ranks=2, dtype='float32'):
-    """The network, its parts by height, and each rank's program without exchanges."""
+    """The network, its parts by height, and each rank's program without redistributions."""
     net = Shared()
     net.cast(dtype)
     net.initialize()
@@ -63,13 +63,13 @@ def test_inputs_of_an_operator_have_its_number():
 def test_the_table_has_bytes_of_each_call():
     """The two operators have one name."""
 
-    class Exchange:
+    class Redistribution:
         def __init__(self, operator, sent):
             self.operator, self.label, self.bytes = operator, 'net_conv0_fwd', (sent, 0)
     network, shards, _ = shared()
     numbers = [one.number for one in network.graph.computing if one.op == 'Convolution']
     table = layout_table('a plan', network.graph, network.dimensions, shards,
-                         [Exchange(number, 1000 * at) for at, number in enumerate(numbers, 1)], 2, {})
+                         [Redistribution(number, 1000 * at) for at, number in enumerate(numbers, 1)], 2, {})
     lines = {line.split()[0]: line.split()[-2:] for line in table.split('\n') if 'conv0' in line}
     assert lines == {'conv0_fwd': ['1.0', 'kB'], 'conv0_fwd#2': ['2.0', 'kB']}
 

@@ -1,5 +1,5 @@
-"""No compiled exchange has an array, or the gradient of one, that is an input or output of its graph: MXNet frees a
-converted copy of such an operator's arrays too early.
+"""No compiled redistribution has an array, or the gradient of one, that is an input or output of its graph: MXNet
+frees a converted copy of such an operator's arrays too early.
 """
 import json
 
@@ -35,7 +35,7 @@ BUILDERS = {'chain': lambda x: convolved(convolved(x, 'first'), 'second'), 'resi
 
 
 class StandIn:
-    """An operator in place of a compiled exchange, of which the graph alone is looked at."""
+    """An operator in place of a compiled redistribution, of which the graph alone is looked at."""
 
     def __init__(self, redistribution):
         self._has_output = redistribution.target is not None
@@ -46,7 +46,7 @@ class StandIn:
 
 
 class Transport:
-    """Makes every exchange a compiled one."""
+    """Makes every redistribution a compiled one."""
 
     def operator(self, redistribution):
         return StandIn(redistribution)
@@ -96,13 +96,13 @@ class Nodes:
 @pytest.mark.parametrize('rank', range(2))
 def test_no_input_or_output_of_the_graph(name, flows, rank):
     nodes = Nodes(program_of(BUILDERS[name], rank, flows).symbol)
-    exchanges = {number for number, node in enumerate(nodes.nodes)
+    redistributions = {number for number, node in enumerate(nodes.nodes)
                  if node['op'] == 'Concat' and node['name'].startswith('redistribution')}
-    outputs = exchanges | {number for number in range(len(nodes.nodes))
-                           if nodes.op(number) == 'SliceChannel' and set(nodes.inputs(number)) & exchanges}
-    assert exchanges
-    for exchange in exchanges:
-        for source in nodes.inputs(exchange):
+    outputs = redistributions | {number for number in range(len(nodes.nodes))
+                           if nodes.op(number) == 'SliceChannel' and set(nodes.inputs(number)) & redistributions}
+    assert redistributions
+    for redistribution in redistributions:
+        for source in nodes.inputs(redistribution):
             assert not [number for number in nodes.with_one_gradient(source) if nodes.op(number) == 'null']
     for head in nodes.heads:
         assert not set(nodes.with_one_gradient(head)) & outputs

@@ -1,4 +1,4 @@
-"""No two exchanges of a network have the same number, however many calls wait for their backward passes."""
+"""No two redistributions of a network have the same number, however many calls wait for their backward passes."""
 import types
 
 import pytest
@@ -15,9 +15,9 @@ class Made:
         self.redistributions = range(redistributions)
 
 
-@pytest.mark.parametrize('exchanges', [1, 7, 300])
-def test_programs_share_no_number(exchanges):
-    programs, first, taken = {True: Made(exchanges), False: Made(exchanges - 1)}, 3 << 20, []
+@pytest.mark.parametrize('redistributions', [1, 7, 300])
+def test_programs_share_no_number(redistributions):
+    programs, first, taken = {True: Made(redistributions), False: Made(redistributions - 1)}, 3 << 20, []
 
     def make(training, number):
         taken.append(set(range(number, number + len(programs[training].redistributions))))

@@ -193,7 +193,7 @@ def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate)
 def cluster(hosts):
     """Return a cluster of hosts with two ranks each."""
     costs = dict.fromkeys(COST_KINDS, TransferCost(0.0, 0.0, 0.0))
-    costs['exchange'] = TransferCost(3e-4, 1e-4, 1e-9, 5e-5)
+    costs['redistribution'] = TransferCost(3e-4, 1e-4, 1e-9, 5e-5)
     return Cluster((Host('a', 2, 2.0),) * hosts, TokenBucket(1e7), 1e-4, TokenBucket(1e9), 1e-6, costs)
 
 

@@ -124,8 +124,8 @@ def test_optional_keys_have_defaults():
     (changed(WRITTEN, None, 'link', 'burst'), 'link.burst=None'),
     (changed(WRITTEN, 1, 'memory', 'mtu'), 'memory.mtu is no key'),
     (without(WRITTEN, 'costs'), 'costs=None: give an object'),
-    (without(WRITTEN, 'costs', 'push'), 'costs: there is no push: give all of exchange, group_sum'),
-    (changed(WRITTEN, {}, 'costs', 'pulls'), 'costs.pulls is no key: remove it; the keys are exchange'),
+    (without(WRITTEN, 'costs', 'push'), 'costs: there is no push: give all of group_sum, pull'),
+    (changed(WRITTEN, {}, 'costs', 'pulls'), 'costs.pulls is no key: remove it; the keys are group_sum'),
     (changed(WRITTEN, 1e31, 'costs', 'sum', 'fixed_s'), 'costs.sum.fixed_s=1e+31: give a number of at least 0, and at'),
     (changed(WRITTEN, 1, 'costs', 'sum'), 'costs.sum=1: give an object'),
     (without(WRITTEN, 'costs', 'sum', 'fixed_s'), 'costs.sum.fixed_s=None: give a number'),
@@ -138,6 +138,18 @@ def test_impossible_values_are_refused_by_their_keys(value, words):
     with pytest.raises(InputError) as raised:
         cluster_from_json(value)
     assert words in str(raised.value)
+
+
+def test_a_kind_of_costs_has_a_former_name(caplog):
+    cost = WRITTEN['costs']['redistribution']
+    former = without(changed(WRITTEN, cost, 'costs', 'exchange'), 'costs', 'redistribution')
+    assert cluster_from_json(former) == CLUSTER
+    assert CLUSTER.digest() == '5b4d2921d33164a5'  # as in plans of the former release
+    assert [record.getMessage() for record in caplog.records] == [
+        'cluster: costs.exchange is now called costs.redistribution: use that name, the former one works for one more '
+        'release']
+    with pytest.raises(InputError, match='costs has exchange and redistribution, .*: give redistribution only'):
+        cluster_from_json(changed(WRITTEN, {}, 'costs', 'exchange'))
 
 
 def test_unreadable_files_are_refused(tmp_path):

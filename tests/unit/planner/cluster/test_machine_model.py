@@ -12,7 +12,7 @@ from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, network
-from tests.oracles.transfer_tasks import ExchangeBuilder
+from tests.oracles.transfer_tasks import RedistributionBuilder
 
 
 def test_a_quota_of_whole_cores_is_not_shared():
@@ -67,7 +67,7 @@ def test_speeds_are_relative_to_the_core_that_operators_were_timed_on():
 
 def test_costs_hold_while_all_cores_are_busy_and_operator_times_while_one_is():
     machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
-    tasks = ExchangeBuilder(machine)
+    tasks = RedistributionBuilder(machine)
     tasks.compute('forward', 0, 1.0)
     tasks.spend('step', 1, 1.0)
     seconds = {}

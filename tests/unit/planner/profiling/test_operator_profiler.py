@@ -172,7 +172,7 @@ def test_a_whole_program_runs_without_others(images, plan):
         assert found.forward > 0 and found.backward > 0
 
 
-def test_exchanges_move_nothing(images):
+def test_redistributions_move_nothing(images):
     """Data that a rank sends are outputs, data that it receives are inputs with gradients."""
     _, _, program = local_of(images, parallel.grid(domain=(2,)), 2)
     taken = {name: value for name, value in program.inputs.items() if name.startswith('mxhybrid_received')}
@@ -359,8 +359,8 @@ def test_shards_that_cannot_be_cut_have_no_piece(words):
     assert [high - low for low, high in rows.output_shard.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
 
 
-def test_exchanges_of_other_ranks_are_left_out():
-    """The exchanges among 512 ranks would take many seconds to compute."""
+def test_redistributions_of_other_ranks_are_left_out():
+    """The redistributions among 512 ranks would take many seconds to compute."""
     net = nn.HybridSequential(prefix='net_')
     net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
     network = graph_of(net, (512, 512))

@@ -10,8 +10,8 @@ from mxhybrid.planner.task_graph.simulated_tasks import TASK_KINDS, SimulatedTas
 from mxhybrid.telemetry.trace_file import TraceFile
 
 TASKS = [SimulatedTask('conv1', 0, 0.0, 0.010, 'forward'), SimulatedTask('conv1', 1, 0.0, 0.012, 'forward'),
-         SimulatedTask('fc6', 0, 0.010, 0.0105, 'exchange', 4000),
-         SimulatedTask('fc6', 'a to b', 0.0105, 0.02, 'exchange', 4000),
+         SimulatedTask('fc6', 0, 0.010, 0.0105, 'redistribution', 4000),
+         SimulatedTask('fc6', 'a to b', 0.0105, 0.02, 'redistribution', 4000),
          SimulatedTask('fc6', 2, 0.02, 0.03, 'backward'), SimulatedTask('fc6_weight', 2, 0.022, 0.029, 'sum', 800),
          SimulatedTask('fc6_weight', 2, 0.03, 0.04, 'update')]
 
@@ -31,14 +31,14 @@ def test_trace(tmp_path):
     assert list(events_by_process) == ['worker 0 (host a), simulated', 'worker 1, simulated', 'worker 2, simulated',
                                        'a to b, simulated']
     begin, end, computes, step = events_by_process['worker 0 (host a), simulated']
-    assert (begin['ph'], end['ph'], begin['name'], begin['cat']) == ('b', 'e', 'exchange fc6', 'exchange')
+    assert (begin['ph'], end['ph'], begin['name'], begin['cat']) == ('b', 'e', 'redistribution fc6', 'redistribution')
     assert begin['id2'] == end['id2'] and begin['args'] == {'bytes': 4000}
     assert (begin['ts'], end['ts']) == (pytest.approx(10000), pytest.approx(10500))
     assert (computes['ph'], computes['name'], computes['tid']) == ('X', 'forward conv1', 0)
     assert (computes['ts'], computes['dur']) == (0, pytest.approx(10000))
     assert (step['name'], step['dur']) == ('simulated step', pytest.approx(40000))
     link, = events_by_process['a to b, simulated']
-    assert (link['ph'], link['name'], link['args']) == ('X', 'exchange fc6', {'bytes': 4000})
+    assert (link['ph'], link['name'], link['args']) == ('X', 'redistribution fc6', {'bytes': 4000})
     assert [event['name'] for event in events_by_process['worker 2, simulated']] == [
         'allreduce fc6_weight', 'allreduce fc6_weight', 'backward fc6', 'update fc6_weight', 'simulated step']
     numbers = [event['id2']['local'] for events in events_by_process.values() for event in events if event['ph'] == 'b']

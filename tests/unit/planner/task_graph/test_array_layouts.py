@@ -103,7 +103,7 @@ def test_arrays_are_converted_for_redistributions(back):
         model, splits = planner.model, planner.splits(grid(domain=(2,)))
         relu, reader = [operator.number for operator in planner.graph.computing][-2:]
         flow = model.flow((relu, 0), [model.operator(number, splits[number]) for number in (relu, reader)])
-        works[joint] = model.exchange((relu, 0), flow, back).content.tasks
+        works[joint] = model.redistribution_tasks((relu, 0), flow, back).content.tasks
         works[joint] = works[joint][np.isin(works[joint]['resource'], model.machine.core)]['work']
     # A rank holds three rows, and needs one row of the other rank and one of the border.
     row_s = 1e-8 * 16 * 4 * 6

@@ -108,7 +108,7 @@ def test_activations_and_gradients_of_all_micro_batches_move_between_stages():
     planned = planner_of(cluster(STAGES, rate=1e6))
     for micro_batches in (1, 4, 8):
         tasks = planned.predict(pipeline(PATTERNS, micro_batches)).tasks()
-        for kind in ('exchange', 'exchange_back'):
+        for kind in ('redistribution', 'redistribution_back'):
             sizes = [task.size for task in tasks if task.label == 'stage1_fwd' and task.kind == kind
                      and str(task.where).endswith('sends')]
             assert len(sizes) == micro_batches and sum(sizes) == 4 * BATCH * WIDTH

@@ -41,7 +41,7 @@ def test_each_rank_updates_a_part_of_the_weights():
 
 
 @pytest.mark.parametrize('hosts', [2, 4])
-def test_both_exchanges_move_the_bytes_of_an_allreduce(hosts):
+def test_both_redistributions_move_the_bytes_of_an_allreduce(hosts):
     whole, divided = (planner_of(sharded, hosts=hosts).predict(data_parallel()) for sharded in (False, True))
     moved = {name: sum(task.size for kind in ('sum', 'gather') for task in of_kind(prediction, kind))
              for name, prediction in (('whole', whole), ('divided', divided))}

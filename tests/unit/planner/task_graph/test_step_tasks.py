@@ -35,15 +35,15 @@ from tests.oracles.transfer_tasks import PythonTransferTasks
 RANKS = 4
 
 
-class UnusedExchange:
-    """An exchange in a graph that never runs."""
+class UnusedRedistribution:
+    """A redistribution in a graph that never runs."""
 
-    def __init__(self, exchange, differentiable):
-        self._exchange = exchange
+    def __init__(self, redistribution, differentiable):
+        self._redistribution = redistribution
 
     def symbol(self, token, array, plain=False):
-        received = mx.sym.var('got%d' % self._exchange.number, shape=self._exchange.shapes[1])
-        return token, None if self._exchange.shapes[1] is None else received
+        received = mx.sym.var('got%d' % self._redistribution.number, shape=self._redistribution.shapes[1])
+        return token, None if self._redistribution.shapes[1] is None else received
 
     def joint_norm(self, token, data, parameters, norm):
         return None
@@ -220,8 +220,9 @@ def check_redistributions(planned, splits):
     """
     graph, model = planned.graph, planned.model
     shares = InputShards(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
-    program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, collectives(), UnusedExchange, 0)
-    expected = sorted(exchange.bytes for exchange in program.redistributions)
+    program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, collectives(),
+                      UnusedRedistribution, 0)
+    expected = sorted(redistribution.bytes for redistribution in program.redistributions)
     predicted, in_two_steps = [], 0
     operators = {number: model.operator(number, split) for number, split in splits.items()}
     for entry, consumers in model.dataflow.consumers.items():
@@ -361,14 +362,15 @@ def test_weights_that_are_not_trained_need_memory_but_no_gradients(states):
     assert planned.predict(data_parallel()).largest_memory() == sum(memory.values())
 
 
-def test_exchanges_within_an_operator_differ_from_those_of_its_output(planned):
+def test_redistributions_within_an_operator_differ_from_those_of_its_output(planned):
     def kinds(plan, label):
-        return {task.kind for task in planned.predict(plan).tasks() if task.label == label and 'exchange' in task.kind}
-    joint = {'exchange_within', 'exchange_within_back'}
+        return {task.kind for task in planned.predict(plan).tasks()
+                if task.label == label and 'redistribution' in task.kind}
+    joint = {'redistribution_within', 'redistribution_within_back'}
     assert kinds(data_parallel(), 'shortcut0_batchnorm0_fwd') == joint
     assert kinds(one_weird_trick(), 'shortcut0_batchnorm0_fwd') == joint
     assert kinds(data_parallel(), 'flatten0_flatten0') == set()
-    assert kinds(one_weird_trick(), 'flatten0_flatten0') == {'exchange', 'exchange_back'}
+    assert kinds(one_weird_trick(), 'flatten0_flatten0') == {'redistribution', 'redistribution_back'}
 
 
 def test_a_plan_for_another_cluster_is_refused(planned):

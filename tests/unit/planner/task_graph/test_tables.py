@@ -134,7 +134,7 @@ def test_a_file_may_lack_the_cost_of_sums_of_rows():
     there = cluster_from_json(value)
     assert 'row_sum' not in there.costs and there.digest() != whole.digest()
     assert seconds(planned_on(there), _1='allreduce') == seconds(planned_on(whole), _1='allreduce')
-    with pytest.raises(InputError, match='costs: there is no sum: give all of exchange'):
+    with pytest.raises(InputError, match='costs: there is no sum: give all of group_sum'):
         del value['costs']['sum']
         cluster_from_json(value)
 
