@@ -42,7 +42,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         roll_call.watch()
         with Deadline(settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing,
                       extension=lambda: roll_call.extension(settings.timeout)):
-            rendezvous = replace_rendezvous(launch, roll_call.board)
+            rendezvous = replace_rendezvous(launch, roll_call.board,
+                                            own_address(launch, bool(launch.several_hosts)))
             hvd.init()
     collective = Collective(hvd)
     rank, num_workers = collective.rank, collective.size
@@ -54,9 +55,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if not initialised:  # otherwise the script may have started Horovod with some of the processes only
         compare_sizes(launch, num_workers)
     log.configure(settings.log_level, 'rank %d' % rank)
-    address = '127.0.0.1'
-    if hvd.local_size() != num_workers:
-        address = interface_address(launch.interface) if launch.interface else check_host_name()
+    address = own_address(launch, hvd.local_size() != num_workers)
     peers = collective.allgather_json({
         'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
         'memory_domain': memory_domain(), 'local': is_local(), 'lane_unavailable': lane_unavailable_reason(settings),
@@ -104,6 +103,13 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         first_client = collective.allgather_json(store.rank, 'mxhybrid.native_ranks').index(0)
     return Joined(topology, collective, store, num_servers, clients, first_client,
                   {'host': addresses['monitor'][0], 'port': addresses['monitor'][1]}, lane, sealer.seal)
+
+
+def own_address(launch: Launch, several_hosts: bool) -> str:
+    """Return the address of this host for the other processes of the job."""
+    if not several_hosts:
+        return '127.0.0.1'
+    return interface_address(launch.interface) if launch.interface else check_host_name()
 
 
 def roles_of(settings: Settings, rank: int, local_rank: int) -> List[str]:

@@ -170,27 +170,27 @@ def parse_request(received: bytes) -> Optional[Tuple[str, str, bytes]]:
     return (words[0], words[1], body[:length]) if len(body) >= length else None
 
 
-def replace_rendezvous(launch: Launch, board: Optional[NoticeBoard]) -> Optional[RendezvousServer]:
-    """Let the workers of a job on one host meet at a server of worker 0, not at horovodrun's.
+def replace_rendezvous(launch: Launch, board: Optional[NoticeBoard], host: str) -> Optional[RendezvousServer]:
+    """Let the workers of a job meet at a server of worker 0, at its address `host`, not at horovodrun's.
 
     All workers call this before Horovod starts; returns the server on worker 0, and None elsewhere and in other jobs.
     The address is on horovodrun's notice board.  The caller has a deadline.
     """
-    if board is None or launch.several_hosts is not False or launch.workers == 1 or 'HOROVOD_ELASTIC' in os.environ:
+    if board is None or launch.several_hosts is None or launch.workers == 1 or 'HOROVOD_ELASTIC' in os.environ:
         return None
-    server = RendezvousServer('127.0.0.1') if launch.rank == 0 else None
-    pause_s, port = _FIRST_PAUSE_S, None
-    while port is None:
+    server = RendezvousServer(host) if launch.rank == 0 else None
+    pause_s, address = _FIRST_PAUSE_S, None
+    while address is None:
         try:
             if server is not None:
-                board.put('rendezvous', server.port)
-                port = server.port
+                board.put('rendezvous', [host, server.port])
+                address = [host, server.port]
             else:
-                port = board.get('rendezvous')
+                address = board.get('rendezvous')
         except OSError:
             pass  # the board is busy; if it has ended, a thread of the roll call ends this process
-        if port is None:
+        if address is None:
             time.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, 1.5 * pause_s)
-    os.environ.update({_ADDRESS: '127.0.0.1', _PORT: str(port)})
+    os.environ.update({_ADDRESS: address[0], _PORT: str(address[1])})
     return server

@@ -113,7 +113,7 @@ def test_connections_of_many_workers_wait_for_a_busy_server(monkeypatch):
 def launch_of(rank, local_workers=2, workers=2):
     """Return the description of a job of horovodrun."""
     return launcher.read({'HOROVOD_RANK': str(rank), 'HOROVOD_SIZE': str(workers),
-                          'HOROVOD_LOCAL_SIZE': str(local_workers), 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1',
+                          'HOROVOD_LOCAL_SIZE': str(local_workers or ''), 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1',
                           'HOROVOD_GLOO_RENDEZVOUS_PORT': '7'})
 
 
@@ -126,16 +126,17 @@ def board(server, monkeypatch):
     return NoticeBoard(('127.0.0.1', server.port), 'mxhybrid')
 
 
-def test_workers_of_one_host_meet_at_a_server_of_worker_0(board):
+@pytest.mark.parametrize('local_workers', [1, 2])
+def test_workers_meet_at_a_server_of_worker_0(local_workers, board):
     ports = {}
 
     def come_early():
-        replace_rendezvous(launch_of(1), board)
+        replace_rendezvous(launch_of(1, local_workers), board, '10.0.0.2')
         ports['early'] = os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT']
 
     early = threading.Thread(target=come_early, daemon=True)
     early.start()
-    with contextlib.closing(replace_rendezvous(launch_of(0), board)) as server:
+    with contextlib.closing(replace_rendezvous(launch_of(0, local_workers), board, '127.0.0.1')) as server:
         early.join(20)
         assert ports == {'early': str(server.port)}
         assert os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'] == '127.0.0.1'
@@ -143,10 +144,10 @@ def test_workers_of_one_host_meet_at_a_server_of_worker_0(board):
 
 
 @pytest.mark.parametrize('case, local_workers, workers', [
-    ('several hosts', 1, 2), ('one worker', 1, 1), ('elastic', 2, 2), ('no board', 2, 2)])
+    ('unknown hosts', None, 2), ('one worker', 1, 1), ('elastic', 2, 2), ('no board', 2, 2)])
 def test_other_jobs_keep_the_server_of_their_launcher(case, local_workers, workers, board, monkeypatch):
     launch = launch_of(0, local_workers, workers)
     if case == 'elastic':
         monkeypatch.setenv('HOROVOD_ELASTIC', '1')
-    assert replace_rendezvous(launch, None if case == 'no board' else board) is None
+    assert replace_rendezvous(launch, None if case == 'no board' else board, '127.0.0.1') is None
     assert os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT'] == '7'
