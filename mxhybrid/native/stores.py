@@ -29,7 +29,7 @@ def barrier(store: Any) -> None:
 
 
 def disown(store: Any) -> Any:
-    """Keep Python from freeing a store when it drops it, which would wait for the servers; return its handle."""
+    """Keep Python from freeing a dropped store, which would wait for the servers; return the handle of the store."""
     handle, store.handle = store.handle, type(store.handle)()
     return handle
 

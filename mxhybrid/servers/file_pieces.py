@@ -14,7 +14,7 @@ PIECE_BYTES = MAILBOX_ELEMENTS * 4
 
 
 class ScratchFiles:
-    """Open files of a server without names: nothing of them is left when the process ends, in whatever way."""
+    """Open files of a server without names: nothing of them is left when the process ends, however it ends."""
 
     def __init__(self) -> None:
         self._descriptors: Dict[str, int] = {}

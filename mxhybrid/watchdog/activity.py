@@ -1,4 +1,4 @@
-"""Return whether a silent process computes, by the CPU time of its threads.
+"""Judges by the CPU time of its threads whether a silent process computes.
 
 A process that holds Python's interpreter lock for long, in `pickle.loads` or a sort for example, cannot send a
 heartbeat during this time: the thread that sends heartbeats waits for the lock. The kernel shows that such a process is

@@ -150,7 +150,7 @@ class FailureDetector:
         return Failure('; '.join(self._describe(silent, peers, silent_s)), _processes(silent))
 
     def _describe(self, silent: List[Peer], peers: List[Peer], silent_s: float) -> List[str]:
-        """Return sentences about the silent ones of the processes, which name hosts where whole hosts are silent."""
+        """Return sentences about the silent processes, which name the host if all its processes are silent."""
         this_host = self._this_process['host']
         elsewhere = [peer for peer in peers if peer.host != this_host]
         if len(elsewhere) > 1 and len({peer.host for peer in elsewhere}) > 1 and silent == elsewhere:

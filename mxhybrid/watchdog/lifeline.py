@@ -1,4 +1,4 @@
-"""The lifeline of a process: its connection to the job monitor, over which it reports, and is told to end.
+"""The lifeline of a process: its connection to the job monitor, over which it sends reports and gets the order to end.
 
 ps-lite never notices a dead process: all others would hang.  So every worker and server keeps a TCP connection to a
 monitor in worker 0's process, :mod:`mxhybrid.watchdog.monitor`.  The kernel closes the connection of a process that

@@ -50,7 +50,7 @@ def receive(sock: socket.socket, limit: int, seconds: float) -> Any:
 
 
 class LineBuffer:
-    """A buffer that joins the pieces that a connection delivers to lines."""
+    """A buffer that joins the pieces that a connection delivers into lines."""
 
     def __init__(self) -> None:
         self._rest = b''

@@ -103,7 +103,7 @@ class Peer:
             self.last_active = now
 
     def needs_busy_warning(self, now: float) -> bool:
-        """Return whether a warning is due, again, that the process is silent but computes."""
+        """Return whether to warn, or to warn again, that the process is silent but computes."""
         if now - self.last_heard <= self._busy_patience or not self._activity.is_computing:
             return False
         self._busy_patience = 2 * (now - self.last_heard)
@@ -120,7 +120,7 @@ class Peer:
         return now - self._missed_since
 
     def needs_missed_warning(self, missed_s: float) -> bool:
-        """Return whether a warning is due, again, that other workers have waited for this one for `missed_s`."""
+        """Return whether to warn, or to warn again, that other workers have waited for this one for `missed_s`."""
         if missed_s <= self._missed_patience:
             return False
         self._missed_patience *= 2

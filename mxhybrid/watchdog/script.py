@@ -1,4 +1,4 @@
-"""Return whether the script of this process waits for an array while nothing computes.
+"""Detects that the script of this process waits for an array while nothing computes.
 
 An array waits for the operations that write it.  Some of them are exchanges with other workers, and neither Python nor
 a collective call shows that such an exchange is stuck.  While it is, the main thread is in a function of MXNet, Horovod

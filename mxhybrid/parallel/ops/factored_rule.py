@@ -31,8 +31,8 @@ class FactoredRule(Rule):
         self.rule, self.collective = rule, None
 
     def _dimensions(self, graph: Graph, operator: Operator) -> List[Tuple[int, int, Optional[Alignment]]]:
-        """Return for each dimension of the first output that of the array, its number among the factors of this, and
-        the alignment of the array's dimension.
+        """Return, for each dimension of the first output, the dimension of the array, the position among the factors of
+        that dimension, and the alignment of that dimension.
         """
         alignments = graph.alignments[operator.number]
         return [(axis, position, alignments[axis])

@@ -25,8 +25,8 @@ def shard_of_fixed(graph: Graph, operator: Operator, box: Box) -> Optional[Opera
 
 
 def weight_boxes(graph: Graph, entry: Entry, box: Box) -> Iterator[Tuple[str, Box]]:
-    """Yield the parameters of which a box of a parameter, or of an operator on weights alone, is computed, and their
-    boxes that are read.
+    """Yield the names and boxes of the parameters from which a box is computed: a box of a parameter, or of an operator
+    on weights alone.
     """
     operator = graph.operators[entry[0]]
     if operator.op == 'null':
@@ -45,8 +45,8 @@ def weight_boxes(graph: Graph, entry: Entry, box: Box) -> Iterator[Tuple[str, Bo
 def structure_of(graph: Graph, entry: Entry) -> Tuple[Any, List[str]]:
     """Return a key of the operators that compute an output of weights alone, and the names of these weights.
 
-    Outputs with equal keys are computed in the same way: :func:`weight_boxes` yields the same boxes of the weight at
-    the same place of the names.
+    Outputs with equal keys are computed in the same way: :func:`weight_boxes` yields the same boxes of the weights at
+    the same positions of the names.
     """
     names: List[str] = []
 

@@ -135,7 +135,7 @@ class Graph:
         return Graph(symbol, data, types, self._prefix)
 
     def factor(self, factors: Dict[Entry, Factors], alignments: Dict[int, List[Optional[Alignment]]]) -> None:
-        """Take the factors of some arrays' dimensions for dimensions, so that each can be split.
+        """Treat the factors of some arrays' dimensions as dimensions, so that each can be split.
 
         Rules of operators with such inputs or outputs are applied by :class:`~.factored_rule.FactoredRule`.
         """
@@ -273,7 +273,7 @@ class Graph:
 
 
 def merged_shape(shape: Sequence[int], factors: Factors) -> Tuple[int, ...]:
-    """Return the shape of an array, given that of its factors, of which it may have a part."""
+    """Return the shape of an array, or of a part of it, given the lengths of its factors."""
     counts = iter(shape)
     return tuple(math.prod(next(counts) for _ in part) for part in factors)
 

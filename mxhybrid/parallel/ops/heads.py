@@ -161,7 +161,7 @@ class _Finder:
 
     def _passed_on(self, sources: Sequence[Dimension], targets: Sequence[Dimension],
                    intervals: Dict[Dimension, Interval]) -> List[Tuple[Dimension, Interval, Dimension]]:
-        """Return the dimensions of a reshaped array that contain the heads of the other, and where."""
+        """Return the dimensions of a reshaped array that contain the heads of the other one, and their intervals."""
         located, behind = [], 1
         for source in reversed(sources):
             interval = intervals.get(self._root(source))

@@ -89,7 +89,7 @@ class Rule:
                 zip(graph.shape(operator), self.grains(graph, operator), self.splittable(graph, operator))]
 
     def partials(self, graph: Graph, operator: Operator) -> int:
-        """Return the number of ranges that the dimension it sums over can be split into at most."""
+        """Return the highest number of ranges into which the summed dimension can be split."""
         return 1
 
     def propagate(self, graph: Graph, operator: Operator,
@@ -278,7 +278,7 @@ def with_range(box: Box, dimension: int, value: Range) -> Box:
 
 
 def shape_only(graph: Graph, operator: Operator, first: int = 1) -> List[Optional[Box]]:
-    """Return the boxes that shards read of the inputs, from number `first` on, of which only the shapes count: no box,
-    except the whole of a weight, so that some rank holds it.
+    """Return the boxes of inputs, from number `first` on, of which shards read the shapes alone: None, or the whole box
+    of a weight, so that some rank holds the weight.
     """
     return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in operator.inputs[first:]]

@@ -146,7 +146,7 @@ class Megatron(Plan):
 
     def _between(self, graph: Graph, dimensions: Dimensions, operator: Operator, is_learned: bool,
                  splits: Dict[int, Split]) -> Tuple[Split, str]:
-        """Return the split of LayerNorm, residual sums, Dropout and all others, and a note on it, or ''."""
+        """Return the split of LayerNorm, residual sums, Dropout and all other operators, and a note on it, or ''."""
         rule, shape, ranks = rule_of(operator), graph.shape(operator), self.model * self.batch
         samples = dimensions.samples((operator.number, 0))
         if graph.has_table(operator):

@@ -82,7 +82,7 @@ class Plan:
         """Raise InputError if the plan is for another number of ranks."""
 
     def for_graph(self, former: Graph, graph: Graph) -> 'Plan':
-        """Return the plan that splits a network in the same way as `former`, the same network with data of other
+        """Return the plan for a network that is split as `former`, the graph of the same network for data of other
         shapes.
         """
         return self
@@ -159,8 +159,8 @@ def spread(count: int, ranks: int) -> List[int]:
 
 
 def _of_heads(layer_kind: str, names: Tuple[str, ...], request: SplitRequest) -> SplitRequest:
-    """Return a request for channels of a dense layer as one for heads, where the layer has these among its channels:
-    otherwise each range would have a part of each head.
+    """Turn a request for the channels of a dense layer into a request for heads if the channels contain heads:
+    otherwise each range of channels would have a part of each head.
     """
     if layer_kind != 'dense' or 'heads' not in names or 'heads' in request.degrees:
         return request

@@ -46,7 +46,7 @@ class Stages(NamedTuple):
 
 
 def check_flow(micro_batches: Any, schedule: Any) -> None:
-    """Raise InputError for a number of micro-batches or a schedule that there is not."""
+    """Raise InputError for an impossible number of micro-batches or an unknown schedule."""
     if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
         raise InputError('pipeline: micro_batches=%r: give a whole number of at least 1' % (micro_batches,))
     if schedule not in SCHEDULES:
@@ -167,7 +167,7 @@ def balanced(graph: Graph, weights: Sequence[int], seconds: Optional[Sequence[Ma
 
 
 def _crossing(graph: Graph) -> Any:
-    """Return the bytes that operators after each position of a cut read of operators before it."""
+    """Return, for each position of a cut, the bytes that operators after it read of operators before it."""
     operators = graph.computing
     position = {operator.number: index for index, operator in enumerate(operators)}
     last: Dict[Any, int] = {}

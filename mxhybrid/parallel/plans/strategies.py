@@ -38,7 +38,7 @@ class Grid(Plan):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that it is for."""
+        """The number of ranks of the grid."""
         count = self.model * self.batch * self.sequence
         for degree in self.domain:
             count *= degree

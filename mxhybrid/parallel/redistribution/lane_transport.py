@@ -98,6 +98,6 @@ def persistent_transfer_of(channels: Channels, transfer: Transfer, dtype: Any, s
 
 
 def _less(box: Box, where: Slices) -> List[Box]:
-    """Return a box without a piece, as boxes."""
+    """Subtract a piece from a box; return the rest as disjoint boxes."""
     common = overlap(box, tuple((side.start, side.stop) for side in where))
     return [box] if common is None else subtract(box, common)

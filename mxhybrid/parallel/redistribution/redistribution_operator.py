@@ -37,9 +37,9 @@ class Transport(Protocol):
     """Moves arrays, by operations of MXNet's engine that block no thread."""
 
     def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
-        """Let the engine make a transfer; `source` is ready, and the engine holds `others` back, too, until it is made.
+        """Let the engine make a transfer of `source`, which is ready; readers of `target` and `others` wait for it.
 
-        `source` and `target` may be None; with `adds`, what arrives is added to the target.
+        `source` and `target` may be None; with `adds`, the received elements are added to the target.
         """
 
     def push_views(self, transfer: Transfer, source: Any, target: Any, arrays: List[Any], priority: int) -> None:

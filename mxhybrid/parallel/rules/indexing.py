@@ -70,7 +70,7 @@ class Pick(Rule):
         return axis_length(graph, operator, -1)
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """All but the axis."""
+        """Return True for every dimension but the axis."""
         shape = graph.inputs(operator)[0]
         axis = axis_of(operator, len(shape), -1)
         return [not operator.get('keepdims', False) or at != axis for at in range(len(graph.shape(operator)))]

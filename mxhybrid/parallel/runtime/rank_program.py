@@ -141,9 +141,11 @@ class Program(FetchedInputs):
         return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
 
     def _unread(self, symbol: Any) -> List[Any]:
-        """Return an element of each weight and of each data input with a gradient that this rank holds, but that no
-        output of the symbol depends on, for example if another rank computes a copy, or an operator reads the shape
-        alone: so that the backward pass gives it a gradient of zeros.
+        """Return an element of each weight, and of each data input with a gradient, that this rank holds but no output
+        of the symbol depends on.
+
+        Another rank may compute a copy, or an operator may read the shape alone.  The backward pass gives the gradients
+        of these inputs zeros because it reads the elements.
         """
         used, elements = set(symbol.list_inputs()), []
         for operator in self.graph.operators:
@@ -208,7 +210,7 @@ class Program(FetchedInputs):
         return reader if is_relu and shards[reader.number] == shards[operator.number] else None
 
     def skip(self, operator: Operator, output: Any) -> None:
-        """Let an operator be computed by the operator that it reads, which returns `output`."""
+        """Note that the producer of an operator's input also computes the operator, whose output is `output`."""
         self._skipped[operator.number] = output
 
     def _operator(self, operator: Operator) -> None:

@@ -81,7 +81,7 @@ class RecomputedOperator:
             return list(self._graph.infer_type(**self._read(types))[1])
 
     def _read(self, values: Iterable[Any]) -> Dict[str, Any]:
-        """Return values of the inputs by name, of those that the forward pass reads."""
+        """Return the values, by name, of the inputs that the forward pass reads."""
         return {name: value for name, value in zip(self.inputs, values) if name in self._forward_inputs}
 
     def forward(self, input_arrays: List[Any], requests: List[str], targets: List[Any]) -> None:
@@ -135,12 +135,12 @@ class RecomputedOperator:
 
 
 def _copied(symbol: Any) -> Any:
-    """Return a symbol whose operators are others than those of `symbol`."""
+    """Return a copy of a symbol, with operators of its own."""
     return mx.sym.load_json(symbol.tojson())
 
 
 class _PythonRecomputation(mx.operator.CustomOp):
-    """The calls of MXNet."""
+    """The operator that MXNet calls; it passes all calls on to a :class:`RecomputedOperator`."""
 
     def __init__(self, segment: RecomputedOperator):
         super().__init__()

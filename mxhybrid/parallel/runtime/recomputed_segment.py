@@ -72,7 +72,7 @@ class Inside:
 
     @staticmethod
     def entry_of(name: str) -> Optional[Entry]:
-        """Return the entry that an input is; None for another input."""
+        """Return the entry of the network that an input stands for; None for an input that is a mask or a parameter."""
         start = _INPUT.split('%', 1)[0]
         if not name.startswith(start):
             return None
@@ -157,8 +157,8 @@ def _raise(error: BaseException) -> None:
 
 
 def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
-    """Return the outputs of a segment's operators that others read; of losses all, whose gradients nobody has to
-    request.
+    """Return the outputs of a segment that operators outside of it read, and all outputs of its losses, which have
+    gradients even if no operator reads them.
     """
     inside = set(segment.operators)
     read = {entry for operator in graph.operators if operator.number not in inside for entry in operator.inputs}
@@ -168,10 +168,10 @@ def _read_outside(graph: Graph, segment: Segment) -> List[Entry]:
 
 
 def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator]) -> Dict[int, Tuple[Any, Any]]:
-    """Return, for each Dropout of which a rank computes a shard, which elements it keeps, and the factor by which it
-    scales them: a segment reads both, so that both of its computations drop the same elements.
+    """Return, by the number of each Dropout of which a rank computes a shard, the mask of the elements that it keeps,
+    with one byte for each element, and the factor by which it scales them.
 
-    The mask has one byte for an element.
+    A segment reads both, so that its two computations drop the same elements.
     """
     masks = {}
     for operator in operators:
@@ -192,7 +192,7 @@ def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator])
 
 
 def with_mask(operator: Operator, data: Any, dtype: Any) -> Any:
-    """Return Dropout inside of a segment, by its mask and its factor."""
+    """Return a Dropout inside of a segment as a product with its mask and its factor."""
     mask = mx.sym.cast(mx.sym.var(_MASK % operator.number, dtype='uint8'), dtype)
     factor = mx.sym.var(_SCALE % operator.number, dtype=dtype)
     return mx.sym.elemwise_mul(data, mx.sym.broadcast_mul(mask, factor), name=operator.name)

@@ -25,9 +25,9 @@ class Updated(NamedTuple):
     following : Symbol
         The input whose gradient is its next value.
     average : Symbol
-        The input that it is itself.
+        The input that has its present value.
     calls : list of tuple
-        The statistics of each call, without a gradient, and its momentum.
+        For each call: its statistics, through which no gradient flows, and its momentum.
     dtype : numpy.dtype
     channels : int
     """

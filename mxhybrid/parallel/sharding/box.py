@@ -40,7 +40,7 @@ def bounding_box(boxes: Iterable[Box]) -> Box:
 
 
 def subtract(box: Box, hole: Box) -> List[Box]:
-    """Return a box less one within it, as disjoint boxes."""
+    """Subtract a box from a box that contains it; return the rest as disjoint boxes."""
     rest, remaining = [], list(box)
     for dimension, ((low, high), (start, end)) in enumerate(zip(box, hole)):
         for side in ((low, start), (end, high)):

@@ -48,8 +48,8 @@ def sum_pieces(layout: Layout, needed: Dict[int, Box], itemsize: int) -> Optiona
 
 
 def _saved_elements(layout: Layout, box: Box, ranks: int) -> int:
-    """Return the elements of a box that the busiest rank sends or receives less with two steps, given the ranks that
-    need the box.
+    """Return how many fewer elements of a box the busiest rank sends or receives with two steps than with one, given
+    the number of ranks that need the box.
     """
     if ranks == 1:
         return 0

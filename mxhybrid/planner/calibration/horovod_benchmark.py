@@ -16,8 +16,8 @@ _EACH_S = 0.4
 class HorovodBenchmark:
     """Times sums by Horovod (collective).
 
-    Horovod is restarted for it: where it has little to do, a job tells it to look for work less often, and that would
-    be part of the measurement.
+    It restarts Horovod first: a job in which Horovod has little to do makes it look for work less often, which would
+    make the measured times longer.
 
     Parameters
     ----------

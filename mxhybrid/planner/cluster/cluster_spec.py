@@ -134,7 +134,7 @@ class Cluster:
 
     @property
     def sums(self) -> Tuple[str, ...]:
-        """The means that may sum dense weights, as plans name them; empty where the costs of one only are known."""
+        """The transports that may sum dense weights, as plans name them; empty if the costs of only one are known."""
         return ('lane', 'horovod') if BY_HOROVOD['sum'] in self.costs else ()
 
     def cost(self, kind: str, dense: Optional[str] = None) -> TransferCost:
@@ -156,7 +156,7 @@ class Cluster:
 
     @property
     def rank_memory(self) -> Optional[float]:
-        """The bytes that every rank may use: the least that a rank has of its host; None where no host says it."""
+        """The bytes that every rank may use: the smallest share of a host's memory; None if no memory is known."""
         return min((host.memory_bytes / host.ranks for host in self.hosts if host.memory_bytes is not None),
                    default=None)
 

@@ -43,7 +43,9 @@ class PipelineStart(NamedTuple):
 
 
 class _TensorParallel(Plan):
-    """Tensor parallelism by `model` ranks in a stage, or by as many as it has; data parallelism otherwise."""
+    """Tensor parallelism over groups of `model` ranks of a stage, or over the whole stage if it has fewer ranks; data
+    parallelism if `model` is 1.
+    """
 
     def __init__(self, model: int):
         self._model = model
@@ -60,8 +62,10 @@ class _TensorParallel(Plan):
 
 
 def can_be_pipelined(network: TracedNetwork) -> bool:
-    """Return whether a pipeline trains a network as other plans do, with any script: it returns the loss of each
-    sample, which sums and means over all other dimensions are, and has no statistics of samples and no tables.
+    """Return whether a pipeline trains a network as other plans do, whatever the script is.
+
+    The network has to return the loss of each sample, such as a mean over all other dimensions, and may have neither
+    statistics of samples nor tables.
     """
     graph = network.graph
     if len(graph.heads) != 1 or graph.tables or any(rule_of(operator).has_statistics for operator in graph.computing):

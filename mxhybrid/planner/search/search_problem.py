@@ -34,7 +34,7 @@ class SearchProblem(Protocol):
     def propose(self, changes: Mapping[int, Hashable], limit: Optional[Limit] = None) -> float:
         """Propose other choices for some operators; return the seconds of a step.
 
-        For a step beyond the limit, any number above the limit may be returned that is not above the seconds of the
+        For a step that takes longer than the limit, the result may be any number between the limit and the time of the
         step.
         """
 

@@ -75,7 +75,8 @@ class SearchSpace:
     def _producers_of(self, operator: Operator) -> List[Tuple[int, int]]:
         """Return the inputs that an operator may follow, and the operators that compute them.
 
-        The last one comes first: the sum at the end of a block is where the block is, not where the network begins.
+        The last operator comes first, so that the sum at the end of a residual block follows the operators of the block
+        and not the input of the block.
         """
         index_input = indices(operator)
         producers = [(position, source) for position, (source, _) in enumerate(operator.inputs)
@@ -124,7 +125,7 @@ class SearchSpace:
             yield spread(shards, self._ranks)
 
     def propagate(self, splits: MutableMapping[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
-        """Return the splits that change where some operators decide otherwise: theirs, and those of their followers."""
+        """Return the splits that change with new splits of some operators: these, and the splits of their followers."""
         changed = dict(decided)
         for number in self._reached(decided):
             split = self._propagated_split(self._graph.operators[number], collections.ChainMap(changed, splits))

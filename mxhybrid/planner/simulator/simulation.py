@@ -304,5 +304,5 @@ class _CriticalPath:
 
 
 def _range_of(sorted_numbers: np.ndarray, number: int) -> np.ndarray:
-    """Return the start and the end of a number's range; it is cast, because NumPy would else copy the whole array."""
+    """Return the start and the end of a number's range; it is cast, because NumPy would copy the whole array."""
     return np.searchsorted(sorted_numbers, np.array([number, number + 1], sorted_numbers.dtype))

@@ -61,7 +61,9 @@ class ArrayLayouts:
             self._conversion_counts[norm.number] = int(is_read_blocked), int(is_read_blocked) + int(is_made_blocked)
 
     def key(self, number: int) -> Tuple[bool, Tuple[int, int]]:
-        """Return a key of an operator: equal for operators that take the same time, if their shards do otherwise."""
+        """Return a key of the conversions around an operator: operators with equal keys and equal shards take the same
+        time.
+        """
         return number in self._norm_of, self._conversion_counts.get(number, (0, 0))
 
     def is_part_of_norm(self, number: int, split: Split) -> bool:
@@ -69,7 +71,7 @@ class ArrayLayouts:
         return number in self._norm_of and _is_joint(self._graph, self._norm_of[number], split)
 
     def is_converted(self, entry: Entry, split: Optional[Split], reader: int) -> bool:
-        """Return whether an output is converted before and behind its redistribution to a reader.
+        """Return whether an output is converted before and after its redistribution to a reader.
 
         Parameters
         ----------

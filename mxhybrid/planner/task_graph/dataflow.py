@@ -19,8 +19,8 @@ class WeightReader(NamedTuple):
         The number of the operator.
     input_index : int
     is_direct : bool
-        Whether a shard of the operator reads the box of the weight that it reads of its input: the input is the weight,
-        or computed of it elementwise.
+        Whether the box of the weight that a shard reads equals the box of its input: the input is the weight itself, or
+        computed from it elementwise.
     """
 
     number: int

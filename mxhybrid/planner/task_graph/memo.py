@@ -1,4 +1,4 @@
-"""A cache of results by key, bounded: a long search would else fill the memory."""
+"""A cache of results by key, bounded: a long search would otherwise fill the memory."""
 from typing import Any, Callable, Dict
 
 #: The largest number of results in a cache, times the number of ranks.

@@ -67,7 +67,7 @@ class OperatorShards:
     kinds : numpy.ndarray
         By shard: the index of its kind in `different`.
     inner : InnerRedistribution or None
-        Only of operators whose shards exchange data.
+        The data that shards exchange; None if they exchange none.
     """
 
     def __init__(self, graph: Graph, operator: Operator, split: Split):

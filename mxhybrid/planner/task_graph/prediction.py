@@ -154,9 +154,9 @@ class Prediction:
         return graph.label(graph.operators[number])
 
     def layers_to_split(self) -> Dict[str, str]:
-        """Return the layer with most of the weights that are summed together, by their label.
+        """Return the layer to split so that fewer gradients are summed, by the label of the weights in the sum.
 
-        Only of layers that split their weights when they are split.
+        It is the layer of the largest weight; layers whose weights stay whole when they are split are left out.
         """
         step_tasks, dataflow, graph, layers = self._steps().step_tasks, self._model.dataflow, self._model.graph, {}
         for name in dataflow.trained:

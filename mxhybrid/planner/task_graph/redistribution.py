@@ -102,9 +102,9 @@ class Redistribution(NamedTuple):
     ----------
     held, needed : RankBoxes
     transfers : Transfers
-        With `gathered`, those of the first step, to the ranks that sum pieces.
+        All transfers; with `gathered`, the transfers of the first step, to the ranks that sum pieces.
     gradient_ranks : numpy.ndarray of int32
-        The ranks that send gradients back; none where no gradient flows.
+        The ranks that send gradients back; empty if no gradient flows.
     key : tuple
         Equal for redistributions that move the same data.
     pieces : RankBoxes, optional
