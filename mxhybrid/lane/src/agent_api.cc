@@ -31,8 +31,8 @@ void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, ui
   }, nullptr);
 }
 
-/// Write the receive windows that an agent would have after each of several times: given the number of bytes that it has
-/// received by each of them, the shortest round trip and the number of its connections.
+/// Write the receive window that an agent would set at each of several times, given the number of bytes that it has
+/// received by then, the shortest round trip and the number of its connections.
 void lane_receive_windows(uint32_t count, const uint64_t* received, const int64_t* times_ns, double min_rtt_s,
                           uint32_t connections, uint32_t* windows) {
   lane::ReceiveRate rate;

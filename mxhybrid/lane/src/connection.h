@@ -41,8 +41,8 @@ static_assert(static_cast<int>(Message::kRingCredit) + 1 == kMessageKinds, "each
 
 /// Streams, the most urgent first.  While answers are queued, the last stream is sent before allreduces.
 enum Priority : uint32_t {
-  /// Reports of the bytes that a reader of a ring has consumed.  Behind the transfers of this host they would stop the
-  /// other host, which waits for them when its ring is full, so that only one of the two would send at a time.
+  /// Reports of the bytes that a reader of a ring has consumed.  The other host waits for them when its ring is full:
+  /// if they followed the transfers of this host, only one of the two hosts would send at a time.
   kCredits = 0,
   /// Transfers between workers, for which the forward and backward pass wait.
   kTransfers = 1,

@@ -1,4 +1,4 @@
-// A BatchNorm over several workers as one operator of MXNet's graphs, with the exchanges of its statistics inside, see
+// A BatchNorm over several workers as one operator of MXNet's graphs, which also transfers its statistics, see
 // transfer_operator.h.
 #pragma once
 

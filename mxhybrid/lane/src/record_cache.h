@@ -49,7 +49,8 @@ class RecordCache {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  /// A location is that of no record, a frame with this bit, or a place in the log plus 1.
+  /// A location is kNowhere if there is no record, the number of a frame with the bit kInFrame, or a place in the log
+  /// plus 1.
   static constexpr uint32_t kNowhere = 0, kInFrame = uint32_t{1} << 31;
 
   /// The state of a frame, the memory of a record.

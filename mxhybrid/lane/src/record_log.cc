@@ -19,7 +19,7 @@ constexpr uint64_t kSpareSegments = 6;
 /// A file grows by this share, but at most by kMostGrowth bytes, if that is more than it needs.
 constexpr double kGrowth = 0.125;
 constexpr uint64_t kMostGrowth = 64 << 20;
-/// The number of free segments below which a segment is cleaned.  Cleaning needs one.
+/// The number of free segments below which a segment is cleaned.  Cleaning itself needs a free segment.
 constexpr size_t kLeastFree = 2;
 
 size_t rounded_up(size_t size) {

@@ -74,7 +74,7 @@ class RowStore {
   const RowStoreOptions& options() const { return options_; }
   size_t row_bytes() const { return row_bytes_; }
   size_t state_bytes(uint32_t slot) const { return slot < 2 ? state_bytes_[slot] : 0; }
-  /// Set the bytes of optimizer state of a row.  State begins with zeros; with other sizes than before, it does again.
+  /// Set the bytes of optimizer state of a row.  State begins with zeros, also after a change of its size.
   void set_state_bytes(const size_t bytes[2]);
   /// Set the number of updates by an optimizer so far, on which adam's learning rate depends.
   void set_updates(uint64_t count) { updates_ = count; }

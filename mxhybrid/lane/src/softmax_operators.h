@@ -1,5 +1,5 @@
-// A softmax, or its logarithm, along an axis whose parts are on several workers, as two operators of MXNet's graphs: one
-// before the exchange of maxima and sums, and one after it.
+// A softmax, or its logarithm, along an axis whose parts are on several workers, as two operators of MXNet's graphs:
+// one before the redistribution of maxima and sums, and one after it.
 #pragma once
 
 #include "norm_operators.h"
@@ -7,9 +7,9 @@
 
 namespace lane {
 
-/// Computes the maxima and sums of a part; the outputs are a copy of the part, and maxima and sums, of the shape of the
-/// part with an axis of length 1, after a dimension of 2.  All other operators read the copy, so that the gradients of
-/// both arrive together.
+/// Computes the maxima and sums of a part.  The first output is a copy of the part.  The second one has the maxima,
+/// then the sums, each in the shape of the part with an axis of length 1.  All other operators read the copy, so that the
+/// gradients of both outputs arrive together.
 class SoftmaxPartsOperator : public ArrayOperator {
  public:
   SoftmaxPartsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays);
