@@ -1,7 +1,7 @@
 """Measures the CPU seconds of an action of all workers: those of each worker, and of its host's servers on its behalf.
 """
 import time
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -145,7 +145,14 @@ class CpuMeter:
             rounds = []  # later rounds are warmer
         count = max(_MIN_ROUNDS_LATE - len(rounds), min(count, count_in_time))
         rounds += [self._once(action, before, times) for _ in range(count)]
-        # Other programs can only make a round longer.
-        core_s, elapsed_s, script_s = zip(*rounds)
-        core, elapsed, script = self.average([np.median(core_s), min(elapsed_s), np.median(script_s)])
+        core, elapsed, script = self.average(typical_round(rounds))
         return Measurement(max(0.0, float(core)), float(elapsed), float(script))
+
+
+def typical_round(rounds: Sequence[Sequence[float]]) -> List[float]:
+    """Return the median of each time of several rounds.
+
+    Latency is the elapsed time less the CPU time, so both are of the same kind of round.  In the fastest round on the
+    clock a worker happened to come last and waited for nobody, which no worker does in every step.
+    """
+    return [float(np.median(seconds)) for seconds in zip(*rounds)]

@@ -1,4 +1,4 @@
-"""CPU seconds of other processes."""
+"""CPU seconds of other processes, and the typical one of several rounds."""
 import os
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mxhybrid.planner.calibration.cpu_meter import process_seconds
+from mxhybrid.planner.calibration.cpu_meter import process_seconds, typical_round
 
 pytestmark = pytest.mark.both_pythons
 
@@ -28,3 +28,11 @@ def test_seconds_of_another_process():
 
 def test_a_process_that_cannot_be_seen():
     assert process_seconds(0) == 0
+
+
+def test_latency_is_the_difference_of_times_of_the_same_kind_of_round():
+    # CPU seconds, seconds on the clock, CPU seconds of the script: in two rounds the worker came last and did not wait.
+    rounds = [[1.0, 1.0, 0.5], [1.2, 1.5, 0.6], [1.1, 1.4, 0.5], [1.2, 1.6, 0.7], [1.3, 1.1, 0.6]]
+    core, elapsed, script = typical_round(rounds)
+    assert (core, elapsed, script) == (1.2, 1.4, 0.6)
+    assert elapsed - core > 0
