@@ -10,7 +10,7 @@ from mxhybrid.checkpoint import leftovers
 from mxhybrid.checkpoint.folder import kept, names
 from mxhybrid.checkpoint.newest import newest
 
-from .test_files import assert_whole, write
+from ...helpers.checkpoints import assert_whole, write
 
 pytestmark = pytest.mark.both_pythons
 

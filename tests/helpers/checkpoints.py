@@ -1,0 +1,36 @@
+"""Checkpoints as files, for tests: arrays of all kinds are written, and read back by any cut."""
+import os
+
+import numpy as np
+
+from mxhybrid.checkpoint.files import Writer
+from mxhybrid.checkpoint.folder import locked
+
+
+def arrays(step=0):
+    """Arrays of all kinds and sizes."""
+    random = np.random.RandomState(step)
+    return {'table': random.rand(11, 3).astype('f4'), 'scalar': np.float64(step).reshape(()), 'none': np.zeros((0, 5)),
+            'halves': random.rand(7).astype('f2'), 'flags': np.array([True, False]), 'ids': np.arange(40) * step}
+
+
+def write(directory, step, keep=3, extra=None):
+    """A checkpoint of `arrays`."""
+    os.makedirs(str(directory), exist_ok=True)
+    with locked(str(directory)), Writer(str(directory)) as writer:
+        for name, array in arrays(step).items():
+            writer.add(name, array.shape, array.dtype, np.array_split(array.reshape(-1), 3))
+        return writer.commit(step, {'extra': extra}, keep)
+
+
+def assert_whole(reader, step):
+    """A reader gives the arrays of a step, by any cut."""
+    assert reader.content['step'] == step
+    for name, array in arrays(step).items():
+        entry = reader.content['arrays'][name]
+        assert (entry['dtype'], tuple(entry['shape'])) == (array.dtype.name, array.shape)
+        flat = array.reshape(-1)
+        np.testing.assert_array_equal(reader.read(name, 0, flat.size), flat)
+        for start, stop in ((0, 1), (3, flat.size - 1), (flat.size // 2, flat.size)):
+            if 0 <= start <= stop <= flat.size:
+                np.testing.assert_array_equal(reader.read(name, start, stop), flat[start:stop])
