@@ -1,7 +1,7 @@
 """The rules of operators that give images other sizes by sums of neighbouring elements, weighted by distance.
 
-A shard of a part of an image multiplies it by a matrix of weights for each dimension that is split, which it computes
-from the coordinates: MXNet's operators know the sizes of whole images only.
+MXNet's operators can only resize whole images.  So a shard of a part of an image computes, for each dimension that is
+split, a matrix of weights from the coordinates, and multiplies its part by these matrices.
 """
 import math
 from typing import Any, List, Optional, Tuple

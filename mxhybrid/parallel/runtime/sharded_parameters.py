@@ -225,8 +225,8 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
             params[name] = param
             continue
         if len(param.list_ctx()) > 1 or param.list_ctx()[0].device_type != 'cpu':
-            raise InputError('parallelize: %s is on %s: layers are split over workers with one CPU each'
-                             % (name, param.list_ctx()))
+            raise InputError('parallelize: %s is on %s, but layers are split over workers with one CPU each: '
+                             'initialize it with ctx=mx.cpu()' % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of the split network' % name)
         shard = sharded[name] = ShardedWeight(workers, array_shapes[name], param.grad_req, weights.boxes(name),

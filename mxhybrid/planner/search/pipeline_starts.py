@@ -22,7 +22,7 @@ from ..task_graph.operator_tasks import OperatorTasks
 
 #: The number of micro-batches for each stage.
 _MICRO_BATCHES = (1, 2, 4, 8)
-#: For more ranks than this, all stages have equally many.
+#: The most ranks for which stages of different numbers of ranks are searched.
 _MANY_RANKS = 8
 
 

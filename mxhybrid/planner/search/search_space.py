@@ -19,7 +19,8 @@ from .repeated_blocks import repeated_groups
 #: The largest number of dimensions that are split at once; partial sums count as a dimension.
 _MAX_SPLIT_DIMENSIONS = 3
 
-#: For more ranks than this, an operator is on all ranks, on as many as a host has, on one of each host, or on one.
+#: The most ranks for which all numbers of shards are searched; with more ranks, an operator has one shard, or as many
+#: as a host has ranks, as there are hosts, or as there are ranks.
 _MANY_RANKS = 32
 
 

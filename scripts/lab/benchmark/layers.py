@@ -14,7 +14,7 @@ from . import launching, report
 from .asking import ask
 from .contender_job import ContenderJob
 
-#: Between the losses of two plans, which round differently.
+#: The tolerated difference between the losses of two plans, which round differently.
 _TOLERANCE = 1e-3
 
 #: The workload, and its plans, whose gains formulas predict; data parallelism comes first.

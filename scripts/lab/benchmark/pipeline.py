@@ -15,13 +15,13 @@ from . import launching, report
 from .contender_job import ContenderJob
 
 NAME = 'pipeline'
-#: The layers of each stage by themselves.
+#: The contender without a pipeline.
 ALONE = 'alone'
-#: Contenders, of which the others are schedules.
+#: Contenders: the first one has no pipeline, the others are schedules of the pipeline.
 CONTENDERS = (ALONE, '1f1b', 'eager-1f1b', 'gpipe')
 SAMPLES = 16
 
-#: Between the losses of two schedules, which round alike.
+#: The tolerated difference between the losses of two schedules, which round alike.
 _TOLERANCE = 1e-4
 
 

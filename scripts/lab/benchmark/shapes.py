@@ -5,7 +5,7 @@ Shape = Tuple[int, ...]
 
 
 def _convolution(shapes: List[Shape], filters: int, channels: int, kernel: Tuple[int, int]) -> int:
-    """Append a convolution and its batch normalisation; returns the channels it leaves."""
+    """Append the shapes of a convolution and of its batch normalisation."""
     shapes.append((filters, channels) + kernel)
     shapes += [(filters,), (filters,)]  # gamma and beta; running means and variances have no gradient
     return filters

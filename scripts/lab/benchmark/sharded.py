@@ -1,8 +1,9 @@
-"""The exchange by PyTorch over Gloo: every table's rows dealt out to all workers, looked up and updated by alltoall.
+"""The exchange by PyTorch over Gloo: all workers share the rows of each table, and look up and update them by alltoall.
 
 This is TorchRec's row-wise sharding (Ivchenko et al., RecSys 2022), written here with ``torch.distributed`` alone.
-Row r belongs to worker r mod N; TorchRec deals out blocks of neighbouring rows, which would put the frequent rows of a
-vocabulary on one worker.  Dense gradients are summed as DistributedDataParallel does it, in flat buckets of 25 MB.
+Row r belongs to worker r mod N; TorchRec gives each worker a block of neighbouring rows, which would put the frequent
+rows of a vocabulary on one worker.  Dense gradients are summed as DistributedDataParallel does it, in flat buckets of
+25 MB.
 """
 from typing import Any, Dict, List, Tuple
 
