@@ -1,4 +1,6 @@
 """``mxhybrid calibrate`` over emulated hosts whose links have a known rate, and a known burst after idleness."""
+import os
+
 import pytest
 from lab.cluster import EmulatedCluster
 from lab.launchers import over_hosts
@@ -24,7 +26,9 @@ def test_rate_and_burst_of_two_hosts(tmp_path):
     # A tenth is 0.6 ms at this rate; whatever a busy machine takes longer comes off it.
     assert measured.link.burst == pytest.approx(PAYLOAD * BURST, rel=0.2)
     assert measured.link.peak > 2 * measured.link.rate and 0 <= measured.link_latency_s < 0.01
-    # Both are on this machine, and may use all of it.
+    # Each has half of this machine.  Emulated hosts do not see their control groups, so that of the cores only those
+    # count which a rank gets: fewer beside other programs.
     first, second = measured.hosts
-    assert (first.cores, first.memory_bytes) == (second.cores, second.memory_bytes)
+    assert first.memory_bytes == second.memory_bytes
+    assert all(0 < host.cores <= os.cpu_count() / 2 for host in measured.hosts)
     assert 'transfers of all ranks at the same time' in output

@@ -107,8 +107,9 @@ class RedistributionOperator:
 
     def forget(self) -> None:
         """Release its memory: no program calls it again."""
-        if self._operator is not None:
-            mx.nd.waitall()  # transfers under way need it
+        # Transfers under way need it.  In Python MXNet may even begin one after the results of the network are there:
+        # with the tag of a transfer that was released before, it would be refused.
+        mx.nd.waitall()
         _redistributions.pop(self.number, None)
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 

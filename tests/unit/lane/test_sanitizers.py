@@ -23,18 +23,19 @@ SANITIZERS = {
     # The thread sanitizer needs fixed addresses.
     'thread': ({'TSAN_OPTIONS': 'halt_on_error=1'}, ['setarch', '--addr-no-randomize']),
 }
-#: Compiler flags.  A thread that is not woken sleeps for longer than the test; counters wrap after a few rounds.
+#: Compiler flags.  A thread that is not woken sleeps for longer than the test; counters wrap after a few rounds.  With
+#: -Og the many checks of the first one are compiled in three quarters of the time, and run as fast.
 FLAGS = {
-    'address,undefined': ['-fsanitize=address,undefined', '-DLANE_FALLBACK_MS=3600000'],
-    'thread': ['-fsanitize=thread', '-DLANE_FALLBACK_MS=3600000', '-DLANE_FIRST_COUNT=4294967288u'],
+    'address,undefined': ['-Og', '-fsanitize=address,undefined', '-DLANE_FALLBACK_MS=3600000'],
+    'thread': ['-O1', '-fsanitize=thread', '-DLANE_FALLBACK_MS=3600000', '-DLANE_FIRST_COUNT=4294967288u'],
 }
 #: Compiler flags of the model checker, which must not call the functions that it defines.
-EXPLORER_FLAGS = ['-fno-builtin', '-fno-tree-loop-distribute-patterns']
+EXPLORER_FLAGS = ['-O1', '-fno-builtin', '-fno-tree-loop-distribute-patterns']
 
 
 def compiled(source, flags, folder):
     """Compile a C++ file, unless its object file is in the cache; return the path of a copy."""
-    return object_files.compiled(source, ['-O1', '-g1', '-pthread', *flags], SOURCES, folder)
+    return object_files.compiled(source, ['-g1', '-pthread', *flags], SOURCES, folder)
 
 
 @pytest.fixture(scope='module', autouse=True)

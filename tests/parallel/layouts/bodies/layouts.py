@@ -143,6 +143,8 @@ def compare_plans(first):
                          'redistributions': net.redistributions,
                          'pooling': sum(sum(array.bytes)
                                         for array in net._programs[True].redistributions if 'pool' in array.label)})
+        # The next stores and Trainers begin with a garbage collection, which takes longer the more objects there are.
+        net.forget()
     return outcomes
 
 
