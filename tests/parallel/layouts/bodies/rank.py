@@ -2,6 +2,7 @@
 
 Arguments: the rank, and a descriptor of a socket to each other rank, as ``rank:descriptor``.
 """
+import functools
 import os
 import pickle
 import socket
@@ -56,11 +57,18 @@ def pieces(values, boxes):
     return list(zip(boxes, np.split(values, len(boxes), axis)))
 
 
+@functools.lru_cache(maxsize=1)
+def known(text, shapes, dtypes, axes):
+    """Return the graph of a network and its dimensions, which are the same for all its splits."""
+    graph = Graph(mx.sym.load_json(text), dict(shapes), dict(dtypes))
+    return graph, dimensions_of(graph, dict(axes))
+
+
 def compute(transport, text, data, weights, splits, training, axes, segments, first):
     """Return this rank's outputs and gradients, with their boxes."""
-    graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
-                  {name: array.dtype for name, array in {**data, **weights}.items()})
-    dimensions = dimensions_of(graph, axes)
+    graph, dimensions = known(text, tuple((name, array.shape) for name, array in data.items()),
+                              tuple((name, array.dtype) for name, array in {**data, **weights}.items()),
+                              tuple(axes.items()))
     shards = NetworkShards(graph, {number: Split(*key) for number, key in splits.items()})
     input_shards = InputShards(graph, axes, dimensions, len(SOCKETS) + 1, RANK, floats(data))
     program = Program(shards, RANK, input_shards.inputs, input_shards.outputs, collectives(training),
