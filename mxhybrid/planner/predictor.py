@@ -194,7 +194,7 @@ class Predictor:
         if resolved.stages is not None and self.dynamic_tables:
             raise InputError('plan: a pipeline with dynamic tables is not predicted: leave the tables out')
         if resolved.stages is not None:  # raises an error for outputs that cannot be joined
-            output_boxes(network.graph, self._dimensions, NetworkShards(network.graph, resolved.splits))
+            output_boxes(network.graph, self._dimensions, resolved.splits)
         return resolved
 
     def _micro_batch(self, micro_batches: int, measure: bool) -> MicroBatchModel:

@@ -16,7 +16,8 @@ from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.redistribution_operator import Transport
 from ..sharding.box import Box, bounding_box, full, overlap
 from ..sharding.layout import Layout, owners
-from .network_shards import NetworkShards
+from ..sharding.split import Split
+from .network_shards import NetworkShards, layout_by_split
 
 
 def micro_batch_of(network: TracedNetwork, micro_batches: int) -> TracedNetwork:
@@ -50,10 +51,11 @@ def read_boxes(graph: Graph, shards: NetworkShards) -> Dict[Entry, Dict[int, Box
     return {entry: {rank: bounding_box(read) for rank, read in by_rank.items()} for entry, by_rank in boxes.items()}
 
 
-def output_boxes(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> Dict[Entry, Dict[int, Box]]:
+def output_boxes(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split]) -> Dict[Entry, Dict[int, Box]]:
     """Return the box of each output of a network that each rank computes for the other ranks.
 
-    `dimensions` are those of the joint batch, as a micro-batch of one sample has no dimension of samples.
+    `dimensions` are those of the joint batch, as a micro-batch of one sample has no dimension of samples; `splits` are
+    those of the operators, by number.
 
     Raises
     ------
@@ -75,7 +77,8 @@ def output_boxes(graph: Graph, dimensions: Dimensions, shards: NetworkShards) ->
         if lengths != whole_lengths:
             raise InputError('plan: pipeline: %s has other dimensions for a micro-batch of %d samples than for the '
                              'joint batch: give fewer micro-batches' % (name, graph.shapes[entry][axis.axis]))
-        boxes[entry] = {rank: box for box, rank in owners(shards.layout(operator, entry[1]).boxes).items()}
+        boxes[entry] = {rank: box for box, rank in owners(
+            layout_by_split(graph, operator, entry[1], splits[entry[0]]).boxes).items()}
     return boxes
 
 

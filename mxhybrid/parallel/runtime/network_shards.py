@@ -48,3 +48,12 @@ class NetworkShards:
         partial = self.splits[operator.number].partials > 1
         boxes = {rank: self.shard(operator, rank).outputs[output] for rank in self.output_shards[operator.number]}
         return Layout(self.graph.shape(operator, output), boxes, partial)
+
+
+def layout_by_split(graph: Graph, operator: Operator, output: int, split: Split) -> Layout:
+    """Return the layout of an operator's output, as :meth:`NetworkShards.layout` does, without the other operators."""
+    rule = rule_of(operator)
+    output_shards = split.shards(graph.shape(operator), rule.grains(graph, operator))
+    boxes = {rank: rule.shard(graph, operator, output_shard).outputs[output]
+             for rank, output_shard in output_shards.items()}
+    return Layout(graph.shape(operator, output), boxes, split.partials > 1)

@@ -323,7 +323,7 @@ def _program(network: SplitNetwork, params: ShardedParameters, training: bool, f
     if network.stages is not None:
         inputs = read_boxes(network.graph, network.shards)
         outputs = {entry: [boxes] for entry, boxes in
-                   output_boxes(network.graph, network.joint.dimensions, network.shards).items()}
+                   output_boxes(network.graph, network.joint.dimensions, network.shards.splits).items()}
     program = Program(network.shards, workers.rank, inputs, outputs,
                       collectives(training, network.joint_statistics), workers.make_node, first,
                       input_shards.gradient_inputs, frozen, network.segments if training else (),

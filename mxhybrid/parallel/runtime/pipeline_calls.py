@@ -45,8 +45,8 @@ def pipeline_calls(network: SplitNetwork, stages: Stages, programs: Dict[bool, P
                                       read_boxes(graph, network.shards), stages.micro_batches, number)
     samples = shards.ranges[-1][1] // stages.micro_batches
     outputs, number = routes_of_outputs(workers.transport, workers.rank, graph, network.joint.dimensions,
-                                        output_boxes(graph, network.joint.dimensions, network.shards), shards.ranges,
-                                        samples, stages.micro_batches, number)
+                                        output_boxes(graph, network.joint.dimensions, network.shards.splits),
+                                        shards.ranges, samples, stages.micro_batches, number)
     return PipelineCalls(network, stages, programs, params, inputs, outputs, number)
 
 

@@ -69,7 +69,7 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
                          'whole network, or take another plan')
     shards = NetworkShards(graph, resolved.splits)
     if resolved.stages is not None:
-        output_boxes(graph, joint.dimensions, shards)  # raises an error for outputs that cannot be joined
+        output_boxes(graph, joint.dimensions, shards.splits)  # raises an error for outputs that cannot be joined
     if batch_norm == 'local':
         _check_local(graph, dimensions, shards)
     _check_averages(graph, shards)
