@@ -33,6 +33,11 @@ _PORTION_ROWS, _PORTION_BYTES = 1 << 20, 4 << 20
 #: A table with more portions than this gets larger ones, up to eight times as large: each histogram of
 #: ``src/row_scan.cc`` divides keys into 4,096 ranges at most.
 _PORTIONS = 1024
+#: Memory of a save besides portions: the slots of at most this number of rows, see ``src/row_scan.cc``, with 4 bytes
+#: each, 32 bytes to sort each row of a portion, and threads.
+_GATHERED_ROWS, _SLOT_BYTES, _ENTRY_BYTES, _THREADS_BYTES = 1 << 22, 4, 32, 2 << 20
+#: The directory that has /proc and /sys.
+_ROOT = '/'
 #: The name of the file of sightings, the words before those of the store, and those before its counters.
 SIGHTINGS, _HEAD, _HEAD_OF_COUNTERS = 'sightings', 2, 5
 #: The most portions that are written while another one is collected.
@@ -115,8 +120,9 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
     scan = library.checked(library.row_scan_new(store, since if is_delta else -1, portion_rows))
     outputs: List[_Output] = []
     try:
-        os.makedirs(path, exist_ok=True)
         rows = int(library.row_scan_count(scan))
+        _check_memory(library, rows, portion_rows, row_bytes)
+        os.makedirs(path, exist_ok=True)
         outputs += [_Output(library, os.path.join(path, name + '.npy'), dtype, (rows,) + shape)
                     for name, dtype, shape in columns]
         buffers = itertools.cycle([[np.empty((min(rows, portion_rows),) + shape, dtype) for _, dtype, shape in columns]
@@ -162,6 +168,22 @@ def _portion_rows(row_bytes: int, rows: int) -> int:
     """Return the most rows of a portion of a table with this number of rows."""
     portion_bytes = min(max(_PORTION_BYTES, rows * row_bytes // _PORTIONS), 8 * _PORTION_BYTES)
     return max(1, min(_PORTION_ROWS, portion_bytes // row_bytes))
+
+
+def _check_memory(library: Any, rows: int, portion_rows: int, row_bytes: int) -> None:
+    """Raise CheckpointError if the system might end this process, rather than give it memory for a save.
+
+    Another server of the same container may save at the same time and need as much.
+    """
+    left_and_limit = (ctypes.c_uint64 * 2)()
+    library.available_memory(_ROOT.encode(), left_and_limit)
+    left_bytes, limit_bytes = left_and_limit
+    portion_bytes = min(rows, portion_rows) * ((_WAITING_PORTIONS + 1) * row_bytes + _ENTRY_BYTES)
+    needed_bytes = portion_bytes + min(rows, _GATHERED_ROWS) * _SLOT_BYTES + _THREADS_BYTES
+    if 2 * needed_bytes > left_bytes:
+        raise CheckpointError('cannot save rows of a dynamic table: this takes %d bytes of memory, and as much in '
+                              'another server, but %d are left of the %d of this machine or container. Give it more '
+                              'memory, or use more servers on other hosts' % (needed_bytes, left_bytes, limit_bytes))
 
 
 def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
