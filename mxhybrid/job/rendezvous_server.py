@@ -4,6 +4,9 @@ Horovod asks for a value that is missing every 10 ms, with a connection for each
 (``horovod/common/gloo/http_store.cc``).  This server answers such a request when the value arrives, so each value is
 asked for about once.  horovodrun's server answers at once, and its backlog is 5: the kernel drops connections of many
 workers, which try again after a second or more.
+
+It serves one start of Horovod.  A script that later adds a process set, or starts Horovod again, meets at its
+launcher's server, whose address is in the environment again.
 """
 import os
 import selectors
@@ -37,6 +40,7 @@ class _Connection:
         self.sock = sock
         self.received = bytearray()
         self.path = ''
+        self.is_closed = False
         self.deadline = time.monotonic() + _REQUEST_S
 
 
@@ -72,7 +76,7 @@ class RendezvousServer:
                         return
                     if key.fileobj is self._listener:
                         self._accept()
-                    else:
+                    elif not key.data.is_closed:  # it may have been answered since select() returned
                         self._receive(key.data)
                 if time.monotonic() >= next_check:
                     self._end_late_requests()
@@ -125,6 +129,7 @@ class RendezvousServer:
 
     def _answer(self, connection: _Connection, status: str, body: bytes = b'') -> None:
         """Answer a request and close its connection."""
+        connection.is_closed = True
         self._selector.unregister(connection.sock)
         with connection.sock as sock:
             try:
@@ -136,6 +141,7 @@ class RendezvousServer:
     def _drop(self, connection: _Connection) -> None:
         if connection.path:
             self._waiting[connection.path].remove(connection)
+        connection.is_closed = True
         self._selector.unregister(connection.sock)
         connection.sock.close()
 

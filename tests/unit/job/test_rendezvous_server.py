@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import os
+import selectors
 import socket
 import threading
 
@@ -40,6 +41,41 @@ def test_values_are_kept_under_their_paths(server):
     assert ask(server, 'GET', '/local_a/0') == (200, b'')
     assert ask(server, 'DELETE', '/global_/0')[0] == 200
     assert ask(server, 'GET', '/global_/0') == (200, large), 'a worker that is late needs it, too'
+
+
+class _HeldSelector(selectors.DefaultSelector):
+    """A selector that a test can hold back."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_go, self.is_held = threading.Event(), threading.Event()
+        self.may_go.set()
+
+    def select(self, timeout=None):
+        if not self.may_go.is_set():
+            self.is_held.set()
+            assert self.may_go.wait(20)
+        return super().select(timeout)
+
+
+def test_a_client_may_leave_at_the_moment_of_its_answer(monkeypatch):
+    """A call of select() returns a value, and then the end of the connection that waits for it."""
+    monkeypatch.setattr(selectors, 'DefaultSelector', _HeldSelector)
+    server = RendezvousServer('127.0.0.1')
+    with contextlib.closing(server), contextlib.ExitStack() as stack:
+        waiting, sender = [stack.enter_context(socket.create_connection(('127.0.0.1', server.port), timeout=20))
+                           for _ in range(2)]
+        waiting.sendall(b'GET /global_/0 HTTP/1.1\r\n\r\n')
+        sender.sendall(b'PUT /global_/0 HTTP/1.1\r\nContent-Length: 1\r\n\r\n')
+        assert ask(server, 'PUT', '/global_/1', b'value')[0] == 200  # the server has received the bytes before
+        server._selector.may_go.clear()
+        stack.enter_context(socket.create_connection(('127.0.0.1', server.port), timeout=20))
+        assert server._selector.is_held.wait(20)
+        sender.sendall(b'x')
+        waiting.close()
+        server._selector.may_go.set()
+        assert sender.recv(1000).startswith(b'HTTP/1.0 200')
+        assert ask(server, 'GET', '/global_/0') == (200, b'x')
 
 
 def test_requests_wait_for_a_missing_value(server):
