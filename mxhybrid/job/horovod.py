@@ -9,7 +9,8 @@ from .roll_call import MOST_EXTENSION
 
 #: Milliseconds between two cycles of Horovod, instead of 1, for each worker that shares a processor, and the most.  In
 #: each cycle all workers of a job exchange messages, even without work: with 12 workers on two cores and cycles of 1 ms
-#: that took more than half of the cores.
+#: that took more than half of the cores.  With N workers, each of them sends 2(N-1) messages in a cycle, so cycles are
+#: also longer by the number of workers, for each two of them.
 _HOROVOD_CYCLE_MS, _MAX_HOROVOD_CYCLE_MS = 25, 100
 #: Seconds that Horovod waits longer for a worker than mxhybrid, which names the missing workers in its error.
 _EXTRA_WAIT_S = 30
@@ -28,10 +29,15 @@ def prepare_horovod(limits: Limits, has_little_to_do: bool) -> None:
 
 
 def _cycle_ms() -> int:
-    """Return the milliseconds between two cycles, by the number of workers for each processor of this host."""
-    text = os.environ.get('HOROVOD_LOCAL_SIZE', '')  # an MPI does not set it
-    workers = int(text) if text.isdigit() else 1
-    return min(_MAX_HOROVOD_CYCLE_MS, _HOROVOD_CYCLE_MS * max(1, -(-workers // len(os.sched_getaffinity(0)))))
+    """Return the milliseconds between two cycles, by the workers for each processor of this host and by all workers."""
+    shares = max(-(-_count('HOROVOD_LOCAL_SIZE') // len(os.sched_getaffinity(0))), -(-_count('HOROVOD_SIZE') // 2))
+    return min(_MAX_HOROVOD_CYCLE_MS, _HOROVOD_CYCLE_MS * shares)
+
+
+def _count(name: str) -> int:
+    """Return the number of workers in a variable of Horovod, or 1 if it is missing: an MPI sets none."""
+    text = os.environ.get(name, '')
+    return max(1, int(text)) if text.isdigit() else 1
 
 
 def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interface: Optional[str]) -> None:

@@ -16,7 +16,7 @@ TIMEOUT, CYCLE = 'HOROVOD_GLOO_TIMEOUT_SECONDS', 'HOROVOD_CYCLE_TIME'
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in (TIMEOUT, CYCLE, 'HOROVOD_LOCAL_SIZE'):
+    for name in (TIMEOUT, CYCLE, 'HOROVOD_LOCAL_SIZE', 'HOROVOD_SIZE'):
         monkeypatch.setenv(name, '')  # so that it is put back
         monkeypatch.delenv(name)
 
@@ -39,6 +39,15 @@ def test_horovod_looks_less_often_where_it_does_not_sum_gradients():
 def test_horovod_looks_less_often_where_workers_share_processors(monkeypatch, workers, processors, cycle):
     monkeypatch.setenv('HOROVOD_LOCAL_SIZE', workers)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(processors)))
+    prepare_horovod(Limits(), True)
+    assert os.environ[CYCLE] == cycle
+
+
+@pytest.mark.parametrize('workers, cycle', [
+    ('2', '25'), ('3', '50'), ('4', '50'), ('8', '100'), ('64', '100'), ('', '25'), ('0', '25')])
+def test_horovod_looks_less_often_in_jobs_of_many_workers(monkeypatch, workers, cycle):
+    monkeypatch.setenv('HOROVOD_LOCAL_SIZE', '1')
+    monkeypatch.setenv('HOROVOD_SIZE', workers)
     prepare_horovod(Limits(), True)
     assert os.environ[CYCLE] == cycle
 
