@@ -13,7 +13,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 31
+_VERSION = 32
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -137,7 +137,7 @@ _FUNCTIONS = {
     'update_close': (None, [_POINTER]),
     'copy_arrays': (_INT, [_POINTER, _POINTER, _U32, _POINTERS, _POINTERS]),
     'worker_close': (None, [_POINTER]),
-    'receive_windows': (None, [_U32, _COUNTS, _COUNTS, ctypes.c_double, _U32, _POINTER]),
+    'receive_windows': (None, [_U32, _COUNTS, _COUNTS, ctypes.c_double, _U32, _POINTER, _POINTER]),
     'finite_halves': (_INT, [_POINTER, _U64]),
     'attribute': (ctypes.c_float, [ctypes.c_double, _INT]),
     'first_value_name': (ctypes.c_char_p, [_U32]),

@@ -336,11 +336,11 @@ bool Agent::run_once(int milliseconds) {
     if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) peer.connection.set_writable();
     if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(peer);
   }
-  if (peers_.size() > 1) limit_receive_windows();
+  if (!peers_.empty()) adapt_to_link();
   return true;
 }
 
-void Agent::limit_receive_windows() {
+void Agent::adapt_to_link() {
   if (!receive_rate_.note(block_.at<AgentBlock>(0)->traffic.total_received(), now())) return;
   for (auto& [number, peer] : peers_) {
     const int socket = peer->connection.descriptor();
@@ -348,6 +348,7 @@ void Agent::limit_receive_windows() {
     // Again, too, if it has not changed: the kernel raises the limit when it enlarges the socket's buffer.
     if (window != 0 || peer->receive_window != 0) limit_receive_window(socket, window);
     peer->receive_window = window;
+    peer->connection.set_threshold(wake_threshold(receive_rate_.bytes_per_s(), peers_.size()));
   }
 }
 

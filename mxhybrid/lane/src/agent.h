@@ -112,7 +112,7 @@ class Agent {
   void serve();
   void send_bye();
   void receive(Peer& peer);
-  void limit_receive_windows();
+  void adapt_to_link();  // receive windows and thresholds of wake-ups, by the rate
   void queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed);
   bool progress();
   bool progress(Table& table);

@@ -17,7 +17,7 @@ using lane::MxnetFunctions;
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 31; }
+int lane_version() { return 32; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 

@@ -20,8 +20,10 @@ namespace {
 /// others.
 constexpr size_t kFragment = 1 << 16;
 constexpr int kPriorityShift = 28;
-/// The most unsent bytes in the kernel's queue, where urgent messages cannot overtake others.
+/// The most unsent bytes in the kernel's queue, where urgent messages cannot overtake others, on a slow link.
 constexpr int kUnsent = 1 << 15;
+/// A smaller number of received bytes is not worth the system call that asks the kernel to gather it.
+constexpr size_t kMinThreshold = 1 << 13;
 /// A segment that lacks at least this many bytes is received directly; smaller ones go through a buffer.
 constexpr size_t kDirect = 1 << 13;
 constexpr int kSegmentsAtOnce = 32;
@@ -120,6 +122,8 @@ bool Connection::write() {
     struct msghdr vector = {};
     vector.msg_iov = segments;
     vector.msg_iovlen = count;
+    const size_t offered = std::accumulate(segments, segments + count, size_t{0},
+                                           [](size_t sum, const struct iovec& segment) { return sum + segment.iov_len; });
     const ssize_t sent = sendmsg(socket_, &vector, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -131,6 +135,7 @@ bool Connection::write() {
       return false;
     }
     size_t left = sent;
+    is_blocked_ = left < offered;  // another call would say that the socket takes nothing
     const size_t header_bytes = std::min(left, fragment_header_left_);
     // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
     Traffic::add(traffic_.sent[static_cast<int>(queue.front()->header.kind)], header_bytes);
@@ -150,6 +155,7 @@ bool Connection::write() {
         queue.pop_front();
       }
     }
+    if (is_blocked_) return true;
   }
   return false;
 }
@@ -169,7 +175,38 @@ bool Connection::receive(struct iovec* rooms, int count, size_t* got) {
   return false;
 }
 
+void Connection::set_threshold(size_t bytes) {
+  if (bytes == threshold_) return;
+  threshold_ = bytes;
+  const int unsent = std::max(kUnsent, static_cast<int>(bytes));
+  setsockopt(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  set_low_water();
+}
+
+/// Make the socket readable from the threshold on, or when it has the rest of the messages that have begun to arrive: the
+/// other end has queued all of that.
+void Connection::set_low_water() {
+  size_t expected = 0;
+  for (const IncomingMessage& in : incoming_) {
+    if (in.got < sizeof(Header)) continue;
+    for (int i = in.segment; i < 2; ++i) expected += in.segments[i].size;
+    expected -= in.done;
+  }
+  size_t low_water = std::min(expected, threshold_);
+  if (low_water < kMinThreshold) low_water = 1;
+  if (low_water == low_water_) return;
+  low_water_ = low_water;
+  const int value = static_cast<int>(low_water);
+  setsockopt(socket_, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value);
+}
+
 bool Connection::read() {
+  const bool is_open = read_some();
+  if (is_open) set_low_water();
+  return is_open;
+}
+
+bool Connection::read_some() {
   for (int i = 0; i < kReads; ++i) {
     size_t got, direct = 0;
     IncomingMessage& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];

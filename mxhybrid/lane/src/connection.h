@@ -132,6 +132,9 @@ class Connection {
   /// Read the data that has arrived; return false once the connection is lost.  Throws std::runtime_error for malformed
   /// messages.
   bool read();
+  /// Let the kernel gather this number of bytes before it wakes the agent: received bytes, if so many are sure to come,
+  /// and room for bytes to send.  0 for as few as possible.
+  void set_threshold(size_t bytes);
   /// Return the reason why the connection was lost.
   const std::string& cause() const { return cause_; }
 
@@ -146,11 +149,13 @@ class Connection {
   };
 
   bool begin_fragment();
+  bool read_some();
   bool receive(struct iovec* rooms, int count, size_t* got);
   void feed(const char* data, size_t size);
   size_t feed_message(uint32_t priority, const char* data, size_t size);
   void count_received(IncomingMessage& in, size_t size);
   void finish_segments(IncomingMessage& in);
+  void set_low_water();
   void lose(const std::string& cause);
 
   int socket_;
@@ -169,6 +174,8 @@ class Connection {
   uint32_t arriving_ = 0;
   size_t arriving_header_got_ = 0, arriving_left_ = 0;
   Buffer staging_;
+  size_t threshold_ = 0;      // see set_threshold
+  size_t low_water_ = 1;  // the number of received bytes from which the socket is readable
 };
 
 }  // namespace lane

@@ -17,11 +17,16 @@ constexpr int64_t kIntervalNs = 50000000;
 constexpr double kDecline = 0.99;
 /// All windows together hold the bytes that the link carries in this time, in which the agent may do other work, and at
 /// least in this number of round trips, so that the rate can grow until the link limits it.
-constexpr double kSpanS = 0.02, kRoundTrips = 2;
+constexpr double kSpanS = 0.04, kRoundTrips = 2;
 /// The smallest window: 22 packets of Ethernet.
 constexpr double kMinWindow = 1 << 15;
 /// Larger windows are not limited.
 constexpr double kMaxWindow = 1 << 24;
+/// All thresholds together are the bytes that the link carries in this time, a quarter of kSpanS: if it were
+/// half, senders would wait for room in the windows, and the link would be idle at times.
+constexpr double kThresholdSpanS = 0.01;
+/// The largest threshold.
+constexpr double kMaxThreshold = 1 << 18;
 /// The position of tcpi_min_rtt, in microseconds, in the kernel's struct tcp_info; the C library's lacks it.
 constexpr size_t kMinRttOffset = 148;
 
@@ -43,6 +48,11 @@ uint32_t receive_window(double bytes_per_s, double min_rtt_s, size_t connections
   if (connections < 2) return 0;  // nothing to share
   const double window = bytes_per_s * std::max(kSpanS, kRoundTrips * min_rtt_s) / static_cast<double>(connections);
   return window > kMaxWindow ? 0 : static_cast<uint32_t>(std::max(window, kMinWindow));
+}
+
+size_t wake_threshold(double bytes_per_s, size_t connections) {
+  if (connections == 0) return 0;
+  return static_cast<size_t>(std::min(bytes_per_s * kThresholdSpanS / static_cast<double>(connections), kMaxThreshold));
 }
 
 double min_rtt_s(int socket) {

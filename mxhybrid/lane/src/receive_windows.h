@@ -1,4 +1,4 @@
-// Receive windows of the connections of an agent.
+// Receive windows of the connections of an agent, and the numbers of bytes from which they wake it.
 //
 // TCP shares a link in proportion to the senders' windows, and these are as uneven as the losses of the connections were.
 // The rows or sums of one host then arrive long after those of all others, which wait for them.  Equal windows that
@@ -26,6 +26,9 @@ class ReceiveRate {
 
 /// Return the receive window in bytes of each of several connections that share a link; 0 for no limit.
 uint32_t receive_window(double bytes_per_s, double min_rtt_s, size_t connections);
+
+/// Return the number of bytes that each of several connections that share a link gathers before it wakes the agent.
+size_t wake_threshold(double bytes_per_s, size_t connections);
 
 /// Return the smallest round trip of a socket of TCP in seconds that the kernel has seen of late; 0 if unknown.
 double min_rtt_s(int socket);
