@@ -132,8 +132,8 @@ class Connection {
   /// Read the data that has arrived; return false once the connection is lost.  Throws std::runtime_error for malformed
   /// messages.
   bool read();
-  /// Let the kernel gather this number of bytes before it wakes the agent: received bytes, if so many are sure to come,
-  /// and room for bytes to send.  0 for as few as possible.
+  /// Let the kernel gather this number of bytes before it wakes the agent: received bytes, if the other end has
+  /// queued enough of them, and room for bytes to send.  0 for as few as possible.
   void set_threshold(size_t bytes);
   /// Return the reason why the connection was lost.
   const std::string& cause() const { return cause_; }
