@@ -44,6 +44,7 @@ from ..base.log import get_logger
 from ..job.join import member
 from ..native import trainers
 from ..native.optimizer_state import count_update
+from ..native.optimizers import depends_on_order
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
 from .eager_updates import updating_eagerly
@@ -136,8 +137,12 @@ class TrainerHooks:
                 self.tables.reopen(store)
             self._overflow = skipped_keys is None
             if skipped_keys is not None:
-                self._send(store, [(key, param) for key, param in trained_params(self._trainer)
-                                   if key not in skipped_keys])
+                trained = [(key, param) for key, param in trained_params(self._trainer) if key not in skipped_keys]
+                if self._trainer._update_on_kvstore and depends_on_order(self._optimizer):
+                    for pair in trained:
+                        self._send(store, [pair])
+                else:
+                    self._send(store, trained)
 
     def _send(self, store: Hybrid, trained: List[Tuple[int, Any]]) -> None:
         """Make the calls of ``Trainer._allreduce_grads``, first the calls that do not wait for the end of backward.

@@ -65,6 +65,13 @@ def is_known(optimizer: Any) -> bool:
     return type(optimizer) in _KNOWN
 
 
+def depends_on_order(optimizer: Any) -> bool:
+    """Return whether the update of a weight changes later updates of other weights: they advance one schedule, or draw
+    random numbers.
+    """
+    return isinstance(optimizer, (_OF_MXNET['nadam'], _OF_MXNET['sgld']))
+
+
 def reference_of(optimizer: Any) -> str:
     """Return the name by which servers find the class: the name of a class of MXNet, else ``module:name``."""
     return name_of(optimizer) if is_known(optimizer) else '%s:%s' % (type(optimizer).__module__,

@@ -197,7 +197,7 @@ class Net(mx.gluon.nn.Sequential):
             self.add(mx.gluon.nn.Dense(2, in_units=3, flatten=False))
 
 
-def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=4):
+def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=4, optimizer='adam'):
     """Weights after a few steps on fixed data."""
     net = Net(kind)
     net.initialize(mx.init.Zero(), ctx=contexts)
@@ -205,7 +205,8 @@ def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=
     for param in net.collect_params().values():
         value = mx.nd.array(random.standard_normal(param.shape))
         param.set_data(value if param._stype == 'default' else value.tostype('row_sparse'))
-    trainer = mx.gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=kvstore,
+    # In this order the table comes first.
+    trainer = mx.gluon.Trainer(list(net.collect_params().values()), optimizer, {'learning_rate': 0.1}, kvstore=kvstore,
                                update_on_kvstore=update_on_kvstore)
     for step in range(steps):
         if states and step == 2:
@@ -238,6 +239,16 @@ def test_training_equals_mxnets_own_store(kind, contexts, update_on_kvstore):
     for one, other in zip(found, wanted):
         assert np.abs(one).max() > 0
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('optimizer', ['nadam', 'sgld'])
+def test_weights_are_updated_in_the_order_of_keys_if_the_order_matters(optimizer):
+    results = []
+    for kvstore in (mx.kv.create('device'), 'hybrid'):
+        mx.random.seed(5)
+        results.append(trained('row_sparse gradient', kvstore, CONTEXTS[:1], True, optimizer=optimizer)[0])
+    for expected, updated in zip(*results):
+        np.testing.assert_array_equal(updated, expected)
 
 
 @pytest.mark.parametrize('kind', KINDS)
