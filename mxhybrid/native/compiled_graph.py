@@ -1,23 +1,18 @@
-"""Graphs that MXNet compiles, and other objects, that a safe thread releases."""
+"""Graphs that MXNet compiles, and that a safe thread releases."""
 import atexit
 from collections import deque
-from typing import Any, Callable, Deque, List, Tuple
+from typing import Any, Deque, List, Tuple
 
 import mxnet as mx
 
-#: Functions that release objects that nobody uses any more.
-_releases: Deque[Callable[[], None]] = deque()
-
-
-def release_later(release: Callable[[], None]) -> None:
-    """Let the thread that calls graphs release an object; any thread may call this, also the garbage collector."""
-    _releases.append(release)
+#: Compiled graphs that nobody can call any more.
+_discarded: Deque[Any] = deque()
 
 
 def release_discarded() -> None:
-    """Release the objects that nobody uses any more; the thread that calls graphs does that."""
-    for _ in range(len(_releases)):  # a function may come back for a later time
-        _releases.popleft()()
+    """Release the graphs that nobody can call any more; the thread that has called them does that."""
+    while _discarded:
+        _discarded.popleft()
 
 
 atexit.register(release_discarded)
@@ -42,7 +37,7 @@ class CompiledGraph:
         outputs = self._compiled(*inputs)
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
-    def __del__(self, discard: Any = _releases.append) -> None:
+    def __del__(self, discard: Any = _discarded.append) -> None:
         compiled = self.__dict__.pop('_compiled', None)
         if compiled is not None:
-            discard([compiled].clear)
+            discard(compiled)

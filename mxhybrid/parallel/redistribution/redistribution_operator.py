@@ -4,10 +4,8 @@ A token goes from each redistribution to the next one, so that all ranks begin t
 order in the backward pass: otherwise redistributions could wait for each other in a circle, since MXNet uses memory
 again.
 """
-import functools
 import itertools
-import weakref
-from typing import Any, Callable, List, MutableMapping, Optional, Protocol, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -15,7 +13,6 @@ import numpy as np
 from ...lane.joint_norm_operator import JointNorm, JointNormOperator, local_joint_norm
 from ...lane.transfer_operator import TransferOperator
 from ...native.arrays import host_view
-from ...native.compiled_graph import release_later
 from ...native.engine import Deferred, Notifier
 from ...telemetry.recorder import OFF, AnyRecorder
 from .redistribution import Redistribution, Transfer
@@ -23,16 +20,9 @@ from .redistribution import Redistribution, Transfer
 #: Name of the operator.
 OPERATOR = 'mxhybrid_redistribution'
 
-#: Redistributions by their numbers in this process: MXNet passes texts to operators.  They live as long as
-#: programs, segments, and the operators of graphs that have run.
-_redistributions: MutableMapping[int, 'RedistributionOperator'] = weakref.WeakValueDictionary()
+#: Redistributions by their numbers in this process: MXNet passes texts to operators.
+_redistributions: Dict[int, 'RedistributionOperator'] = {}
 _numbers = itertools.count(1)
-
-
-@functools.lru_cache(maxsize=None)
-def _notifier() -> Notifier:
-    """Return the notifier of all redistributions, which the engine may call after one of them has been released."""
-    return Notifier()
 
 
 class Carrier(Protocol):
@@ -109,16 +99,11 @@ class RedistributionOperator:
         self.redistribution, self._transport, self._differentiable = redistribution, transport, differentiable
         self._on_failure = on_failure
         self._trace: Any = trace
-        self._notifier = _notifier() if trace.enabled else None
+        self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
         #: Makes it without Python, where there is such an operator and no trace is written.
         self._operator: Union[None, TransferOperator, JointNormOperator] = None
-        self._release = functools.partial(transport.forget, [redistribution.forward, redistribution.backward])
         _redistributions[self.number] = self
-
-    def __del__(self) -> None:
-        # Graphs keep it until their operations are done.  This may be any thread, also one with locks of the lane.
-        release_later(self._release)
 
     def forget(self) -> None:
         """Release its memory: no program calls it again."""
@@ -126,12 +111,7 @@ class RedistributionOperator:
         # with the tag of a transfer that was released before, it would be refused.
         mx.nd.waitall()
         _redistributions.pop(self.number, None)
-        self._release()
-
-    @property
-    def is_compiled(self) -> bool:
-        """Return whether graphs make it without Python; then they do not keep it, and it must live as long as they."""
-        return self._operator is not None
+        self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """Return the token after the operator, and the symbol that the rank receives, or None.
@@ -259,29 +239,24 @@ class _Properties(mx.operator.CustomOpProp):
 
     def __init__(self, number: str):
         super().__init__(need_top_grad=True)
-        node = _redistributions[int(number)]
-        self._redistribution = node.redistribution
-        # MXNet 1.9.1 never deletes one object for each operator of a graph that is read from JSON.
-        self._node = weakref.ref(node)
+        self._node = _redistributions[int(number)]
 
     def list_arguments(self) -> List[str]:
-        return ['token'] + ['given'] * (self._redistribution.source is not None)
+        return ['token'] + ['given'] * (self._node.redistribution.source is not None)
 
     def list_outputs(self) -> List[str]:
-        return ['after'] + ['taken'] * (self._redistribution.target is not None)
+        return ['after'] + ['taken'] * (self._node.redistribution.target is not None)
 
     def infer_shape(self, in_shape: Any) -> Any:
-        source, target = self._redistribution.shapes
+        source, target = self._node.redistribution.shapes
         return ([(1,)] + ([] if source is None else [(1,) + source]),
                 [(1,)] + ([] if target is None else [(1,) + target]), [])
 
     def infer_type(self, in_type: Any) -> Any:
-        dtype = self._redistribution.dtype.type
-        source, target = self._redistribution.shapes
+        dtype = self._node.redistribution.dtype.type
+        source, target = self._node.redistribution.shapes
         return ([np.float32] + ([] if source is None else [dtype]), [np.float32] + ([] if target is None else [dtype]),
                 [])
 
     def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _PythonRedistribution:
-        node = self._node()
-        assert node is not None, 'programs and segments keep the redistributions of their graphs'
-        return _PythonRedistribution(node)
+        return _PythonRedistribution(self._node)

@@ -15,7 +15,6 @@ from ...job.join import member
 from ...kvstore.table_hints import set_table_hint
 from ...kvstore.weight_shards import agreed
 from ...native import trainers
-from ...native.compiled_graph import release_discarded
 from ..ops.tracing import traced
 from ..plans.plan import Plan
 from ..plans.plan_json import as_plan
@@ -77,7 +76,6 @@ def _read(plan: Any, recompute: Any) -> Tuple[Optional[Plan], str]:
 def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
     """Move the weights, and return the Block (collective)."""
     workers = network.workers
-    release_discarded()
     first = workers.reserve_numbers(NUMBERS)
     draws_weights = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     params = shard_parameters(net, network, first + NUMBERS // 2)

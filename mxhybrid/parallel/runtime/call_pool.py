@@ -5,17 +5,15 @@ of one call for those of the other.  In the forward pass, the redistributions of
 In the backward pass, workers have no common order.  So a call that is recorded while an earlier one waits for its
 backward pass, for example if a network is used twice in a step, runs a program of its own, with other numbers.
 """
-import functools
-import weakref
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import mxnet as mx
 from mxnet import autograd
 
 from ...base.errors import InputError
-from ...native.compiled_graph import CompiledGraph, release_discarded, release_later
+from ...native.compiled_graph import CompiledGraph, release_discarded
 from ...native.trainers import is_fresh, set_fresh
-from .fetched_inputs import TOKEN, RedistributionNode
+from .fetched_inputs import TOKEN
 from .rank_program import COMPILED, Program
 
 #: The number of abandoned calls whose backward pass would still be noticed.
@@ -80,8 +78,6 @@ class CallPool:
         self._after: List[Any] = []
         #: The tokens of abandoned calls.
         self._abandoned: List[Any] = []
-        # Not __del__: the garbage collector finalizes the members of a cycle in any order.
-        weakref.finalize(self, keep_compiled, programs, self._runners).atexit = False
 
     def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run a program with inputs by name; return the program and its outputs."""
@@ -137,31 +133,6 @@ class CallPool:
             program.forget()
         self._runners.clear()
         release_discarded()
-
-
-def keep_compiled(programs: Mapping[bool, Program], runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]]) -> None:
-    """Keep the compiled redistributions of a network that nobody refers to as long as graphs may need them: until the
-    backward passes that runners wait for have begun, and all operations are done.
-
-    MXNet's graphs keep all other redistributions and segments themselves, while a script has outputs with a history.
-    """
-    runners = [runner for sort in runners_of_sorts.values() for runner in sort]
-    nodes = [node for program in [*programs.values(), *[runner.program for runner in runners]]
-             for node in program.compiled_nodes]
-    if nodes:
-        release_later(functools.partial(_release_compiled, nodes, [
-            runner.token for runner in runners if runner.waiting]))
-
-
-def _release_compiled(nodes: Sequence[RedistributionNode], tokens: Sequence[Any]) -> None:
-    """Release compiled redistributions, if no graph needs them any more, or later."""
-    if not all(map(is_fresh, tokens)):
-        release_later(functools.partial(_release_compiled, nodes, tokens))
-        return
-    try:
-        mx.nd.waitall()
-    except mx.base.MXNetError:  # the readers of its result get the error
-        pass
 
 
 def _new_token() -> Any:

@@ -11,37 +11,25 @@ one queue.
 """
 import queue
 import threading
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from ...base.errors import InputError
-
-#: The name of a thread that no object has.
-IDLE = 'mxhybrid-idle'
-
-#: Threads that no object has, and the queues of their calls.
-_idle: List[Tuple[threading.Thread, Any]] = []
 
 
 class CallingThread:
     """A thread that calls functions for others, one after the other.
 
     It is a daemon: MXNet waits for pending operations when the interpreter exits, after threads of
-    concurrent.futures have ended.  After its end, another object takes the same thread: MXNet keeps 4 MB for each
-    thread that has given it operations until the process ends (dmlc::ThreadLocalStore of ResourceManager).
+    concurrent.futures have ended.
     """
 
     def __init__(self, name: str):
         self._name = name
+        self._calls: Any = queue.SimpleQueue()
         #: Held while a call is added, so that none comes behind the end.
         self._lock = threading.Lock()
         self._is_closed = False
-        self._calls: Any
-        try:
-            thread, self._calls = _idle.pop()
-            thread.name = name
-        except IndexError:
-            self._calls = queue.SimpleQueue()
-            threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True).start()
+        threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True).start()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the thread, wait for its return, and return or raise what it does.
@@ -65,23 +53,18 @@ class CallingThread:
     def close(self) -> None:
         """End the thread after the calls that wait."""
         with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                self._calls.put((None, (), None))
+            self._is_closed = True
+            self._calls.put((None, (), None))
 
     def __del__(self) -> None:
-        if not self._is_closed:
-            self._calls.put((None, (), None))
+        self._calls.put((None, (), None))
 
 
 def _run(calls: Any) -> None:
     while True:
         function, arguments, replies = calls.get()
         if function is None:
-            thread = threading.current_thread()
-            thread.name = IDLE
-            _idle.append((thread, calls))
-            continue
+            return
         reply: Tuple[Any, Optional[BaseException]]
         try:
             reply = function(*arguments), None

@@ -23,10 +23,6 @@ TOKEN = 'mxhybrid_token'
 class RedistributionNode(Protocol):
     """A redistribution in a graph."""
 
-    @property
-    def is_compiled(self) -> bool:
-        """Return whether graphs make it without Python; then they do not keep it, and it must live as long as they."""
-
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """Return the token after it, and the symbol that the rank receives, or None.
 
@@ -73,8 +69,7 @@ class FetchedInputs(ParameterSymbols):
         self.redistributions: List[Redistribution] = []
         self._readers = Counter([entry for operator in self.graph.operators
                                  for entry in operator.inputs] + self.graph.heads)
-        #: The redistributions in which this rank takes part.
-        self.nodes: List[RedistributionNode] = []
+        self._nodes: List[RedistributionNode] = []
 
     def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
         """Return the symbol of the box of an output that this rank needs; None if it needs none.
@@ -183,7 +178,7 @@ class FetchedInputs(ParameterSymbols):
         if not redistribution.takes_part:
             return None
         node = self._make_node(redistribution, differentiable)
-        self.nodes.append(node)
+        self._nodes.append(node)
         self.uses_token = True
         self._token, received = node.symbol(self._token, local if redistribution.source is not None else None, plain)
         # Otherwise it would request a gradient of its readers, which Embedding does not have of indices.
@@ -203,7 +198,7 @@ class FetchedInputs(ParameterSymbols):
             return None
         self._number += 1
         self.redistributions.append(redistribution)
-        self.nodes.append(node)
+        self._nodes.append(node)
         self.uses_token = True
         self._token, normalized, statistics = symbols
         return normalized, statistics

@@ -1,7 +1,6 @@
 """Micro-batches of a pipeline: their inputs go to the ranks that read them, and their outputs to the ranks that return
 them.
 """
-import functools
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import mxnet as mx
@@ -9,7 +8,6 @@ import numpy as np
 
 from ...base.errors import InputError
 from ...native.arrays import host_view
-from ...native.compiled_graph import release_later
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Entry, Factors, Graph, merged_shape
 from ..ops.rule import with_range
@@ -99,10 +97,6 @@ class Route:
         self._source, self._target = (None if shape is None or self._stays else mx.nd.empty(
             shape, dtype=dtype, ctx=mx.cpu()) for shape in (source, target))
         self._views = [None if array is None else host_view(array) for array in (self._source, self._target)]
-
-    def __del__(self) -> None:
-        if self._transport is not None:
-            release_later(functools.partial(self._transport.forget, [self._transfer]))
 
     def send(self, array: Any) -> Any:
         """Let the engine make the transfer; return a new array that this rank receives, or None."""

@@ -13,7 +13,6 @@ those of earlier backward passes, in one order on all ranks (:mod:`~.schedule`).
 With ``'gpipe'``, a thread of the pipeline gives the backward passes to the engine (:mod:`~.engine_threads`).
 """
 import threading
-import weakref
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import mxnet as mx
@@ -27,7 +26,7 @@ from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import is_loss
 from ..plans.stages import Stages
-from .call_pool import ProgramRunner, keep_compiled
+from .call_pool import ProgramRunner
 from .engine_threads import CallingThread
 from .micro_batches import SampleRoutes, gather_rows, output_boxes, read_boxes, routes_of_inputs, routes_of_outputs
 from .rank_program import Program
@@ -103,7 +102,7 @@ class PipelineCalls:
         #: The outputs of which this rank computes a part, which are the first outputs of its program.
         self._computed = [routes for routes in outputs if routes.computes]
         self._programs = programs
-        self._runners: Dict[bool, List[ProgramRunner]] = {}
+        self._runners: Dict[bool, ProgramRunner] = {}
         self._passes = passes(stages.schedule, stages.of_rank(network.workers.rank), len(stages.ranks),
                               stages.micro_batches)
         self._scales_loss = not any(is_loss(operator) for operator in network.graph.computing)
@@ -127,8 +126,6 @@ class PipelineCalls:
         self._last: Optional[_Call] = None
         #: The highest number of micro-batches whose activations this rank held.
         self.most_alive = 0
-        # A call that waits for its backward pass keeps this object.
-        weakref.finalize(self, keep_compiled, programs, self._runners).atexit = False
 
     def run(self, training: bool, batch: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run the network on this worker's samples; return the program and the outputs."""
@@ -228,7 +225,6 @@ class PipelineCalls:
         self._runners.clear()
         release_discarded()
         if self._thread is not None:
-            mx.nd.waitall()  # a backward pass that has begun still calls it
             self._thread.close()
 
     # -- passes --------------------------------------------------------------------------------------------------------
@@ -237,8 +233,8 @@ class PipelineCalls:
         if self._programs[training].symbol is None:
             return None
         if training not in self._runners:
-            self._runners[training] = [ProgramRunner(self._programs[training], self._params)]
-        return self._runners[training][0]
+            self._runners[training] = ProgramRunner(self._programs[training], self._params)
+        return self._runners[training]
 
     def _weights(self) -> Dict[str, Any]:
         """Return the weights as variables whose gradients are those of one micro-batch.

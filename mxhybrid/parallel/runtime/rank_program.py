@@ -13,7 +13,7 @@ from ..plans.recompute import Segment
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
 from .engine_threads import SegmentThreads
-from .fetched_inputs import TOKEN, FetchedInputs, MakeNode, RedistributionNode
+from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
 from .gradient_readers import Readers
 from .network_shards import NetworkShards
 from .recomputed_operator import RecomputedOperator
@@ -106,7 +106,7 @@ class Program(FetchedInputs):
         heads = [self._with_own_gradient(entry, symbol) for entry in self.graph.heads
                  for symbol in [self._head(entry, outputs[entry])] if symbol is not None]
         self.outputs = len(heads)
-        last = [self.nodes[-1].ending(self._token)] if self.uses_token else []
+        last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
         updates = updates_of([self._updated(self.graph.operators[number], calls)
                               for number, calls in self._statistics.items()])
         self._updates = len(updates)
@@ -166,19 +166,13 @@ class Program(FetchedInputs):
         """The position, after the :attr:`leading` outputs, of the token of the last redistribution, if there is any."""
         return self.outputs + self._updates
 
-    @property
-    def compiled_nodes(self) -> List[RedistributionNode]:
-        """The redistributions that graphs make without Python: they must live as long as graphs do."""
-        return [node for node in self.nodes if node.is_compiled]
-
     def forget(self) -> None:
         """Release its memory: it is not run again."""
-        for node in self.nodes:
+        for node in self._nodes:
             node.forget()
         for segment in self._recomputed:
             segment.forget()
         if self._threads is not None:
-            mx.nd.waitall()  # segments of passes that have begun still call their threads
             self._threads.close()
 
     # -- data and operators ----------------------------------------------------------------------------------------
@@ -373,7 +367,7 @@ class Program(FetchedInputs):
         received = self.redistribute(self._sent(entry), layout, needed, self.graph.dtypes[entry],
                                      self.graph.operators[entry[0]], 0.0, entry[0] in self._flowing, True,
                                      self.is_plain(entry))
-        return received if received is None else self.nodes[-1].ending(received)
+        return received if received is None else self._nodes[-1].ending(received)
 
     def _with_own_gradient(self, entry: Entry, symbol: Any) -> Any:
         """Return the symbol of an output of the network, or a copy of it if it is a sum.

@@ -9,8 +9,7 @@ runs the segment again, recorded, and then the backward pass of that.  Both grap
 import contextlib
 import itertools
 import threading
-import weakref
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, MutableMapping, Sequence
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Sequence
 
 import mxnet as mx
 from mxnet import autograd
@@ -21,9 +20,8 @@ from .engine_threads import SegmentThreads
 #: Name of the operator.
 OPERATOR = 'mxhybrid_recompute'
 
-#: Segments by their numbers in this process: MXNet passes texts to operators.  Programs and graphs keep them, and so
-#: their threads.
-_segments: MutableMapping[int, 'RecomputedOperator'] = weakref.WeakValueDictionary()
+#: Segments by their numbers in this process: MXNet passes texts to operators.
+_segments: Dict[int, 'RecomputedOperator'] = {}
 _numbers = itertools.count(1)
 
 #: Operations that do nothing, but wait for all earlier reads of arrays.
@@ -48,14 +46,10 @@ class RecomputedOperator:
         Those of the program.
     on_failure : callable
         Ends the job because of an error, which MXNet's thread would keep from the script.
-    nodes : sequence of RedistributionNode
-        The redistributions in the graphs, which live as long as this object.
     """
 
     def __init__(self, inputs: Sequence[str], learning: Collection[str], forward: Any, again: Any,
-                 heads: Sequence[int], threads: SegmentThreads, on_failure: Callable[[BaseException], None],
-                 nodes: Sequence[Any] = ()):
-        self._nodes = nodes
+                 heads: Sequence[int], threads: SegmentThreads, on_failure: Callable[[BaseException], None]):
         self.inputs, self._learning, self._heads = list(inputs), set(learning), list(heads)
         self._threads, self._on_failure = threads, on_failure
         self.number = next(_numbers)

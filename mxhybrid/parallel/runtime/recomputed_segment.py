@@ -139,7 +139,7 @@ def joined(program: Any, segment: Segment, forward: Inside, again: Inside, token
     parameters = {operator.name: operator for operator in graph.operators
                   if operator.op == 'null' and graph.is_parameter(operator.number)}
     learning = [name for name in inputs if name == token or _learns(program, parameters, name)]
-    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure or _raise, program.nodes)
+    operator = RecomputedOperator(inputs, learning, *graphs, heads, threads, on_failure or _raise)
     return Joined(operator, entries, [(number, momentum) for number, _, momentum in statistics],
                   forward.token is not None)
 

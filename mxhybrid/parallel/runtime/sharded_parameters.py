@@ -1,5 +1,4 @@
 """The parameters of a split network: the box of each that this worker holds."""
-import functools
 import itertools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -11,7 +10,6 @@ from ...base.errors import InputError
 from ...kvstore.weight_shards import set_emptied, set_shard
 from ...native import trainers
 from ...native.arrays import host_view
-from ...native.compiled_graph import release_later
 from ..ops.graph import Factors, merged_shape
 from ..redistribution.redistribution import Redistribution, Transfer
 from ..redistribution.worker_group import WorkerGroup
@@ -182,9 +180,6 @@ class _GroupSum:
         self._buffer = mx.nd.empty(array.shape, dtype=dtype, ctx=mx.cpu())
         self._chunk = None if local_chunk is None else mx.nd.empty(shape_of(local_chunk), dtype=dtype, ctx=mx.cpu())
         self._views = (host_view(self._buffer).reshape(-1), None if self._chunk is None else host_view(self._chunk))
-
-    def __del__(self) -> None:
-        release_later(functools.partial(self._transport.forget, list(self._transfers)))
 
     def sum_(self, array: Any, priority: int) -> None:
         """Sum a gradient in place, by operations of the engine."""

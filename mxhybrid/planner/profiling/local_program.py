@@ -67,11 +67,6 @@ class _LocalNode:
     def __init__(self, redistribution: Redistribution, differentiable: bool, name: str):
         self.redistribution, self.differentiable, self.name = redistribution, differentiable, name
 
-    @property
-    def is_compiled(self) -> bool:
-        """Return False: it is not made at all."""
-        return False
-
     def symbol(self, token: Any, local: Any, plain: bool = False) -> Tuple[Any, Any]:
         """See :meth:`mxhybrid.parallel.runtime.fetched_inputs.RedistributionNode.symbol`."""
         if local is not None:  # it becomes an output, since the last token is one
