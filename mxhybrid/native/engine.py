@@ -107,7 +107,7 @@ class Notifier:
 
     def __init__(self) -> None:
         self._waiting: Dict[int, Callable[[], None]] = {}
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._function = _SyncFunction(self._arrived)
         self._context = _Context(1, 0)
         self._property = ctypes.c_int(_PRIORITIZED)
@@ -121,11 +121,11 @@ class Notifier:
 
         It blocks a thread of the engine, so it must be short.  It is not called if a write failed.
         """
-        self._count += 1
-        self._waiting[self._count] = callback
+        number = next(self._numbers)
+        self._waiting[number] = callback
         with fork_guard:
             check_call(_LIB.MXEnginePushSyncND(
-                self._function, ctypes.c_void_p(self._count), None, ctypes.byref(self._context), handles_of([array]), 1,
+                self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), handles_of([array]), 1,
                 None, 0, ctypes.byref(self._property), priority, b'mxhybrid_trace'))
 
 

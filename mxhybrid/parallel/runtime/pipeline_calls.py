@@ -225,6 +225,7 @@ class PipelineCalls:
         self._runners.clear()
         release_discarded()
         if self._thread is not None:
+            mx.nd.waitall()  # a backward pass that has begun still calls it
             self._thread.close()
 
     # -- passes --------------------------------------------------------------------------------------------------------

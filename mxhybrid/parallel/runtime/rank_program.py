@@ -173,6 +173,7 @@ class Program(FetchedInputs):
         for segment in self._recomputed:
             segment.forget()
         if self._threads is not None:
+            mx.nd.waitall()  # segments of passes that have begun still call their threads
             self._threads.close()
 
     # -- data and operators ----------------------------------------------------------------------------------------
