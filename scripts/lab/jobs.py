@@ -39,6 +39,7 @@ from .launchers import PYTHON_PATH, job_command
 from .processes import GRACE_S, MARKER, PATIENCE, POLL_S, JobFailed
 
 TAIL_LINES = 100  # of the output, in a message; horovodrun adds a stack of 25 lines of its own
+_CRASH_LINES = 30  # of a crash before them
 _REAP_S = 10.0
 
 
@@ -92,8 +93,14 @@ class Command:
 
 
 def indented(output, lines=TAIL_LINES):
-    """str: the last lines of an output, to be shown in a message."""
-    return '\n'.join('  | ' + line for line in output.splitlines()[-lines:]) or '  (it said nothing)'
+    """str: the last lines of an output, and the beginning of a crash before them, to be shown in a message."""
+    said = output.splitlines()
+    last = said[-lines:]
+    for number, line in enumerate(said[:-lines]):
+        if 'Fatal Python error' in line:  # of faulthandler, which then shows the stacks of all threads
+            last = said[number:min(number + _CRASH_LINES, len(said) - lines)] + ['...'] + last
+            break
+    return '\n'.join('  | ' + line for line in last) or '  (it said nothing)'
 
 
 class Job:
