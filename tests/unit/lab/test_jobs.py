@@ -1,4 +1,4 @@
-"""What messages show of the output of a job."""
+"""Excerpts of the output of a job in messages."""
 from lab.jobs import indented
 
 

@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid import parallel
 
-PARTS, STEPS, WIDTH = 8, 6, 1 << 19
+PARTS, STEPS, WIDTH = 16, 6, 1 << 19
 
 
 class Deep(gluon.HybridBlock):
