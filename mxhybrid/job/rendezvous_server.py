@@ -5,8 +5,8 @@ Horovod asks for a value that is missing every 10 ms, with a connection for each
 asked for about once.  horovodrun's server answers at once, and its backlog is 5: the kernel drops connections of many
 workers, which try again after a second or more.
 
-It serves one start of Horovod.  A script that later adds a process set, or starts Horovod again, meets at its
-launcher's server, whose address is in the environment again.
+It serves one start of Horovod.  Under horovodrun, a script that later adds a process set, or starts Horovod again, uses
+horovodrun's server, whose address is in the environment again; under launch.py there is none.
 """
 import os
 import selectors

@@ -205,7 +205,7 @@ def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=
     for param in net.collect_params().values():
         value = mx.nd.array(random.standard_normal(param.shape))
         param.set_data(value if param._stype == 'default' else value.tostype('row_sparse'))
-    # In this order the table comes first.
+    # A list keeps its order, so the table comes before the dense layer; a ParameterDict would be sorted by name.
     trainer = mx.gluon.Trainer(list(net.collect_params().values()), optimizer, {'learning_rate': 0.1}, kvstore=kvstore,
                                update_on_kvstore=update_on_kvstore)
     for step in range(steps):

@@ -51,7 +51,7 @@ class Other : public MessageSink {
   std::vector<Header> pulls;
   std::string held[kPriorities];
   bool deaf = false;
-  /// By table.
+  /// The shapes of the tables, by their numbers.
   std::vector<TableShape> shapes;
 
  private:
@@ -355,8 +355,9 @@ class Hosts {
   }
   void post_request(OpenTable& table, Reader& reader) {
     const uint32_t flags = reader.byte() % 3;
-    const std::vector<int64_t> wanted = flags == kFence ? std::vector<int64_t>() : ids(table, reader);
-    const int request = worker_.post(table.number, wanted.data(), static_cast<uint32_t>(wanted.size()), flags);
+    const std::vector<int64_t> requested_ids = flags == kFence ? std::vector<int64_t>() : ids(table, reader);
+    const int request = worker_.post(table.number, requested_ids.data(),
+                                     static_cast<uint32_t>(requested_ids.size()), flags);
     if (request >= 0) table.requests.push_back(request);
     if (flags == kFence) table.settled = true;
   }

@@ -62,7 +62,7 @@ def test_large_windows_and_single_connections_are_not_limited():
 
 
 def test_rate_is_measured_over_50_ms_and_the_largest_one_counts():
-    # In intervals of 10 ms the agent receives nothing, and then the bytes that have waited in its sockets.
+    # The agent receives nothing for four intervals of 10 ms, then all bytes that have waited in its sockets.
     burst = windows([0, 0, 0, 0, 1.25e6, 0, 0, 0, 0, 1.25e6], 0.01, 5)
     assert burst[:4] == [SMALLEST] * 4
     assert burst[4:] == [25e6 * SPAN_S / 5] * 6
