@@ -6,8 +6,10 @@ asked for about once.  horovodrun's server answers at once, and its backlog is 5
 workers, which try again after a second or more.
 
 It serves one start of Horovod.  Under horovodrun, a script that later adds a process set, or starts Horovod again, uses
-horovodrun's server, whose address is in the environment again; under launch.py there is none.
+horovodrun's server, whose address is in the environment again; under launch.py there is none, so these calls are errors
+(:meth:`mxhybrid.comm.collective.Collective.refuse_new_connections`).
 """
+import errno
 import os
 import selectors
 import socket
@@ -15,8 +17,11 @@ import threading
 import time
 from typing import Dict, List, Optional, Tuple
 
+from ..base import log
 from ..base.launcher import Launch
 from ..base.rendezvous import NoticeBoard
+
+logger = log.get_logger(__name__)
 
 #: The connections that wait for the server at a time.
 _BACKLOG = 4096
@@ -24,6 +29,8 @@ _BACKLOG = 4096
 _HOLD_S, _REQUEST_S = 5.0, 30.0
 #: Seconds between two checks for connections that have waited too long.
 _CHECK_S = 1.0
+#: Errors of accept() if this process or the machine lacks descriptors or memory: the connection stays in the backlog.
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 #: The largest request in bytes.  Horovod's values have about a hundred bytes for each worker.
 _MAX_REQUEST_BYTES = 1 << 24
 #: Seconds between two looks at the notice board for the address of worker 0's server: the first and the longest pause.
@@ -55,6 +62,10 @@ class RendezvousServer:
         self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
+        #: Whether the selector watches the listener.
+        self._is_accepting = True
+        self._has_warned = False
+        self._next_check = 0.0
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -67,32 +78,52 @@ class RendezvousServer:
         self._thread.join()
 
     def _serve(self) -> None:
-        next_check = 0.0
         try:
             while True:
                 has_connections = len(self._selector.get_map()) > 2
-                for key, _ in self._selector.select(_CHECK_S if has_connections else None):
+                for key, _ in self._selector.select(
+                        _CHECK_S if has_connections or not self._is_accepting else None):
                     if key.fileobj is self._woken:
                         return
                     if key.fileobj is self._listener:
                         self._accept()
                     elif not key.data.is_closed:  # it may have been answered since select() returned
                         self._receive(key.data)
-                if time.monotonic() >= next_check:
+                if time.monotonic() >= self._next_check:
                     self._end_late_requests()
-                    next_check = time.monotonic() + _CHECK_S
+                    self._accept_again()
+                    self._next_check = time.monotonic() + _CHECK_S
         finally:
             for key in list(self._selector.get_map().values()):
                 key.fileobj.close()  # type: ignore[union-attr]
+            self._listener.close()
             self._selector.close()
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # the client has gone, or this process has no more descriptors: the client tries again
-            return
+        except OSError as error:
+            if error.errno in _LACKING:
+                self._pause(error)
+            return  # otherwise the client has gone
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, _Connection(sock))
+
+    def _pause(self, error: OSError) -> None:
+        """Watch the listener no more until the next check: it stays readable, so the thread would never sleep."""
+        self._selector.unregister(self._listener)
+        self._is_accepting = False
+        self._next_check = time.monotonic() + _CHECK_S
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning('worker 0 cannot accept a connection of a worker that starts Horovod (%s): it tries again '
+                           'every %g s; raise the limit of open files (ulimit -n) of worker 0', error.strerror,
+                           _CHECK_S)
+
+    def _accept_again(self) -> None:
+        if not self._is_accepting:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._is_accepting = True
 
     def _receive(self, connection: _Connection) -> None:
         try:

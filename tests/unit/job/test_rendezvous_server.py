@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import os
+import resource
 import selectors
 import socket
 import threading
@@ -76,6 +77,44 @@ def test_a_client_may_leave_at_the_moment_of_its_answer(monkeypatch):
         server._selector.may_go.set()
         assert sender.recv(1000).startswith(b'HTTP/1.0 200')
         assert ask(server, 'GET', '/global_/0') == (200, b'x')
+
+
+class _CountingSelector(selectors.DefaultSelector):
+    """A selector that notes whether its thread sleeps, or finds the same event again and again."""
+
+    def __init__(self):
+        super().__init__()
+        self.sockets, self.events = [], 0
+        self.sleeps_or_spins = threading.Event()
+
+    def select(self, timeout=None):
+        self.sockets = [key.fileobj for key in self.get_map().values()]
+        if timeout is not None or self.events == 100:
+            self.sleeps_or_spins.set()
+        events = super().select(timeout)
+        self.events += len(events)
+        return events
+
+
+def test_a_server_without_descriptors_sleeps_and_serves_later(monkeypatch, caplog):
+    monkeypatch.setattr(selectors, 'DefaultSelector', _CountingSelector)
+    server = RendezvousServer('127.0.0.1')
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.closing(server), socket.socket() as early:
+        early.settimeout(20)
+        lowest_free = os.dup(early.fileno())
+        os.close(lowest_free)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+            early.connect(('127.0.0.1', server.port))
+            assert server._selector.sleeps_or_spins.wait(20)
+            assert server._listener not in server._selector.sockets and server._selector.events == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        early.sendall(b'PUT /global_/0 HTTP/1.1\r\nContent-Length: 5\r\n\r\nvalue')
+        assert early.recv(1000).startswith(b'HTTP/1.0 200')
+        assert ask(server, 'GET', '/global_/0') == (200, b'value')
+    assert 'raise the limit of open files' in caplog.text
 
 
 def test_requests_wait_for_a_missing_value(server):
