@@ -77,6 +77,7 @@ class Collective:
         self._hvd = hvd
         # Horovod's own, once workers are connected.
         self._shutdown: Callable[[], None] = _nothing
+        self._restart: Callable[[], None] = hvd.init
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
         self._lifeline: Optional[Lifeline] = None
@@ -110,8 +111,31 @@ class Collective:
     def restart(self) -> None:
         """End Horovod, and start it with the present environment (on all workers, with nothing under way)."""
         self._shutdown()
-        self._hvd.init()
+        self._restart()
         self._stay()  # init() registers its end at exit, before the end of the job, which still needs it
+
+    def refuse_new_connections(self, launcher: str) -> None:
+        """Make calls of the script that connect Horovod's workers once more raise JobError.
+
+        They are for jobs without a rendezvous server: ``hvd.init()`` after ``hvd.shutdown()``, after which this worker
+        would be alone, and ``hvd.add_process_set()``, which would wait for ever.
+        """
+        started, added = self._hvd.init, self._hvd.add_process_set
+
+        @functools.wraps(started)
+        def init(*args: Any, **keywords: Any) -> Any:
+            if not self._hvd.is_initialized():
+                raise JobError('hvd.init() after hvd.shutdown(): %s starts no server at which the workers could meet '
+                               'once more, so each of them would be alone: call hvd.shutdown() at the end of the '
+                               'script only, or start the job by horovodrun' % launcher)
+            return started(*args, **keywords)
+
+        @functools.wraps(added)
+        def add_process_set(*args: Any, **keywords: Any) -> Any:
+            raise JobError('hvd.add_process_set(): %s starts no server at which the workers of the set could meet: '
+                           'start the job by horovodrun, with HOROVOD_DYNAMIC_PROCESS_SETS=1' % launcher)
+        self._hvd.init, self._hvd.add_process_set = init, add_process_set
+        self._restart = started
 
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
         """Report blocking calls over `lifeline`, and record operations in `trace`, from now on."""

@@ -63,6 +63,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         with Deadline(settings.timeout, 'Horovod to connect its workers'):
             hvd.init()
     collective = Collective(hvd)
+    collective.refuse_new_connections('launch.py')
     if (collective.size, collective.rank) != (num_workers, rank):
         raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
                            'to mxhybrid and unset HOROVOD_* variables'

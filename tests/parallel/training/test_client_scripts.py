@@ -36,6 +36,16 @@ def test_scripts_and_libraries(alone, launcher, args, env):
             assert words in values['shared']
     if env != REPLACED:
         assert 'hybrid' not in workers[0]['stores'].values()
+    if launcher == 'horovodrun' and '--first' not in args:
+        # Horovod's workers met at a server of worker 0, and not at horovodrun's.
+        assert workers[0]['met_at'] == workers[1]['met_at'] and workers[0]['met_at']['record'] > 0
+        assert workers[0]['launchers_port'] and workers[0]['met_at']['port'] != workers[0]['launchers_port']
+    if launcher == 'launch.py':
+        assert all(values['process_set'].startswith('hvd.add_process_set(): launch.py starts no server')
+                   for values in workers)
+    if '--twice' in args:
+        assert result.output.count('second start: ' + (
+            '2 workers' if launcher == 'horovodrun' else 'hvd.init() after hvd.shutdown(): launch.py starts no')) == 2
     assert not np.allclose(workers[0]['local'], workers[1]['local'])
     assert result.output.count('update() was called without allreduce_grads()') == 2  # once on each worker
 

@@ -2,7 +2,9 @@
 
 The script ends with ``hvd.shutdown()``, and training is reported before.
 """
+import os
 import sys
+import urllib.request
 
 import horovod.mxnet as hvd
 import mxnet as mx
@@ -94,23 +96,44 @@ def shared_store(rank, size):
 
 
 def said_by(call):
-    """Text of the InputError that a call raises."""
+    """Text of the error of mxhybrid that a call raises."""
     try:
         call()
-    except mxhybrid.InputError as error:
+    except mxhybrid.HybridError as error:
         return str(error)
     return ''
 
 
-hvd.init() if '--first' in sys.argv else mxhybrid.create()
+def note_rendezvous(start):
+    """Return `start`, Horovod's, that notes in `met_at` where the workers meet, and the record of a worker there."""
+    def start_and_note(*args, **keywords):
+        met_at.update(port=os.environ['HOROVOD_GLOO_RENDEZVOUS_PORT'])
+        start(*args, **keywords)
+        url = 'http://%s:%s/global/1' % (os.environ['HOROVOD_GLOO_RENDEZVOUS_ADDR'], met_at['port'])
+        met_at.update(record=len(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url).read()))
+    return start_and_note
+
+
+met_at, launchers_port = {}, os.environ.get('HOROVOD_GLOO_RENDEZVOUS_PORT')
+if '--first' in sys.argv:
+    hvd.init()
+elif launchers_port is None:
+    mxhybrid.create()
+else:
+    start = hvd.init
+    hvd.init = note_rendezvous(start)
+    mxhybrid.create()
+    hvd.init = start
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 found, stores = libraries(rank, size)
 values = dict(found, **dict(zip(('horovod', 'horovod alone'), horovod(rank, size))))
 values['local'], values['clipped'] = local_updates(rank, size)
 text, values['first'], values['first again'], kept = shared_store(rank, size)
-report(rank, stores=stores, shared=text, **values)
+report(rank, stores=stores, shared=text, met_at=met_at, launchers_port=launchers_port,
+       process_set=said_by(lambda: hvd.add_process_set([0])) if 'DMLC_ROLE' in os.environ else '', **values)
 hvd.shutdown()
 if '--twice' in sys.argv:
     train(*kept, rank, size)  # sums are the lane's
     hvd.shutdown()
+    print('second start: %s' % (said_by(hvd.init) or '%d workers' % hvd.size()), flush=True)
