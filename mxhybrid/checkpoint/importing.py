@@ -101,12 +101,12 @@ class _GivenRows:
 
     def __init__(self, param: Any, keys: Any, rows: Any):
         self._param = param
-        self._values = _opened('rows', rows)
+        self._values = _opened(param.name + ': rows', rows)
         if self._values.dtype.kind != 'f' or self._values.shape[1:] != (param.width,):
             raise InputError('%s: rows of type %s and shape %s: give floating-point numbers of shape (keys, %d)'
                              % (param.name, self._values.dtype, self._values.shape, param.width))
         self.rows = len(self._values)
-        self._keys = None if keys is None else _opened('keys', keys)
+        self._keys = None if keys is None else _opened(param.name + ': keys', keys)
         if self._keys is None:
             if param.rows is not None and self.rows > param.rows:
                 raise InputError('%s: %d rows, but the table has %d: give keys' % (param.name, self.rows, param.rows))
@@ -154,5 +154,9 @@ def _opened(label: str, source: Any) -> np.ndarray:
             path = os.fspath(source)
             return npy_files.mapped(path)
     except FormatError as error:
-        raise InputError('%s: %s %s' % (label, path, error)) from error
+        raise InputError('%s: %s %s: give a .npy file, or (path, name) for a tensor in a safetensors file'
+                         % (label, path, error)) from error
+    except OSError as error:
+        raise CheckpointError('%s: %s cannot be read: %s. Give a file that worker 0 can read'
+                              % (label, path, error.strerror or error)) from error
     return np.asarray(source)

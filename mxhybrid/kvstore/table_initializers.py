@@ -19,7 +19,7 @@ def first_values_of(initializer: Any, table: str, width: int, seed: int) -> Firs
 
     Xavier's number of inputs and outputs is the width: the number of rows says nothing about a row that is looked up.
     """
-    created = mx.initializer.create(initializer)
+    created = _created(initializer, table)
     kind = type(created)
     if kind is mx.initializer.Zero:
         return FirstValues('zero', 0.0, seed)
@@ -40,6 +40,16 @@ def first_values_of(initializer: Any, table: str, width: int, seed: int) -> Firs
     raise InputError("%s: initializer %s cannot give first values to a dynamic table, whose rows are made one by one "
                      "when they are touched. Use one of %s: weight_initializer=mx.init.Normal(0.01) for example"
                      % (table, kind.__name__, _ALLOWED))
+
+
+def _created(initializer: Any, table: str) -> Any:
+    """Return the initializer that an object, or the name of one, stands for."""
+    try:
+        return mx.initializer.create(initializer)
+    except (AssertionError, TypeError, ValueError):  # MXNet asserts that it knows the name, for example
+        name = repr(initializer) if isinstance(initializer, str) else type(initializer).__name__
+        raise InputError('%s: %s is no initializer that MXNet creates: use one of %s' % (table, name, _ALLOWED)
+                         ) from None
 
 
 def _number(value: Any, table: str, name: str) -> float:

@@ -1,10 +1,6 @@
 """A table whose rows have any int64 as key, and which grows as keys appear."""
 from typing import Any, Optional
 
-import numpy as np
-
-from ..base.errors import InputError
-from ..lane.row_store import EVICTIONS
 from .table_block import TableBlock
 
 
@@ -40,10 +36,5 @@ class HashEmbedding(TableBlock):
     def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None, admit: int = 1,
                  capacity: int = 0, expire_after: int = 0, evict: str = 'lru', prefix: Optional[str] = None,
                  params: Any = None):
-        for name, value, least in (('admit', admit, 1), ('capacity', capacity, 0), ('expire_after', expire_after, 0)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < 1 << 32:
-                raise InputError('HashEmbedding: %s=%r: give an integer from %d to 2^32 - 1' % (name, value, least))
-        if evict not in EVICTIONS:
-            raise InputError('HashEmbedding: evict=%r: give one of %s' % (evict, ', '.join(EVICTIONS)))
-        options = {'admit': int(admit), 'capacity': int(capacity), 'expire_after': int(expire_after), 'evict': evict}
+        options = {'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict}
         super().__init__(None, width, dtype, weight_initializer, options, prefix, params)

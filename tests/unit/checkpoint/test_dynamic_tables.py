@@ -397,7 +397,9 @@ def test_import_of_numbered_rows(small_pieces):
     ([1.0, 2.0], np.zeros((2, WIDTH)), 'keys of type float64'),
     ([1, 10], np.zeros((2, WIDTH)), 'key 10 is not a key of the table: give keys from 0'),
     ([-1, 1], np.zeros((2, WIDTH)), 'key -1 is not'), (None, ('no.safetensors', 'rows'), 'No such file'),
-    (None, __file__, 'is not a .npy file'), (None, (__file__, 'rows'), 'safetensors')])
+    (None, 'no.npy', r'weight: rows: no.npy cannot be read: No such file .*\. Give a file that worker 0 can'),
+    ('no.npy', np.zeros((2, WIDTH)), r'weight: keys: no.npy cannot be read'),
+    (None, __file__, 'is not a .npy file: give'), (None, (__file__, 'rows'), r'weight: rows: .*safetensors')])
 def test_import_of_wrong_rows(keys, rows, message):
     training = Training(rows=10)
     with pytest.raises((InputError, CheckpointError), match=message):

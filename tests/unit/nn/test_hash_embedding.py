@@ -119,12 +119,13 @@ def test_expiry():
 
 @pytest.mark.parametrize('options, message', [
     ({'admit': 0}, 'admit=0: give an integer from 1'), ({'capacity': -1}, 'capacity=-1: give an integer from 0'),
+    ({'admit': True}, 'admit=True'), ({'capacity': 1 << 32}, 'capacity=4294967296: give an integer from 0 to'),
     ({'expire_after': 1.5}, 'expire_after=1.5'), ({'evict': 'random'}, "evict='random': give one of lru, rarest"),
     ({'width': 0}, 'width=0: give an integer from 1'), ({'dtype': 'float16'}, 'dtype float16: the rows of a dynamic '
                                                                             'table are float32 or float64')])
 def test_arguments_are_refused(options, message):
-    with pytest.raises(mxhybrid.InputError, match=message):
-        mxhybrid.nn.HashEmbedding(**{'width': 2, **options})
+    with pytest.raises(mxhybrid.InputError, match='^users_weight: ' + message):
+        mxhybrid.nn.HashEmbedding(**{'width': 2, 'prefix': 'users_', **options})
 
 
 class TestKey:

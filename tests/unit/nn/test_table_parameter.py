@@ -62,6 +62,8 @@ def test_initializers(init, mean, deviation):
 
 @pytest.mark.parametrize('init, message', [
     (mx.init.Orthogonal(), r'initializer Orthogonal cannot give first values to a dynamic table'),
+    (mx.init.Mixed(['.*'], [mx.init.Zero()]), r'weight: Mixed is no initializer that MXNet creates: use one of '),
+    ('nonsense', r"weight: 'nonsense' is no initializer"), (0.5, r'weight: float is no initializer'),
     (mx.init.MSRAPrelu(), r'initializer MSRAPrelu cannot'), (mx.init.Bilinear(), r'initializer Bilinear cannot'),
     (mx.init.Constant(mx.nd.ones((2, 4))), r'Constant\(NDArray\) is not made of one number'),
     (mx.init.Normal(float('nan')), r'Normal\(nan\) is not a finite number'),
