@@ -319,7 +319,7 @@ def check_equal(settings_by_rank: Sequence[Mapping[str, Any]]) -> None:
 
 
 def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ,
-            planned: Optional[Mapping[str, Any]] = None) -> Settings:
+            plan_settings: Optional[Mapping[str, Any]] = None) -> Settings:
     """Merge keywords, environment, the settings of a plan, and defaults into checked :class:`Settings`.
 
     A keyword of None counts as not given.
@@ -343,8 +343,8 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
             values[name] = declaration.check(keyword, keywords[keyword])
         elif text.strip():
             values[name] = declaration.check(from_environment, text)
-        elif planned and planned.get(name) is not None:
-            values[name] = declaration.check('%s of the plan' % name, planned[name])
+        elif plan_settings and plan_settings.get(name) is not None:
+            values[name] = declaration.check('%s of the plan' % name, plan_settings[name])
     settings = Settings(**values)
     if settings.rounds and settings.any_auto:
         raise SettingError("partitions='auto' moves rows between partitions, which wire_dtype=%s does not allow: give "

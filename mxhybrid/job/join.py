@@ -40,7 +40,7 @@ logger = log.get_logger(__name__)
 
 _job: Optional[Job] = None
 #: Settings that a plan gave to the first store; they hold for further stores, too.
-_planned: Dict[str, Any] = {}
+_plan_settings: Dict[str, Any] = {}
 #: Former names of settings that a warning has named.
 _warned: Set[str] = set()
 #: Process id at import: until it joins, a forked process cannot be told from its parent otherwise.
@@ -54,21 +54,21 @@ class StoreRequest(NamedTuple):
     settings: Settings
     problem: Optional[SettingError] = None
     #: Settings of a plan, for the first store.
-    planned: Optional[Dict[str, Any]] = None
+    plan_settings: Optional[Dict[str, Any]] = None
 
 
-def resolve_store(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> StoreRequest:
+def resolve_store(keywords: Dict[str, Any], plan_settings: Optional[Dict[str, Any]] = None) -> StoreRequest:
     """Return the settings of a store (first phase, not collective).
 
-    Settings that a plan has, `planned`, hold where neither keywords nor the environment set them, if this process has
+    Settings of a plan, `plan_settings`, hold where neither keywords nor the environment set them, if this process has
     not joined before.  A SettingError of the first store is raised here; :func:`join` raises one of a further store, as
     the other workers have to know of it.
     """
     if _job is None:
-        return StoreRequest(keywords, resolve(keywords, planned=planned), planned=planned)
+        return StoreRequest(keywords, resolve(keywords, plan_settings=plan_settings), plan_settings=plan_settings)
     _job.check()
     try:
-        settings = resolve(keywords, planned=_planned)
+        settings = resolve(keywords, plan_settings=_plan_settings)
         _check_against(_job, settings)
     except SettingError as error:
         return StoreRequest(keywords, _job.settings, error)
@@ -80,10 +80,10 @@ def join(request: StoreRequest) -> Job:
 
     Raises SettingError on all workers if one of them cannot make the store or has other settings.
     """
-    global _job, _planned
+    global _job, _plan_settings
     if _job is None:
         _job = enter(request.settings)
-        _planned = request.planned or {}
+        _plan_settings = request.plan_settings or {}
     else:
         agree_on_store(_job, request.settings, request.problem)
         if request.keywords.get('log_level') is not None:  # a store that does not ask for a level leaves it as it is
@@ -101,10 +101,10 @@ def _warn_of_former_names(keywords: Dict[str, Any]) -> None:
                            name)
 
 
-def member(planned: Optional[Dict[str, Any]] = None) -> Job:
+def member(plan_settings: Optional[Dict[str, Any]] = None) -> Job:
     """Return the job of this process; a process that has joined none joins one (collective then)."""
     if _job is None:
-        return join(resolve_store({}, planned))
+        return join(resolve_store({}, plan_settings))
     _job.check()
     return _job
 

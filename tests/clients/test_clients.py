@@ -16,7 +16,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.box import size_of
 
-from ..helpers.planned_networks import cluster, planner
+from ..helpers.planned_networks import cluster, make_planner
 from .networks import CLIENTS
 
 BODY = Path(__file__).parent / 'body.py'
@@ -80,7 +80,7 @@ def test_megatron_splits_the_weights(name):
 def test_is_planned(name):
     client = CLIENTS[name]
     with mx.autograd.record():
-        planned = planner(cluster(2), _with_values(client), client.shapes if len(client.shapes) > 1 else
+        planner = make_planner(cluster(2), _with_values(client), client.shapes if len(client.shapes) > 1 else
                           client.shapes[0], batch_axis=client.batch_axis, dtype=client.dtype)
-    found = planned.search(None, 20)
-    assert set(planned.splits(found.plan)) == {operator.number for operator in planned.graph.computing}
+    found = planner.search(None, 20)
+    assert set(planner.splits(found.plan)) == {operator.number for operator in planner.graph.computing}

@@ -187,24 +187,24 @@ class Times:
         """Save nothing."""
 
 
-def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
+def make_planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
     """Return a planner, by default of the small network."""
     return Planner(net or network(), data, on or cluster(), Times(), **keys)
 
 
-def check_proposals(planned, problem, decisions, steps):
+def check_proposals(planner, problem, decisions, steps):
     """Check that a proposal of each plan gives the blocks, the seconds and the memory of new step tasks."""
     def parts_of(plan):
         return problem.splits(plan), problem.tables(plan), problem.dense(plan)
 
     splits, tables, dense = parts_of(decisions[0])
-    step_tasks = StepTasks(planned.model, splits, steps, tables, dense)
-    simulation = Simulation(planned.model.machine.resources)
+    step_tasks = StepTasks(planner.model, splits, steps, tables, dense)
+    simulation = Simulation(planner.model.machine.resources)
     simulation.run(step_tasks.blocks.values())
     for plan in decisions[1:]:
         splits, tables, dense = parts_of(plan)
         seconds = simulation.propose(step_tasks.propose(splits, tables, None, dense))
-        expected = StepTasks(planned.model, splits, steps, tables, dense)
+        expected = StepTasks(planner.model, splits, steps, tables, dense)
         assert set(step_tasks.blocks) == set(expected.blocks)
-        assert seconds == Simulation(planned.model.machine.resources).run(expected.blocks.values())
+        assert seconds == Simulation(planner.model.machine.resources).run(expected.blocks.values())
         np.testing.assert_array_equal(step_tasks.memory, expected.memory)

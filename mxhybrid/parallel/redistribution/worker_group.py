@@ -131,8 +131,8 @@ class WorkerGroup:
         array = mx.nd.array([value], dtype='float64', ctx=mx.cpu())
         if self.size == 1:
             return value
-        with self._collective.waiting(_NAME + 'add_up'):
-            self._collective.allreduce_(array, _NAME + 'add_up')
+        with self._collective.waiting(_NAME + 'allreduce'):
+            self._collective.allreduce_(array, _NAME + 'allreduce')
             return float(array.asscalar())
 
     def broadcast_(self, array: Any, name: str) -> None:

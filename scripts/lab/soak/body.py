@@ -59,14 +59,14 @@ class Tested:
             total[ids] += rows
             touched[ids] = True
             if worker == rank:
-                own_rows = ids, rows
+                pushed = ids, rows
         pulled_ids = np.sort(random.choice(ROWS, random.randint(1, MOST_ROWS), replace=False))
         pulled_ids = pulled_ids[rank::2] if random.rand() < 0.5 else pulled_ids
         chance = random.rand()
         if chance < 0.4:
             prefetched_ids = pulled_ids if chance < 0.3 else pulled_ids[::3]
             self.store.prefetch(self.name, mx.nd.array(prefetched_ids, dtype=np.int64), after_push=True)
-        gradient = mx.nd.sparse.row_sparse_array((own_rows[1], own_rows[0]), shape=(ROWS, WIDTH), dtype=self.dtype)
+        gradient = mx.nd.sparse.row_sparse_array((pushed[1], pushed[0]), shape=(ROWS, WIDTH), dtype=self.dtype)
         self.store.push(self.name, gradient)
         changed = np.flatnonzero(touched)
         self.model.update(changed, total[changed], self.optimizer.learning_rate)

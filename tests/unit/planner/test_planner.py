@@ -21,7 +21,7 @@ from mxhybrid.planner.reports import prediction_table as prediction_table_module
 from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
-from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, network, planner, transformer
+from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, make_planner, network, transformer
 
 
 class Counted(Times):
@@ -64,9 +64,9 @@ def test_the_next_search_measures_nothing():
 
 
 def test_a_report_shows_the_stages_of_a_pipeline():
-    planned, plan = planner(cluster(2), gpt(), [(8, 8)] * 2), pipeline(2, 4)
-    report = plan_report(planned.network_of(plan), planned.cluster, plan, planned.splits(plan), planned.predict(plan),
-                         planned.stages(plan))
+    planner, plan = make_planner(cluster(2), gpt(), [(8, 8)] * 2), pipeline(2, 4)
+    report = plan_report(planner.network_of(plan), planner.cluster, plan, planner.splits(plan), planner.predict(plan),
+                         planner.stages(plan))
     assert 'pipeline of 2 stages, 4 micro-batches, 1f1b' in report
     assert 'stage 0 on ranks 0: ' in report and 'stage 1 on ranks 1: ' in report
     assert 'for the joint batch' not in report
@@ -83,14 +83,14 @@ def test_a_report_shows_the_stages_of_a_pipeline():
     ({'start': data_parallel().with_recompute('*')}, "recompute=['*']: the planner predicts neither")], ids=str)
 def test_searches_are_refused_that_cannot_be(wrong, words):
     with pytest.raises(InputError) as raised:
-        planner(cluster(2)).search(**dict({'seconds': 0.1}, **wrong))
+        make_planner(cluster(2)).search(**dict({'seconds': 0.1}, **wrong))
     assert words in str(raised.value)
 
 
 def test_numbers_of_numpy_are_numbers():
-    planned = planner(cluster(2), data=tuple(np.array((BATCH, 3, 8, 8))))
-    given = planned.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), stale=np.int32(20))
-    assert given.search_result == planned.search(60, 20, 1, 1e9, stale=20).search_result._replace(
+    planner = make_planner(cluster(2), data=tuple(np.array((BATCH, 3, 8, 8))))
+    given = planner.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), stale=np.int32(20))
+    assert given.search_result == planner.search(60, 20, 1, 1e9, stale=20).search_result._replace(
         elapsed=given.search_result.elapsed)
 
 
@@ -101,7 +101,7 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
         return dataclasses.replace(cluster(2, ranks=2, rate=1e6), hosts=tuple(hosts))
 
     def searched(most, **keys):
-        return planner(limited(most)).search(None, 200, **keys)
+        return make_planner(limited(most)).search(None, 200, **keys)
     free = searched(None)
     least = min(point.bytes for point in free.front)
     assert least < free.prediction.largest_memory()
@@ -109,9 +109,9 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
     assert searched(1, memory_bytes=1e9).prediction.seconds == free.prediction.seconds
     with pytest.raises(InputError, match='more than the limit of 1 bytes, or than memory_bytes of its host'):
         searched(1)
-    planned = planner(limited(1))
-    found = planned.predict(data_parallel())
-    summary = prediction_summary(planned.graph, planned.cluster, planned.splits(data_parallel()), found)
+    planner = make_planner(limited(1))
+    found = planner.predict(data_parallel())
+    summary = prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()), found)
     assert summary[-1].startswith('that is more than the 1 B')
 
 
@@ -121,24 +121,24 @@ def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_
     with net.name_scope():
         net.add(nn.BatchNorm(in_channels=3), nn.Dense(4, in_units=3 * 64), nn.Dense(5, in_units=4))
     net.initialize()
-    planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
-    layers = planned.predict(data_parallel()).layers_to_split()
+    planner = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    layers = planner.predict(data_parallel()).layers_to_split()
     assert layers == {'net_batchnorm0_gamma to net_dense1_bias': 'dense0_fwd'}
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.BatchNorm(in_channels=3))
     net.initialize()
-    planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
-    found = planned.predict(data_parallel())
+    planner = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    found = planner.predict(data_parallel())
     assert found.layers_to_split() == {}
-    words = prediction_summary(planned.graph, planned.cluster, planned.splits(data_parallel()), found)
+    words = prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()), found)
     assert not any('split' in line for line in words if 'summing' in line or 'updating' in line)
 
 
 def test_a_network_without_parameters_is_planned():
     net = nn.HybridLambda(lambda F, data: F.tanh(data))
-    assert 'formula' not in planner(cluster(2), net).starts()
-    assert planner(cluster(2), net).search(None, 10).prediction.seconds > 0
+    assert 'formula' not in make_planner(cluster(2), net).starts()
+    assert make_planner(cluster(2), net).search(None, 10).prediction.seconds > 0
 
 
 def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says():
@@ -208,7 +208,7 @@ def test_bad_clusters_and_counts_are_refused():
     with pytest.raises(InputError, match='cluster=5: give the name of a file, or a Cluster'):
         search(network(), (BATCH, 3, 8, 8), 5)
     with pytest.raises(InputError, match='states=-1: give a whole number of at least 0'):
-        planner(cluster(2), states=-1)
+        make_planner(cluster(2), states=-1)
 
 
 def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
@@ -233,7 +233,7 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
 
 def test_a_plan_is_compared_with_the_network_without_one():
     """The network without a plan has BatchNorms that exchange nothing."""
-    made = planner(on=cluster(4, rate=1e5))
+    made = make_planner(on=cluster(4, rate=1e5))
     plain, joint = made.plain(), made.predict(data_parallel())
     assert 0 < plain.seconds < joint.seconds
     result = made.search(seconds=None, proposals=50, seed=1)
@@ -263,11 +263,11 @@ class Reversed(mx.gluon.HybridBlock):
 def test_the_network_without_a_plan_is_not_its_split_form():
     """Each worker computes for its own samples only, where data parallelism computes for the joint batch."""
     on = cluster(4, rate=1e9)
-    net_planner = planner(on, gpt(), [(8, 8), (8, 8)])
+    net_planner = make_planner(on, gpt(), [(8, 8), (8, 8)])
     assert net_planner.plain().seconds == pytest.approx(net_planner.predict(data_parallel()).seconds, rel=1e-6)
     net = Reversed()
     net.initialize()
-    net_planner = planner(on, net, (BATCH, 64))
+    net_planner = make_planner(on, net, (BATCH, 64))
     plain, parallel = net_planner.plain(), net_planner.predict(data_parallel())
     dense_s = 1e-6 * 3 * BATCH * 640
     assert plain.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s / 4)
@@ -283,14 +283,14 @@ def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it()
             return self.dense(F.reshape(F.reverse(data, axis=0), shape=(BATCH, 64)))
     net = Fixed()
     net.initialize()
-    made = planner(cluster(4, rate=1e9), net, (BATCH, 64))
+    made = make_planner(cluster(4, rate=1e9), net, (BATCH, 64))
     assert made.plain().seconds == made.predict(data_parallel()).seconds
 
 
 def test_operators_of_the_joint_batch_are_reported_with_their_cost(monkeypatch):
     net = Reversed()
     net.initialize()
-    net_planner = planner(cluster(4), net, (BATCH, 64))
+    net_planner = make_planner(cluster(4), net, (BATCH, 64))
     splits, prediction = net_planner.splits(data_parallel()), net_planner.predict(data_parallel())
     report = plan_report(net_planner.network, net_planner.cluster, data_parallel(), splits, prediction).split('\n')
     assert any(line.startswith('dense0_fwd: 15.4 ms a step whole on every worker, 4 times the work of a shard each')
@@ -303,7 +303,7 @@ def test_operators_of_the_joint_batch_are_reported_with_their_cost(monkeypatch):
 @pytest.mark.parametrize('scale', [(1.5, 0.5), (2.0, 1.0)])
 def test_computation_takes_as_long_as_a_program_that_is_timed_as_a_whole(scale):
     """Redistributions, sums and updates take as long as before."""
-    net_planner = planner()
+    net_planner = make_planner()
     plan = parallel.grid(domain=(2,), batch=2)
     before = net_planner.predict(plan)
     seconds = net_planner.model.rank_seconds(net_planner.splits(plan))
@@ -328,7 +328,7 @@ def test_computation_takes_as_long_as_a_program_that_is_timed_as_a_whole(scale):
 
 @pytest.mark.parametrize('limit', ['_MOST_PROGRAM_S', '_MOST_PROGRAM_BYTES', '_MOST_SHARDS'])
 def test_large_programs_are_not_timed_as_a_whole(limit, monkeypatch):
-    net_planner, calls = planner(), []
+    net_planner, calls = make_planner(), []
     monkeypatch.setattr(net_planner._profiles, 'program_seconds', lambda *_, **__: calls.append(1), raising=False)
     net_planner.predict(data_parallel())
     assert calls == [1]

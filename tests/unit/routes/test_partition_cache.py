@@ -9,7 +9,7 @@ from mxhybrid.commands.main import main, make_parser, run_alone
 from mxhybrid.routes import partition_cache
 from mxhybrid.routes.partition_search import MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
 
-#: A file that the setting plan_file has kept.
+#: A partition file of the former version.
 OF_THE_FORMER_VERSION = '''{
  "format": 1,
  "workers": 2,

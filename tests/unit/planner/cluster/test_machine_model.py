@@ -61,8 +61,8 @@ def test_speeds_are_relative_to_the_core_that_operators_were_timed_on():
     # The kernels take one second on the reference core of the cluster: it is twice as fast.
     with_reference = dataclasses.replace(hosts_only, reference=(1.0, 1.0, 1.0))
     for spec, speed in ((with_reference, 2.0), (hosts_only, 1.0)):
-        planned = Planner(network(), (BATCH, 3, 8, 8), spec, TimesOfASlowCore())
-        assert planned.model.machine.speed.tolist() == [speed] * 4
+        planner = Planner(network(), (BATCH, 3, 8, 8), spec, TimesOfASlowCore())
+        assert planner.model.machine.speed.tolist() == [speed] * 4
 
 
 def test_costs_hold_while_all_cores_are_busy_and_operator_times_while_one_is():

@@ -16,7 +16,7 @@ from tests.helpers.planned_networks import Times, cluster, gpt, network, recomme
 TIMES = 8
 
 
-def planned_gpt(on=None, batch=32, layers=4, **keys):
+def gpt_planner(on=None, batch=32, layers=4, **keys):
     return Planner(gpt(layers=layers, units=32, words=64), [(batch, TIMES)] * 2, on or cluster(4, rate=1e6), Times(),
                    **keys)
 
@@ -35,12 +35,12 @@ def test_pipelines_are_for_networks_that_return_the_loss_of_each_sample(make, da
     assert can_be_pipelined(traced(make(), data, 0, 'float32')) is expected
 
 
-def starts_of(planned, batch):
-    return pipeline_starts(planned._rough, planned.cluster.ranks, batch)
+def starts_of(planner, batch):
+    return pipeline_starts(planner._rough, planner.cluster.ranks, batch)
 
 
 def test_starts_have_all_numbers_of_stages_and_plans_inside():
-    names = [start.name for start in starts_of(planned_gpt(), 32)]
+    names = [start.name for start in starts_of(gpt_planner(), 32)]
     assert len(set(names)) == len(names)
     for stages in (2, 4):
         for micro_batches in (stages, 2 * stages, 4 * stages, 8 * stages):
@@ -51,14 +51,14 @@ def test_starts_have_all_numbers_of_stages_and_plans_inside():
 
 
 def test_starts_are_in_the_order_of_their_estimates():
-    starts = starts_of(planned_gpt(), 32)
+    starts = starts_of(gpt_planner(), 32)
     estimates = [start.estimate_s for start in starts]
     assert estimates == sorted(estimates) and estimates[0] > 0
 
 
 def test_stages_are_balanced_by_seconds_of_operators():
-    planned = planned_gpt()
-    graph = planned.graph
+    planner = gpt_planner()
+    graph = planner.graph
     # The last layer takes as long as all others together.
     last = graph.computing[-5].number
     seconds = {operator.number: 100.0 if operator.number == last else 1.0 for operator in graph.computing}
@@ -76,45 +76,45 @@ def test_stages_are_balanced_by_seconds_of_operators():
 
 def test_a_search_finds_a_pipeline_where_gradients_are_large():
     """A link carries activations of micro-batches sooner than gradients of all weights."""
-    planned = planned_gpt()
-    result = planned.search(seconds=None, proposals=50)
+    planner = gpt_planner()
+    result = planner.search(seconds=None, proposals=50)
     assert result.name.startswith('pipeline of ')
     assert result.prediction.seconds < min(prediction.seconds for name, prediction in result.others.items()
                                            if not name.startswith('pipeline'))
     again = from_json(json.loads(json.dumps(result.plan.as_json())))
     assert again.micro_batches == result.plan.micro_batches > 1
-    assert planned.predict(again).seconds == result.prediction.seconds
-    assert planned.stages(again).schedule == 'eager-1f1b'
+    assert planner.predict(again).seconds == result.prediction.seconds
+    assert planner.stages(again).schedule == 'eager-1f1b'
 
 
 def test_a_search_without_pipelines_finds_none():
-    found = planned_gpt(pipelines=False).search(seconds=None, proposals=50)
+    found = gpt_planner(pipelines=False).search(seconds=None, proposals=50)
     assert found.plan.micro_batches == 1
     assert not [name for name in found.others if name.startswith('pipeline')]
 
 
 def test_a_pipeline_to_begin_with_is_compared():
-    planned = planned_gpt(pipelines=False)
+    planner = gpt_planner(pipelines=False)
     plan = pipeline(4, 16, 'eager-1f1b')
-    found = planned.search(seconds=None, proposals=20, start=plan)
-    assert found.name == 'imported' and found.prediction.seconds == planned.predict(plan).seconds
-    assert planned.splits(found.plan) == planned.splits(plan) and planned.stages(found.plan) == planned.stages(plan)
-    slow = planned_gpt(cluster(4, rate=1e12), pipelines=False)
+    found = planner.search(seconds=None, proposals=20, start=plan)
+    assert found.name == 'imported' and found.prediction.seconds == planner.predict(plan).seconds
+    assert planner.splits(found.plan) == planner.splits(plan) and planner.stages(found.plan) == planner.stages(plan)
+    slow = gpt_planner(cluster(4, rate=1e12), pipelines=False)
     assert slow.search(seconds=None, proposals=20, start=pipeline(2, 2)).name != 'imported'
 
 
 def test_less_memory_takes_a_schedule_that_needs_less():
-    planned = planned_gpt(cluster(2, rate=1e6))
-    eager = planned.search(seconds=None, proposals=20)
-    assert planned.stages(eager.plan).schedule == 'eager-1f1b'
-    found = planned.search(seconds=None, proposals=20, memory_bytes=eager.prediction.largest_memory() - 1)
+    planner = gpt_planner(cluster(2, rate=1e6))
+    eager = planner.search(seconds=None, proposals=20)
+    assert planner.stages(eager.plan).schedule == 'eager-1f1b'
+    found = planner.search(seconds=None, proposals=20, memory_bytes=eager.prediction.largest_memory() - 1)
     assert found.prediction.largest_memory() < eager.prediction.largest_memory()
     assert found.plan.micro_batches > 1  # no plan without micro-batches needs so little
     assert min(point.bytes for point in found.front) > eager.prediction.largest_memory()
 
 
 def test_workers_whose_layers_have_other_names_take_the_same_pipeline():
-    first, second = planned_gpt(), planned_gpt()
+    first, second = gpt_planner(), gpt_planner()
     planning = first.search(seconds=None, proposals=20)
     labels = [first.graph.label(operator) for operator in first.graph.operators]
     count = planning.plan.micro_batches

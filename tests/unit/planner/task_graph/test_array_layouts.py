@@ -36,7 +36,7 @@ class Net(nn.HybridSequential):
         return data
 
 
-def planned(net, dtype='float32', ranks=2):
+def make_planner(net, dtype='float32', ranks=2):
     net.cast(dtype)
     net.initialize()
     return Planner(net, (8 * ranks, 3, 6, 6), cluster(ranks), Times(), dtype=dtype)
@@ -53,14 +53,14 @@ def seconds_of(planner, plan, op, position=0):
 
 
 def test_a_relu_is_part_of_the_joint_batchnorm_that_it_alone_reads():
-    planner = planned(Net('relu'))
+    planner = make_planner(Net('relu'))
     joined, alone = (seconds_of(planner, data_parallel(), 'Activation', position) for position in (0, 1))
     assert not joined[0].any() and joined[1].all()
     assert (alone[0] == alone[1]).all()
 
 
 def test_arrays_are_converted_around_a_joint_batchnorm():
-    planner = planned(Net('relu'))
+    planner = make_planner(Net('relu'))
     seconds, plain = seconds_of(planner, data_parallel(), 'BatchNorm')
     assert seconds - plain == pytest.approx(np.array([[1], [2]]) * [[CONVERSION_S] * 2] * np.ones((2, 2)))
 
@@ -69,19 +69,19 @@ def test_arrays_are_converted_around_a_joint_batchnorm():
     (lambda: Net('relu'), 'float64', 2), (lambda: Net('relu'), 'float32', 1), (lambda: Net('sigmoid'), 'float32', 2),
     (lambda: Net('relu', True), 'float32', 2)], ids=['float64', 'one rank', 'no relu', 'two readers'])
 def test_other_activations_take_their_own_time(net, dtype, ranks):
-    planner = planned(net(), dtype, ranks)
+    planner = make_planner(net(), dtype, ranks)
     seconds, plain = seconds_of(planner, data_parallel(), 'Activation')
     assert (seconds == plain).all()
 
 
 def test_a_batchnorm_of_one_rank_needs_no_conversions():
-    planner = planned(Net('relu'), ranks=1)
+    planner = make_planner(Net('relu'), ranks=1)
     seconds, plain = seconds_of(planner, data_parallel(), 'BatchNorm')
     assert (seconds == plain).all()
 
 
 def test_channels_have_statistics_of_their_own():
-    planner = planned(Net('relu'))
+    planner = make_planner(Net('relu'))
     relu = next(operator for operator in planner.graph.computing if operator.op == 'Activation')
     by_samples = planner.splits(data_parallel())[relu.number]
     layouts = ArrayLayouts(planner.model.dataflow, planner._conversions(ProfileKeys(planner.graph, collectives()),
@@ -99,7 +99,7 @@ def test_arrays_are_converted_for_redistributions(back):
         with net.name_scope():
             net.add(nn.Conv2D(4, 3, padding=1, in_channels=3), *[nn.BatchNorm(in_channels=4)] * joint,
                     nn.Activation('relu'), nn.Conv2D(4, 3, padding=1, in_channels=4))
-        planner = planned(net)
+        planner = make_planner(net)
         model, splits = planner.model, planner.splits(grid(domain=(2,)))
         relu, reader = [operator.number for operator in planner.graph.computing][-2:]
         flow = model.flow((relu, 0), [model.operator(number, splits[number]) for number in (relu, reader)])
@@ -112,6 +112,6 @@ def test_arrays_are_converted_for_redistributions(back):
 
 
 def test_without_blocked_arrays_nothing_is_converted():
-    planner = planned(Net('relu'))
+    planner = make_planner(Net('relu'))
     norm = next(operator for operator in planner.graph.computing if operator.op == 'BatchNorm')
     assert ArrayLayouts(planner.model.dataflow).conversion_seconds(norm.number, (8, 4, 6, 6)) == (0.0, 0.0)

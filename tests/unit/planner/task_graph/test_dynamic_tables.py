@@ -14,7 +14,7 @@ from mxhybrid.planner.reports.bottleneck_summary import bottleneck_summary
 from mxhybrid.planner.reports.dynamic_tables_report import dynamic_tables_report
 from mxhybrid.planner.task_graph.dynamic_tables import dynamic_tables
 from mxhybrid.planner.task_graph.simulated_tasks import TABLES_LABEL
-from tests.helpers.planned_networks import BATCH, cluster, planner
+from tests.helpers.planned_networks import BATCH, cluster, make_planner
 
 COST = TransferCost(1e-4, 1e-5, 1e-9)
 
@@ -29,22 +29,22 @@ def items(rows=1 << 40, dtype='float64'):
 
 def test_rows_take_a_push_and_a_pull_between_the_computations_of_two_steps():
     alone = cluster(1, 1, cost=COST)
-    plain = planner(alone).predict(data_parallel())
-    both = planner(alone, tables={users(): 3, items(): 2.5}).predict(data_parallel())
+    plain = make_planner(alone).predict(data_parallel())
+    both = make_planner(alone, tables={users(): 3, items(): 2.5}).predict(data_parallel())
     moved_bytes = BATCH * 3 * (16 * 4 + 8) + BATCH * 2.5 * (4 * 8 + 8)
     assert both.seconds - plain.seconds == pytest.approx(2 * (2 * 1.1e-4 + 1e-9 * moved_bytes))
     rows_bytes = BATCH * 3 * (4 * 16 * 4 + 16) + BATCH * 2.5 * (4 * 4 * 8 + 16)
     np.testing.assert_allclose(both.memory - plain.memory, rows_bytes)
     path = both.critical_path()
     assert {task.kind for task in path if task.label == TABLES_LABEL} == {'push', 'pull'}
-    slow = planner(cluster(1, 1, cost=TransferCost(1.0, 0, 0)), tables={users(): 3}).predict(data_parallel())
+    slow = make_planner(cluster(1, 1, cost=TransferCost(1.0, 0, 0)), tables={users(): 3}).predict(data_parallel())
     assert 'of the step is spent pushing rows of dynamic tables: request the rows of the next batch early' in '\n'.join(
         bottleneck_summary(slow.critical_path(), slow.seconds))
 
 
 def test_rows_of_other_hosts_take_the_links():
     def seconds(rate, tables):
-        return planner(cluster(2, 1, rate=rate, cost=TransferCost(0, 0, 0)), tables=tables).predict(
+        return make_planner(cluster(2, 1, rate=rate, cost=TransferCost(0, 0, 0)), tables=tables).predict(
             data_parallel()).seconds
     # Each host has 4 samples; it sends half of its rows and receives half of those of the other, twice a step.
     half = BATCH // 2 * 1000 * (16 * 4 + 8) / 2
@@ -60,20 +60,20 @@ def test_a_small_table_has_no_more_rows_than_it_can():
 
 
 def test_searches_with_tables_find_plans_without_pipelines():
-    found = planner(cluster(2, 1), tables={users(): 3}).search(None, 30)
+    found = make_planner(cluster(2, 1), tables={users(): 3}).search(None, 30)
     assert found.plan.stages is None and found.prediction.memory.min() > 0
     with pytest.raises(InputError, match='a pipeline with dynamic tables is not predicted'):
-        planner(cluster(2, 1), tables={users(): 3}).predict(pipeline(2, 2))
+        make_planner(cluster(2, 1), tables={users(): 3}).predict(pipeline(2, 2))
 
 
 @pytest.mark.parametrize('tables, message', [
     ({'users': 3}, "tables: 'users' is no dynamic table"), ({'of': 'block'}, 'is no dynamic table')])
 def test_other_tables_are_refused(tables, message):
     with pytest.raises(InputError, match=message):
-        planner(cluster(1, 1), tables=tables)
+        make_planner(cluster(1, 1), tables=tables)
     for ids in (-1, float('inf'), float('nan'), True, 'many'):
         with pytest.raises(InputError, match='tables: users_weight=.*: give the number of ids'):
-            planner(cluster(1, 1), tables={users(): ids})
+            make_planner(cluster(1, 1), tables={users(): ids})
 
 
 def test_the_report_has_bytes_and_assumptions():

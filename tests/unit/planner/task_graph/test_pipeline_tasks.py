@@ -66,8 +66,8 @@ def test_equal_stages_without_transfers_take_the_ideal_time(schedule, micro_batc
 
 def test_fewer_stages_take_the_ideal_time():
     """The hosts have two ranks of a stage each, which split the samples of a micro-batch."""
-    planned = planner_of(without_costs(2))
-    prediction = planned.predict(pipeline(PATTERNS, 8))
+    planner = planner_of(without_costs(2))
+    prediction = planner.predict(pipeline(PATTERNS, 8))
     assert prediction.seconds == pytest.approx(ideal(8) / 2, rel=1e-3)
     two = planner_of(dataclasses.replace(without_costs(), hosts=without_costs().hosts[:2]))
     assert two.predict(pipeline([PATTERNS[:2], PATTERNS[2:]], 8)).seconds == pytest.approx(
@@ -83,9 +83,9 @@ def test_the_slowest_stage_determines_the_step():
 
 def test_plans_are_in_the_order_of_the_formula():
     """Kendall's tau of predicted and ideal times is 1."""
-    planned = planner_of(without_costs(rate=1e9, latency_s=1e-5))
+    planner = planner_of(without_costs(rate=1e9, latency_s=1e-5))
     cases = [(PATTERNS, 1), (PATTERNS, 2), (PATTERNS, 4), (PATTERNS, 8), (PATTERNS, 16), (PATTERNS, 32)]
-    predicted = [planned.predict(pipeline(stages, count)).seconds for stages, count in cases]
+    predicted = [planner.predict(pipeline(stages, count)).seconds for stages, count in cases]
     assert predicted == sorted(predicted, reverse=True)
     assert sorted(map(ideal, (count for _, count in cases)), reverse=True) == [ideal(count) for _, count in cases]
 
@@ -93,8 +93,8 @@ def test_plans_are_in_the_order_of_the_formula():
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_memory_is_that_of_the_micro_batches_alive(schedule):
     micro_batches, states = 8, 1
-    planned = planner_of(states=states)
-    prediction = planned.predict(pipeline(PATTERNS, micro_batches, schedule))
+    planner = planner_of(states=states)
+    prediction = planner.predict(pipeline(PATTERNS, micro_batches, schedule))
     weights = 4 * (WIDTH * WIDTH + WIDTH) * (2 + states + 2)  # and the gradient of a micro-batch, and their sum
     outputs = 4 * BATCH // micro_batches * WIDTH
     for stage in range(STAGES):
@@ -105,9 +105,9 @@ def test_memory_is_that_of_the_micro_batches_alive(schedule):
 
 
 def test_activations_and_gradients_of_all_micro_batches_move_between_stages():
-    planned = planner_of(cluster(STAGES, rate=1e6))
+    planner = planner_of(cluster(STAGES, rate=1e6))
     for micro_batches in (1, 4, 8):
-        tasks = planned.predict(pipeline(PATTERNS, micro_batches)).tasks()
+        tasks = planner.predict(pipeline(PATTERNS, micro_batches)).tasks()
         for kind in ('redistribution', 'redistribution_back'):
             sizes = [task.size for task in tasks if task.label == 'stage1_fwd' and task.kind == kind
                      and str(task.where).endswith('sends')]
@@ -152,8 +152,8 @@ def test_transfers_that_a_schedule_cannot_hide(micro_batches):
 
 
 def test_weights_are_updated_once_and_summed_within_a_stage():
-    planned = planner_of(cluster(STAGES, 2))
-    tasks = planned.predict(pipeline(PATTERNS, 4)).tasks()
+    planner = planner_of(cluster(STAGES, 2))
+    tasks = planner.predict(pipeline(PATTERNS, 4)).tasks()
     updates = [task for task in tasks if task.kind == 'update' and task.label == 'net_stage2_weight']
     assert sorted(task.where for task in updates) == [4, 5]
     added = [task for task in tasks if task.kind == 'accumulate' and task.label == 'net_stage2_weight']
@@ -162,8 +162,8 @@ def test_weights_are_updated_once_and_summed_within_a_stage():
 
 
 def test_one_stage_on_all_ranks_sums_gradients_in_buckets():
-    planned = planner_of(cluster(STAGES))
-    tasks = planned.predict(pipeline(1, 4)).tasks()
+    planner = planner_of(cluster(STAGES))
+    tasks = planner.predict(pipeline(1, 4)).tasks()
     assert {task.kind for task in tasks} >= {'sum', 'accumulate'} and not [
         task for task in tasks if task.kind == 'group_sum']
 
@@ -172,13 +172,13 @@ def test_one_stage_on_all_ranks_sums_gradients_in_buckets():
 @pytest.mark.parametrize('inside', [None, {'*dense4*': {'channels': 2}, '*dense5*': {'partials': 2}}], ids=str)
 def test_transformers_with_a_plan_inside_of_stages(schedule, inside):
     net = gpt()
-    planned = Planner(net, [(BATCH, 8)] * 2, cluster(2, 2, rate=1e9), Times())
+    planner = Planner(net, [(BATCH, 8)] * 2, cluster(2, 2, rate=1e9), Times())
     plan = pipeline(2, 4, schedule, layers(inside) if inside else None)
-    prediction = planned.predict(plan)
+    prediction = planner.predict(plan)
     assert 0 < prediction.seconds < 10 and prediction.critical_path()
-    explicit = planned.explicit(planned.splits(plan), stages=planned.stages(plan))
-    assert planned.predict(explicit).seconds == prediction.seconds
-    np.testing.assert_array_equal(planned.predict(explicit).memory, prediction.memory)
+    explicit = planner.explicit(planner.splits(plan), stages=planner.stages(plan))
+    assert planner.predict(explicit).seconds == prediction.seconds
+    np.testing.assert_array_equal(planner.predict(explicit).memory, prediction.memory)
 
 
 def test_micro_batches_that_do_not_divide_are_refused():
@@ -192,10 +192,10 @@ def test_outputs_that_cannot_be_joined_are_refused():
             return F.mean(super().hybrid_forward(F, data))
     net = Mean()
     net.initialize()
-    planned = Planner(net, (BATCH, WIDTH), cluster(STAGES), Times())
-    assert planned.predict(data_parallel()).seconds > 0
+    planner = Planner(net, (BATCH, WIDTH), cluster(STAGES), Times())
+    assert planner.predict(data_parallel()).seconds > 0
     with pytest.raises(InputError, match='does not have each sample once'):
-        planned.predict(pipeline(STAGES, 4))
+        planner.predict(pipeline(STAGES, 4))
 
 
 def test_more_stages_than_workers_are_refused():

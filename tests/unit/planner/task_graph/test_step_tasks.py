@@ -27,7 +27,7 @@ from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from tests.helpers.planned_networks import BATCH, SLOWED, Times, check_proposals, cluster, gpt, network, planner
+from tests.helpers.planned_networks import BATCH, SLOWED, Times, check_proposals, cluster, gpt, make_planner, network
 from tests.oracles.event_loop import PYTHON_BACKEND
 from tests.oracles.redistribution import reversed_transfers
 from tests.oracles.transfer_tasks import PythonTransferTasks
@@ -56,13 +56,13 @@ class UnusedRedistribution:
 
 
 @pytest.fixture(scope='module')
-def planned():
-    return planner(cluster(RANKS))
+def planner():
+    return make_planner(cluster(RANKS))
 
 
 @pytest.fixture(scope='module')
-def space(planned):
-    return SearchSpace(planned.model.dataflow, RANKS, 1)
+def space(planner):
+    return SearchSpace(planner.model.dataflow, RANKS, 1)
 
 
 class JointAttention(nn.HybridBlock):
@@ -96,12 +96,12 @@ def attention_space(attention):
     return SearchSpace(attention.model.dataflow, RANKS, 1)
 
 
-def python_model_of(planned):
+def python_model_of(planner):
     """Return the model of a planner with transfers in Python."""
-    machine = planned.model.machine
-    keys = ProfileKeys(planned.graph, collectives())
-    return OperatorTasks(planned.model.dataflow, machine, planned._shard_times(False),
-                         transfer_tasks=PythonTransferTasks(machine), conversions=planned._conversions(keys, False))
+    machine = planner.model.machine
+    keys = ProfileKeys(planner.graph, collectives())
+    return OperatorTasks(planner.model.dataflow, machine, planner._shard_times(False),
+                         transfer_tasks=PythonTransferTasks(machine), conversions=planner._conversions(keys, False))
 
 
 def numbers(count):
@@ -110,33 +110,33 @@ def numbers(count):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_proposals_give_the_blocks_of_a_new_step(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
+def test_proposals_give_the_blocks_of_a_new_step(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
     decisions = [random_decisions(space, data.draw(numbers(problem.operators))) for _ in range(4)]
-    check_proposals(planned, problem, decisions, data.draw(st.integers(1, 2)))
+    check_proposals(planner, problem, decisions, data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_a_proposal_is_rolled_back(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
+def test_a_proposal_is_rolled_back(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
     first, second, third = (problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
                             for _ in range(3))
-    step_tasks = StepTasks(planned.model, first, 2)
+    step_tasks = StepTasks(planner.model, first, 2)
     step_tasks.propose(second)
     before, memory = dict(step_tasks.blocks), step_tasks.memory.copy()
     step_tasks.propose(third)
     step_tasks.rollback()
     assert step_tasks.blocks == before and step_tasks.splits == second
     np.testing.assert_array_equal(step_tasks.memory, memory)
-    expected = StepTasks(planned.model, third, 2).blocks
+    expected = StepTasks(planner.model, third, 2).blocks
     assert set(step_tasks.propose(third)) >= {key for key in expected if key not in before}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from([0.2, 0.7, 0.95, 1.0, 1.2]), st.sampled_from([1e5, 1e7, 1e9]))
 def test_proposals_beyond_a_limit_give_a_lower_bound(space, data, share, rate):
-    problem = PlanEvaluator(planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)).model, space)
+    problem = PlanEvaluator(make_planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)).model, space)
     start, other = (random_decisions(space, data.draw(numbers(problem.operators))) for _ in range(2))
     begun = problem.begin(start), problem.memory()
     changes = dict(enumerate(other))
@@ -159,8 +159,8 @@ def test_proposals_beyond_a_limit_give_a_lower_bound(space, data, share, rate):
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_tasks_are_the_same_bits_in_both_languages(space, data):
-    planned = planner(cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6)))
-    compiled_model, python_model = planned.model, python_model_of(planned)
+    planner = make_planner(cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6)))
+    compiled_model, python_model = planner.model, python_model_of(planner)
     problem = PlanEvaluator(compiled_model, space)
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
     compiled, expected = (StepTasks(model, splits, 2) for model in (compiled_model, python_model))
@@ -187,8 +187,8 @@ def successors(content):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_redistributions_are_those_of_split_networks(planned, space, data):
-    check_redistributions(planned, drawn_splits(planned, space, data))
+def test_redistributions_are_those_of_split_networks(planner, space, data):
+    check_redistributions(planner, drawn_splits(planner, space, data))
 
 
 @settings(max_examples=40, deadline=None)
@@ -203,23 +203,23 @@ def test_redistributions_of_megatron_are_those_of_split_networks(monkeypatch, se
     """Sums that every rank of a group needs are made in two steps, if they are large enough."""
     if saved_bytes:
         monkeypatch.setattr(sum_steps, 'MIN_SAVED_BYTES', saved_bytes)
-    planned = planner(cluster(), gpt(heads=4), [(BATCH, 8)] * 2)
-    in_two_steps = check_redistributions(planned, planned.splits(megatron(4, sequence=sequence)))
+    planner = make_planner(cluster(), gpt(heads=4), [(BATCH, 8)] * 2)
+    in_two_steps = check_redistributions(planner, planner.splits(megatron(4, sequence=sequence)))
     # After the embedding, two layers of each block, and `pick`.
     assert in_two_steps == (0 if sequence or not saved_bytes else count + 1)
 
 
-def drawn_splits(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
+def drawn_splits(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
     return problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
 
 
-def check_redistributions(planned, splits):
+def check_redistributions(planner, splits):
     """Compare the predicted redistributions of splits with those of the programs of split networks; return the number
     of sums in two steps.
     """
-    graph, model = planned.graph, planned.model
-    shares = InputShards(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
+    graph, model = planner.graph, planner.model
+    shares = InputShards(graph, planner.network.axes, planner.network.dimensions, RANKS, 0, set())
     program = Program(NetworkShards(graph, splits), 0, shares.inputs, shares.outputs, collectives(),
                       UnusedRedistribution, 0)
     expected = sorted(redistribution.bytes for redistribution in program.redistributions)
@@ -247,8 +247,8 @@ def check_redistributions(planned, splits):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_weights_are_sharded_as_in_split_networks(planned, space, data):
-    check_weights(planned, space, data)
+def test_weights_are_sharded_as_in_split_networks(planner, space, data):
+    check_weights(planner, space, data)
 
 
 @settings(max_examples=40, deadline=None)
@@ -266,21 +266,21 @@ def test_a_rank_with_half_of_the_heads_needs_half_of_each_weight(attention):
     assert boxes == {0: ((0, 4), (0, 6)), 1: ((4, 8), (0, 6))}
 
 
-def check_weights(planned, space, data):
+def check_weights(planner, space, data):
     """Compare the predicted shards of weights with those of split networks, for drawn splits."""
-    problem = PlanEvaluator(planned.model, space)
+    problem = PlanEvaluator(planner.model, space)
     splits = problem.splits(random_decisions(space, data.draw(numbers(problem.operators))))
-    weights = NetworkShards(planned.graph, splits).weights
-    for name, readers in planned.model.dataflow.readers.items():
-        operators = [planned.model.operator(reader.number, splits[reader.number]) for reader in readers]
-        assert planned.model.weights.shards(name, operators).boxes.by_rank == weights.boxes(name)
+    weights = NetworkShards(planner.graph, splits).weights
+    for name, readers in planner.model.dataflow.readers.items():
+        operators = [planner.model.operator(reader.number, splits[reader.number]) for reader in readers]
+        assert planner.model.weights.shards(name, operators).boxes.by_rank == weights.boxes(name)
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],
                          ids=repr)
-def test_followers_have_the_splits_that_plans_give_them(planned, space, plan):
-    problem = PlanEvaluator(planned.model, space)
-    splits = planned.splits(plan)
+def test_followers_have_the_splits_that_plans_give_them(planner, space, plan):
+    problem = PlanEvaluator(planner.model, space)
+    splits = planner.splits(plan)
     completed = problem.splits(problem.decisions(splits))
     assert set(completed) == set(splits)
     assert {number for number in splits if completed[number] != splits[number]} == set()
@@ -294,26 +294,26 @@ def test_operators_before_the_first_layer_are_planned_too():
     net = Net(prefix='net_')
     net.add(nn.Dense(16, in_units=8))
     net.initialize()
-    planned = planner(cluster(RANKS), net, (8, 8))
-    found = planned.search(None, 20)
-    assert set(planned.splits(found.plan)) == {operator.number for operator in planned.graph.computing}
+    planner = make_planner(cluster(RANKS), net, (8, 8))
+    found = planner.search(None, 20)
+    assert set(planner.splits(found.plan)) == {operator.number for operator in planner.graph.computing}
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), grid(model=2, batch=2), grid(domain=(2,), batch=2)])
 def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
-    planned = planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
-    splits, machine = planned.splits(plan), planned.model.machine
+    planner = make_planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
+    splits, machine = planner.splits(plan), planner.model.machine
     results = []
-    for model in (planned.model, python_model_of(planned)):
+    for model in (planner.model, python_model_of(planner)):
         blocks = list(StepTasks(model, splits, 2).blocks.values())
         results += [Simulation(machine.resources, backend=backend, groups=machine.groups).run(blocks)
                     for backend in (native_backend(), PYTHON_BACKEND)]
     assert len(set(results)) == 1
-    assert results[0] > Simulation(machine.resources).run(StepTasks(planned.model, splits, 2).blocks.values())
+    assert results[0] > Simulation(machine.resources).run(StepTasks(planner.model, splits, 2).blocks.values())
 
 
 def test_one_rank_computes_operators_one_after_the_other():
-    alone = planner(cluster(1, 1))
+    alone = make_planner(cluster(1, 1))
     graph = alone.graph
     splits = alone.splits(data_parallel())
     computed = sum(sum(Times().shard_seconds(graph, operator, shard)) for operator in graph.computing
@@ -326,17 +326,17 @@ def test_one_rank_computes_operators_one_after_the_other():
 
 def test_data_parallelism_takes_as_long_as_its_sums():
     bytes_a_second = 1e3  # so slow that all other work is negligible
-    planned = planner(cluster(RANKS, rate=bytes_a_second))
-    sizes = sum(int(np.prod(shape)) * 4 for name, shape in planned.graph.parameters.items()
-                if name not in planned.graph.auxiliary)
-    found = planned.predict(data_parallel())
+    planner = make_planner(cluster(RANKS, rate=bytes_a_second))
+    sizes = sum(int(np.prod(shape)) * 4 for name, shape in planner.graph.parameters.items()
+                if name not in planner.graph.auxiliary)
+    found = planner.predict(data_parallel())
     assert found.seconds == pytest.approx(2 * sizes * (RANKS - 1) / RANKS / bytes_a_second, rel=0.05)
 
 
 def test_a_split_layer_needs_a_part_of_the_memory():
     net = network()
-    whole = planner(cluster(1, 1), net).predict(data_parallel()).largest_memory()
-    split = planner(cluster(RANKS), net).predict(one_weird_trick()).largest_memory()
+    whole = make_planner(cluster(1, 1), net).predict(data_parallel()).largest_memory()
+    split = make_planner(cluster(RANKS), net).predict(one_weird_trick()).largest_memory()
     assert split < 0.45 * whole
 
 
@@ -354,17 +354,17 @@ def test_weights_that_are_not_trained_need_memory_but_no_gradients(states):
         net.fixed = net.params.get_constant('fixed', np.ones((1, 512), 'float32'))
     net.initialize()
     net._children['0'].weight.grad_req = 'null'
-    planned = planner(cluster(2), net, (BATCH, 256), states=states)
-    memory = planned.predict(data_parallel()).memory_of()
+    planner = make_planner(cluster(2), net, (BATCH, 256), states=states)
+    memory = planner.predict(data_parallel()).memory_of()
     half = BATCH // 2 * 4
     assert memory == {'dense0_fwd': 512 * 256 * 4 + 512 * half, 'broadcast_mul0': 512 * 4 + 512 * half,
                       'dense1_fwd': (2 + states) * 512 * 4 * 4 + 4 * half}
-    assert planned.predict(data_parallel()).largest_memory() == sum(memory.values())
+    assert planner.predict(data_parallel()).largest_memory() == sum(memory.values())
 
 
-def test_redistributions_within_an_operator_differ_from_those_of_its_output(planned):
+def test_redistributions_within_an_operator_differ_from_those_of_its_output(planner):
     def kinds(plan, label):
-        return {task.kind for task in planned.predict(plan).tasks()
+        return {task.kind for task in planner.predict(plan).tasks()
                 if task.label == label and 'redistribution' in task.kind}
     joint = {'redistribution_within', 'redistribution_within_back'}
     assert kinds(data_parallel(), 'shortcut0_batchnorm0_fwd') == joint
@@ -373,12 +373,12 @@ def test_redistributions_within_an_operator_differ_from_those_of_its_output(plan
     assert kinds(one_weird_trick(), 'flatten0_flatten0') == {'redistribution', 'redistribution_back'}
 
 
-def test_a_plan_for_another_cluster_is_refused(planned):
+def test_a_plan_for_another_cluster_is_refused(planner):
     from mxhybrid import InputError
-    other = planner(cluster(RANKS, rate=2e7))
+    other = make_planner(cluster(RANKS, rate=2e7))
     plan = other.explicit(other.splits(data_parallel()))
     with pytest.raises(InputError, match='another cluster'):
-        planned.predict(plan)
+        planner.predict(plan)
     assert other.predict(plan).seconds == other.predict(data_parallel()).seconds
 
 
@@ -388,8 +388,8 @@ def test_rows_of_tables_go_to_servers_and_back():
         net.add(nn.Embedding(10000, 256, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=2560))
     net.initialize()
     batch, length, rate = 8, 10, 1e4
-    planned = planner(cluster(RANKS, rate=rate), net, (batch, length))
-    prediction = planned.predict(data_parallel())
+    planner = make_planner(cluster(RANKS, rate=rate), net, (batch, length))
+    prediction = planner.predict(data_parallel())
     rows = batch * length * 256 * 4
     # Each host pushes and receives its share, and each rank pulls every row that any rank has touched.
     pushed = rows / RANKS * (RANKS - 1) / RANKS
@@ -399,12 +399,12 @@ def test_rows_of_tables_go_to_servers_and_back():
     assert {task.kind for task in prediction.tasks()} >= {'push', 'pull', 'sum', 'update'}
 
 
-def test_a_small_cache_changes_no_result(planned, space, monkeypatch):
-    problem = PlanEvaluator(planned.model, space)
+def test_a_small_cache_changes_no_result(planner, space, monkeypatch):
+    problem = PlanEvaluator(planner.model, space)
     draw = np.random.RandomState(0)
     plans = [problem.splits(random_decisions(space, draw.uniform(size=problem.operators))) for _ in range(5)]
-    expected = [planned.predict(planned.explicit(splits)).seconds for splits in plans]
-    other = planner(cluster(RANKS))
+    expected = [planner.predict(planner.explicit(splits)).seconds for splits in plans]
+    other = make_planner(cluster(RANKS))
     monkeypatch.setattr(memo, 'MAX_RESULTS', 30 * RANKS)
     assert [other.predict(other.explicit(splits)).seconds for splits in plans] == expected
     assert len(other.model.memo) <= 30
@@ -414,10 +414,10 @@ def test_the_script_of_the_only_working_rank_computes_beside_its_operators():
     """The step is as long as one without a script, which runs on the core of the other rank."""
     step = TransferCost(2e-4, 0.0, 0.0)
     hosts = dataclasses.replace(cluster(1, 2), costs={**cluster(1, 2).costs, 'step': step})
-    alone, both = (planner(hosts).predict(Layers({'*': dict(split, samples=len(split['ranks']))}))
+    alone, both = (make_planner(hosts).predict(Layers({'*': dict(split, samples=len(split['ranks']))}))
                    for split in ({'ranks': [0]}, {'ranks': [0, 1]}))
     assert [task.where for task in alone.tasks() if task.kind == 'step'] == [1]
     assert [task.where for task in both.tasks() if task.kind == 'step'] in ([0, 1], [1, 0])
     free = dataclasses.replace(hosts, costs={**hosts.costs, 'step': TransferCost(0.0, 0.0, 0.0)})
-    without_script = planner(free).predict(Layers({'*': {'ranks': [0], 'samples': 1}}))
+    without_script = make_planner(free).predict(Layers({'*': {'ranks': [0], 'samples': 1}}))
     assert alone.seconds == pytest.approx(without_script.seconds, abs=1e-6)

@@ -15,7 +15,7 @@ from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from tests.helpers.planned_networks import check_proposals, cluster, planner, recommender
+from tests.helpers.planned_networks import check_proposals, cluster, make_planner, recommender
 from tests.oracles.event_loop import PYTHON_BACKEND
 from tests.oracles.exhaustive_search import try_all
 
@@ -25,8 +25,8 @@ HOROVOD = TransferCost(2e-4, 1e-4, 1e-10, 3e-4)
 BY_ALLREDUCE = {'embedding%d_weight' % number: {'route': 'allreduce'} for number in (0, 1)}
 
 
-def planned_on(there):
-    return planner(there, recommender(), (8, 20))
+def planner_on(there):
+    return make_planner(there, recommender(), (8, 20))
 
 
 def of_data(dense=None):
@@ -34,29 +34,29 @@ def of_data(dense=None):
 
 
 @pytest.fixture(scope='module')
-def planned():
-    return planned_on(cluster(2, 2, horovod=HOROVOD))
+def planner():
+    return planner_on(cluster(2, 2, horovod=HOROVOD))
 
 
 @pytest.fixture(scope='module')
-def space(planned):
-    return SearchSpace(planned.model.dataflow, RANKS, 2, planned.cluster.sums)
+def space(planner):
+    return SearchSpace(planner.model.dataflow, RANKS, 2, planner.cluster.sums)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_proposals_give_the_blocks_of_a_new_step(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
+def test_proposals_give_the_blocks_of_a_new_step(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
-    check_proposals(planned, problem, [random_decisions(space, draw) for draw in draws], data.draw(st.integers(1, 2)))
+    check_proposals(planner, problem, [random_decisions(space, draw) for draw in draws], data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
-    current = list(problem.decisions(planned.splits(data_parallel())))
+def test_a_proposal_takes_as_long_as_a_new_beginning(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
+    current = list(problem.decisions(planner.splits(data_parallel())))
     assert current[-1] == 'lane' and problem.neighbours(problem.operators - 1) == []
     begun = problem.begin(tuple(current))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -64,24 +64,24 @@ def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
             st.sets(st.integers(0, problem.operators - 2), max_size=2))}
         changes[problem.operators - 1] = data.draw(st.sampled_from(['lane', 'horovod']))
         proposed = [changes.get(index, choice) for index, choice in enumerate(current)]
-        other = PlanEvaluator(planned.model, space)
+        other = PlanEvaluator(planner.model, space)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         if data.draw(st.booleans()):
             problem.accept()
             current = proposed
         else:
             problem.reject()
-        assert problem.propose({}) == PlanEvaluator(planned.model, space).begin(tuple(current))
+        assert problem.propose({}) == PlanEvaluator(planner.model, space).begin(tuple(current))
         problem.reject()
-    back = problem.decisions(planned.splits(data_parallel()))
+    back = problem.decisions(planner.splits(data_parallel()))
     assert problem.begin(back) == begun
 
 
-def test_both_languages_have_the_same_bits(planned):
-    splits, resources = planned.splits(data_parallel()), planned.model.machine.resources
+def test_both_languages_have_the_same_bits(planner):
+    splits, resources = planner.splits(data_parallel()), planner.model.machine.resources
     times = []
     for dense in (None, 'lane', 'horovod'):
-        blocks = list(StepTasks(planned.model, splits, 2, planned.tables(of_data()), dense).blocks.values())
+        blocks = list(StepTasks(planner.model, splits, 2, planner.tables(of_data()), dense).blocks.values())
         seconds, python_seconds = (Simulation(resources, backend=backend).run(blocks)
                                    for backend in (native_backend(), PYTHON_BACKEND))
         assert seconds == python_seconds
@@ -89,43 +89,43 @@ def test_both_languages_have_the_same_bits(planned):
     assert times[0] == times[1] != times[2]
 
 
-def test_each_means_has_costs_of_its_own(planned):
-    lane, horovod = (planned.predict(of_data(dense)).seconds for dense in ('lane', 'horovod'))
-    assert planned.predict(of_data()).seconds == lane != horovod
+def test_each_means_has_costs_of_its_own(planner):
+    lane, horovod = (planner.predict(of_data(dense)).seconds for dense in ('lane', 'horovod'))
+    assert planner.predict(of_data()).seconds == lane != horovod
     # Make the costs of Horovod the only ones; the items of sums are parameters then.
-    value = planned.cluster.as_json()
+    value = planner.cluster.as_json()
     for kind, other in BY_HOROVOD.items():
         value['costs'][kind] = dict(value['costs'].pop(other))
-    dense = [name for name in planned.model.dataflow.trained if name not in planned.model.dataflow.tables]
+    dense = [name for name in planner.model.dataflow.trained if name not in planner.model.dataflow.tables]
     value['costs']['sum']['per_item_s'] *= len(dense) / RANKS
-    only = planned_on(cluster_from_json(value))
+    only = planner_on(cluster_from_json(value))
     # Updates of rows cost the same as before.
     assert only.predict(of_data()).seconds == pytest.approx(horovod, rel=0.02)
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
     assert 'has the cost of only one kind of sum, which is used for horovod' in ' '.join(
         store_notes(only.graph, only.cluster, of_data('horovod')))
-    assert store_notes(planned.graph, planned.cluster, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
+    assert store_notes(planner.graph, planner.cluster, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
 
 
 @pytest.mark.parametrize('horovod, expected', [(TransferCost(1e-6, 1e-7, 1e-11), 'horovod'),
                                                (TransferCost(1e-2, 1e-3, 1e-8), 'lane')])
 def test_a_search_chooses_the_faster_means(horovod, expected):
-    planned = planner(cluster(2, 1, horovod=horovod))
-    result = planned.search(seconds=None, proposals=400, seed=1)
+    planner = make_planner(cluster(2, 1, horovod=horovod))
+    result = planner.search(seconds=None, proposals=400, seed=1)
     assert result.plan.store.dense == expected
-    assert planned.predict(result.plan).seconds == result.prediction.seconds
+    assert planner.predict(result.plan).seconds == result.prediction.seconds
     assert from_json(json.loads(json.dumps(result.plan.as_json()))).store.dense == expected
     # A search that begins with the other means leaves it.
     other = {'lane': 'horovod', 'horovod': 'lane'}[expected]
-    start = planned.explicit(planned.splits(result.plan), {}, other)
-    again = planned.search(seconds=None, proposals=400, seed=2, start=start)
+    start = planner.explicit(planner.splits(result.plan), {}, other)
+    again = planner.search(seconds=None, proposals=400, seed=2, start=start)
     assert again.plan.store.dense == expected and again.prediction.seconds <= result.prediction.seconds
 
 
 def test_fixed_sums_are_kept():
     there = cluster(2, 1, horovod=TransferCost(1e-6, 1e-7, 1e-11))
-    free, fixed = planner(there), planner(there, sums='lane')
+    free, fixed = make_planner(there), make_planner(there, sums='lane')
     found = fixed.search(seconds=None, proposals=200, seed=1)
     assert found.plan.store.dense == 'lane'
     assert found.prediction.seconds == free.predict(found.plan).seconds
@@ -134,10 +134,10 @@ def test_fixed_sums_are_kept():
 
 
 def test_a_chain_finds_the_optimum():
-    planned = planned_on(cluster(2, 1, horovod=HOROVOD, rate=1e6))
-    space = SearchSpace(planned.model.dataflow, 2, 1, planned.cluster.sums)
-    problem = PlanEvaluator(planned.model, space)
-    start = problem.decisions(planned.splits(data_parallel()))
+    planner = planner_on(cluster(2, 1, horovod=HOROVOD, rate=1e6))
+    space = SearchSpace(planner.model.dataflow, 2, 1, planner.cluster.sums)
+    problem = PlanEvaluator(planner.model, space)
+    start = problem.decisions(planner.splits(data_parallel()))
     optimum = try_all(problem)
     found = run_chains(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
     assert found.seconds == optimum.seconds
@@ -146,10 +146,10 @@ def test_a_chain_finds_the_optimum():
 def test_a_file_without_the_costs_of_horovod_leaves_no_choice():
     cluster_spec = cluster(2, 1)
     assert cluster_spec.sums == () and cluster(2, 1, horovod=HOROVOD).sums == ('lane', 'horovod')
-    planning = planner(cluster_spec).search(seconds=None, proposals=50)
+    planning = make_planner(cluster_spec).search(seconds=None, proposals=50)
     assert planning.plan.store.dense is None
-    start = planner(cluster_spec).explicit(planner(cluster_spec).splits(data_parallel()), {}, 'horovod')
-    assert planner(cluster_spec).search(seconds=None, proposals=50, start=start).plan.store.dense == 'horovod'
+    start = make_planner(cluster_spec).explicit(make_planner(cluster_spec).splits(data_parallel()), {}, 'horovod')
+    assert make_planner(cluster_spec).search(seconds=None, proposals=50, start=start).plan.store.dense == 'horovod'
 
 
 def test_a_file_with_some_costs_of_horovod_is_refused():

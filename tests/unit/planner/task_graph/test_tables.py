@@ -15,58 +15,58 @@ from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_jso
 from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
-from tests.helpers.planned_networks import check_proposals, cluster, planner, recommender
+from tests.helpers.planned_networks import check_proposals, cluster, make_planner, recommender
 from tests.oracles.exhaustive_search import try_all
 
 RANKS, BATCH, IDS = 4, 8, 20
 USERS, ITEMS = 'net_embedding0_weight', 'net_embedding1_weight'
 
 
-def planned_on(there, **keys):
-    return planner(there, recommender(**keys), (BATCH, IDS))
+def planner_on(there, **keys):
+    return make_planner(there, recommender(**keys), (BATCH, IDS))
 
 
 @pytest.fixture(scope='module')
-def planned():
-    return planned_on(cluster(2, 2))
+def planner():
+    return planner_on(cluster(2, 2))
 
 
 @pytest.fixture(scope='module')
-def space(planned):
-    return SearchSpace(planned.model.dataflow, RANKS, 2)
+def space(planner):
+    return SearchSpace(planner.model.dataflow, RANKS, 2)
 
 
-def seconds(planned, **tables):
+def seconds(planner, **tables):
     """Return the seconds of a step by data parallelism, given routes of tables: `_0` is that of the first one."""
     plans = {}
     for name, words in tables.items():
         route, *partitions = words.split()
         plans['embedding%s_weight' % name[1:]] = dict({'route': route}, **(
             {'partitions': int(partitions[0])} if partitions else {}))
-    return planned.predict(from_json({'plan': 'data_parallel', 'tables': plans})).seconds
+    return planner.predict(from_json({'plan': 'data_parallel', 'tables': plans})).seconds
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_proposals_give_the_blocks_of_a_new_step(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
+def test_proposals_give_the_blocks_of_a_new_step(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
     decisions = [random_decisions(space, draw) for draw in draws]
-    check_proposals(planned, problem, decisions, data.draw(st.integers(1, 2)))
+    check_proposals(planner, problem, decisions, data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
-    problem = PlanEvaluator(planned.model, space)
-    current = list(problem.decisions(planned.splits(data_parallel())))
+def test_a_proposal_takes_as_long_as_a_new_beginning(planner, space, data):
+    problem = PlanEvaluator(planner.model, space)
+    current = list(problem.decisions(planner.splits(data_parallel())))
     problem.begin(tuple(current))
     for _ in range(data.draw(st.integers(1, 6))):
         changes = {index: data.draw(st.sampled_from(list(problem.candidates(index)))) for index in data.draw(
             st.sets(st.integers(0, problem.operators - 1), min_size=1))}
         proposed = [changes.get(index, choice) for index, choice in enumerate(current)]
-        other = PlanEvaluator(planned.model, space)
+        other = PlanEvaluator(planner.model, space)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         assert problem.memory() == other.memory()
         if data.draw(st.booleans()):
@@ -74,19 +74,19 @@ def test_a_proposal_takes_as_long_as_a_new_beginning(planned, space, data):
             current = proposed
         else:
             problem.reject()
-    assert problem.begin(tuple(current)) == PlanEvaluator(planned.model, space).begin(tuple(current))
+    assert problem.begin(tuple(current)) == PlanEvaluator(planner.model, space).begin(tuple(current))
 
 
-def test_a_table_without_a_route_goes_as_the_store_chooses(planned, space):
-    problem = PlanEvaluator(planned.model, space)
-    plans = problem.tables(problem.decisions(planned.splits(data_parallel())))
+def test_a_table_without_a_route_goes_as_the_store_chooses(planner, space):
+    problem = PlanEvaluator(planner.model, space)
+    plans = problem.tables(problem.decisions(planner.splits(data_parallel())))
     assert plans == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
     assert all(plan in space.table_candidates(name) for name, plan in plans.items())
-    assert seconds(planned) == seconds(planned, _0='servers 2', _1='servers 2') == seconds(planned, _0='servers')
+    assert seconds(planner) == seconds(planner, _0='servers 2', _1='servers 2') == seconds(planner, _0='servers')
 
 
-def test_tables_are_on_all_ranks(planned, space):
-    graph = planned.graph
+def test_tables_are_on_all_ranks(planner, space):
+    graph = planner.graph
     embeddings = [operator for operator in graph.computing if operator.op == 'Embedding']
     assert len(embeddings) == 2
     for embedding in embeddings:
@@ -99,30 +99,30 @@ def test_routes_of_tables_take_as_long_as_their_bytes_on_the_links():
     """Servers move the touched rows, few of a large table and many of a small one; allreduce moves all rows."""
     rate, free = 1e4, TransferCost(0.0, 0.0, 0.0)
     there = dataclasses.replace(cluster(2, 1, rate=rate, cost=free), link_latency_s=0.0)
-    planned = planned_on(there, users=2000)
+    planner = planner_on(there, users=2000)
     dense = 2 * (8 * 128 + 8) * 4 / 2 / rate
     # Push 16 ids of each rank, pull all 32, 64 bytes for each row; a half of the rows is on the other host.
     users = (16 * 64 / 2 + 32 * 64 / 2) / rate
     # Push and pull at most all 40 rows of the small table, 16 bytes for each.
     items = (40 * 16 / 2 + 40 * 16 / 2) / rate
-    assert seconds(planned) == pytest.approx(dense + users + items, rel=0.02)
+    assert seconds(planner) == pytest.approx(dense + users + items, rel=0.02)
     # All rows of the small table and their marks; each host sums a half.
     every = 2 * 40 * (16 + 4) / 2 / rate
-    assert seconds(planned, _1='allreduce') == pytest.approx(dense + users + every, rel=0.02)
-    assert seconds(planned, _0='allreduce') > 10 * seconds(planned)
+    assert seconds(planner, _1='allreduce') == pytest.approx(dense + users + every, rel=0.02)
+    assert seconds(planner, _0='allreduce') > 10 * seconds(planner)
     # With one server, only rows of the other host move, but all through the same link.
-    assert seconds(planned, _0='servers 1') > seconds(planned)
+    assert seconds(planner, _0='servers 1') > seconds(planner)
 
 
 def test_more_partitions_balance_links_and_take_cpu_time():
-    slow = planned_on(cluster(2, 1, rate=1e4))
+    slow = planner_on(cluster(2, 1, rate=1e4))
     assert seconds(slow, _0='servers 2') < seconds(slow, _0='servers 1')
-    fast = planned_on(cluster(2, 1, rate=1e12, cost=TransferCost(1e-4, 1e-3, 1e-12)))
+    fast = planner_on(cluster(2, 1, rate=1e12, cost=TransferCost(1e-4, 1e-3, 1e-12)))
     assert seconds(fast, _0='servers 1') < seconds(fast, _0='servers 2') < seconds(fast, _0='servers 8')
 
 
-def test_the_buffer_of_a_sum_takes_memory(planned):
-    by_servers, by_allreduce = (planned.predict(from_json({'plan': 'data_parallel', 'tables': {
+def test_the_buffer_of_a_sum_takes_memory(planner):
+    by_servers, by_allreduce = (planner.predict(from_json({'plan': 'data_parallel', 'tables': {
         'embedding0_weight': {'route': route}}})).largest_memory() for route in ('servers', 'allreduce'))
     assert by_allreduce - by_servers == 5000 * (16 + 1) * 4
 
@@ -133,7 +133,7 @@ def test_a_file_may_lack_the_cost_of_sums_of_rows():
     del value['costs']['row_sum']
     there = cluster_from_json(value)
     assert 'row_sum' not in there.costs and there.digest() != whole.digest()
-    assert seconds(planned_on(there), _1='allreduce') == seconds(planned_on(whole), _1='allreduce')
+    assert seconds(planner_on(there), _1='allreduce') == seconds(planner_on(whole), _1='allreduce')
     with pytest.raises(InputError, match='costs: there is no sum: give all of group_sum'):
         del value['costs']['sum']
         cluster_from_json(value)
@@ -143,10 +143,10 @@ def test_a_file_may_lack_the_cost_of_sums_of_rows():
 @pytest.mark.parametrize('cost', [TransferCost(1e-4, 1e-5, 1e-9), TransferCost(1e-4, 1e-3, 1e-10)], ids=['few', 'many'])
 def test_a_chain_finds_the_best_routes_of_tables(rate, cost):
     there = cluster(2, 1, rate=rate, cost=cost)
-    planned = planned_on(there)
-    space = SearchSpace(planned.model.dataflow, 2, 1)
-    problem = PlanEvaluator(planned.model, space)
-    start = problem.decisions(planned.splits(data_parallel()))
+    planner = planner_on(there)
+    space = SearchSpace(planner.model.dataflow, 2, 1)
+    problem = PlanEvaluator(planner.model, space)
+    start = problem.decisions(planner.splits(data_parallel()))
     best = min(itertools.product(*map(space.table_candidates, space.tables)),
                key=lambda routes: problem.begin(start[:-2] + routes))
     optimum = try_all(problem)
@@ -156,11 +156,11 @@ def test_a_chain_finds_the_best_routes_of_tables(rate, cost):
 
 
 def test_found_plans_name_the_routes_of_tables():
-    planned = planned_on(cluster(2, 1, rate=1e6))
-    found = planned.search(seconds=None, proposals=300, seed=1)
+    planner = planner_on(cluster(2, 1, rate=1e6))
+    found = planner.search(seconds=None, proposals=300, seed=1)
     assert set(found.plan.store.tables) == {'embedding0_weight', 'embedding1_weight'}
-    assert planned.predict(found.plan).seconds == found.prediction.seconds
-    again = planned.search(seconds=None, proposals=10, start=found.plan)
+    assert planner.predict(found.plan).seconds == found.prediction.seconds
+    again = planner.search(seconds=None, proposals=10, start=found.plan)
     assert again.prediction.seconds <= found.prediction.seconds
 
 
