@@ -54,10 +54,11 @@ def build(split):
     deep = nn.HybridSequential(prefix='deep_')
     with deep.name_scope():
         deep.add(nn.Dense(16, in_units=2 * WIDTH, activation='tanh'), nn.Dense(1, in_units=16))
-    initialise(deep)
-    net = Recommender(None)
+    net = Recommender(deep)
     initialise(net)
-    net.deep = split(deep)
+    deep = split(net.deep)
+    del net.deep  # as docs/parallel.md advises: Gluon refuses to replace a Block by one of another class
+    net.deep = deep
     return net
 
 
