@@ -32,10 +32,10 @@ _MOST_RANKS = 1 << 16
 #: Options that write files.
 _FILES = ('export', 'trace', 'gantt', 'taskgraph')
 #: Options with which nothing is searched, and the options that have no effect with them.
-_WITHOUT_EFFECT = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'stale', 'shard_updates',
+_WITHOUT_EFFECT = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'patience', 'shard_updates',
                                'no_pipelines') + _FILES,
-                   'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'stale', 'no_pipelines') + _FILES,
-                   'evaluate_only': ('memory', 'proposals', 'stale', 'no_pipelines')}
+                   'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'patience', 'no_pipelines') + _FILES,
+                   'evaluate_only': ('memory', 'proposals', 'patience', 'no_pipelines')}
 
 #: Number of proposals between two updates of the progress bar.
 _BAR_STEP = 50
@@ -51,8 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--cluster', metavar='FILE', help='the cluster file')
     parser.add_argument('--budget', type=float, metavar='SECONDS', help='time of the search (default 4.5)')
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after N proposals')
-    parser.add_argument('--stale', type=int, metavar='N',
+    parser.add_argument('--patience', type=int, metavar='N',
                         help='end the chain from each start after N proposals without gain')
+    parser.add_argument('--stale', type=int, help=argparse.SUPPRESS)  # the former name of --patience
     parser.add_argument('--seed', type=int, default=0, metavar='N',
                         help='with --proposals and a large --budget, the same seed finds the same plan (default 0)')
     parser.add_argument('--memory', type=float, metavar='GB', help='memory that no rank may exceed')
@@ -94,6 +95,18 @@ def _option(name: str) -> str:
     return '--' + {'start': 'import'}.get(name, name.replace('_', '-'))
 
 
+def _use_present_names(options: argparse.Namespace) -> None:
+    """Take the value of an option that was given by its former name."""
+    if options.stale is None:
+        return
+    if options.patience is not None:
+        raise InputError('--stale and --patience are the former and the present name of one option: give --patience '
+                         'only')
+    sys.stderr.write('mxhybrid plan: --stale is now called --patience: use that name, the former one works for one '
+                     'more release\n')
+    options.patience = options.stale
+
+
 def _check_together(options: argparse.Namespace) -> None:
     """Raise InputError if an option has no effect together with another option."""
     for name, others in _WITHOUT_EFFECT.items():
@@ -105,7 +118,7 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _check_numbers(options: argparse.Namespace) -> None:
-    for name in ('budget', 'proposals', 'memory', 'stale'):
+    for name in ('budget', 'proposals', 'memory', 'patience'):
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise InputError('%s %s: give a number above 0' % (_option(name), value))
@@ -141,6 +154,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.cluster is None and not options.formula:
         raise InputError('--cluster is missing: give the file that mxhybrid calibrate has written')
+    _use_present_names(options)
     _check_together(options)
     if options.budget is None:
         options.budget = SEARCH_SECONDS
@@ -279,7 +293,7 @@ class _Planning:
                     return interruption.came
 
                 found = self._planner.search(options.budget, options.proposals, options.seed, memory_bytes, start,
-                                             progress, options.stale)
+                                             progress, options.patience)
         if interruption.came:
             console.write('interrupted: this is the best plan so far\n')
         return found

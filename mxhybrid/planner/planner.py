@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 import mxnet as mx
 import numpy as np
 
+from ..base import log
 from ..base.errors import InputError
 from ..parallel.plans.megatron import megatron
 from ..parallel.plans.pipeline_plan import Pipeline
@@ -33,6 +34,8 @@ from .task_graph.operator_tasks import OperatorTasks
 from .task_graph.pipeline_tasks import single_step
 from .task_graph.prediction import Prediction
 
+logger = log.get_logger(__name__)
+
 #: Number of the fastest starts whose steps are simulated like those of the plan that was found, one after the other.
 _FINALISTS = 3
 
@@ -53,6 +56,16 @@ def preserve_rng_state() -> Iterator[None]:
         yield
     finally:
         mx.random.seed(seed)
+
+
+def _present_patience(patience: Optional[int], stale: Optional[int]) -> Optional[int]:
+    """Return the patience of a search, which `stale` gives by its former name."""
+    if stale is None:
+        return patience
+    if patience is not None:
+        raise InputError('stale and patience are the former and the present name of one argument: give patience only')
+    logger.warning('search: stale is now called patience: use that name, the former one works for one more release')
+    return stale
 
 
 class FoundPlan(NamedTuple):
@@ -116,7 +129,8 @@ class Planner(Predictor):
 
     def search(self, seconds: Optional[float] = SEARCH_SECONDS, proposals: Optional[int] = None, seed: int = 0,
                memory_bytes: Optional[float] = None, start: Optional[Plan] = None,
-               progress: Optional[Watcher] = None, stale: Optional[int] = None) -> FoundPlan:
+               progress: Optional[Watcher] = None, patience: Optional[int] = None,
+               stale: Optional[int] = None) -> FoundPlan:
         """Search for the plan with the shortest step (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for
         Deep Neural Networks", MLSys 2019, section 6).
 
@@ -133,17 +147,20 @@ class Planner(Predictor):
             One more plan to begin with.
         progress : callable, optional
             Called at each proposal; the search ends if it returns a true value.
+        patience : int, optional
+            The chain from a start ends after this number of proposals without gain.
         stale : int, optional
-            The patience of the search: the chain from a start ends after this number of proposals without gain.
+            The former name of `patience`, which works for one more release.
 
         Raises
         ------
         InputError
             No plan was found within the memory, the search would never end, or a value is out of its range.
         """
+        patience = _present_patience(patience, stale)
         check_number('seconds', seconds, numbers.Real, 0, sys.float_info.max)
         check_number('proposals', proposals, numbers.Integral, 0)
-        check_number('stale', stale, numbers.Integral, 1)
+        check_number('patience', patience, numbers.Integral, 1)
         check_number('memory_bytes', memory_bytes, numbers.Real, 0)
         check_number('seed', seed, numbers.Integral, 0, (1 << 32) - 1, False)
         if start is not None and not isinstance(start, Plan):
@@ -153,7 +170,7 @@ class Planner(Predictor):
         # If times were missing, the shards of the plan that is found are measured, too; if all were known, a search
         # takes no more than its own time.
         model = self.model if self._measure() else self._rough
-        limits = SearchLimits(seconds, proposals, stale,
+        limits = SearchLimits(seconds, proposals, patience,
                               self.cluster.rank_memory if memory_bytes is None else memory_bytes)
         if model is self.model:  # timing leaves garbage in cycles
             return self._search(model, limits, seed, start, progress)
@@ -254,8 +271,9 @@ class Planner(Predictor):
 def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
            batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Any = None,
-           progress: Optional[Watcher] = None, stale: Optional[int] = None, shard_updates: bool = False,
-           pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None) -> FoundPlan:
+           progress: Optional[Watcher] = None, patience: Optional[int] = None, shard_updates: bool = False,
+           pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None,
+           stale: Optional[int] = None) -> FoundPlan:
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
@@ -269,7 +287,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         Shape of the joint batch of all workers, of each input.
     cluster : str, os.PathLike or Cluster
         The file that ``mxhybrid calibrate`` has written, or that was written by hand.
-    seconds, proposals, seed, memory_bytes, progress, stale : optional
+    seconds, proposals, seed, memory_bytes, progress, patience, stale : optional
         As for :meth:`Planner.search`.
     start : plan, dict or str, optional
         One more plan to begin with, in any form that :func:`mxhybrid.parallelize` accepts.
@@ -304,4 +322,4 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         planner = Planner(net, data, loaded, OperatorProfiler(profiles), batch_axis, dtype, states,
                           shard_updates=shard_updates, pipelines=pipelines, tables=tables)
         return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
-                              progress, stale)
+                              progress, patience, stale)

@@ -154,8 +154,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
         The limits never end the search, or no plan was found within the memory allowed.
     """
     if limits.seconds is None and limits.proposals is None and limits.patience is None:
-        raise InputError('limits: a search without a limit never ends: give seconds, proposals or patience (`stale` of '
-                         'mxhybrid.planner.search)')
+        raise InputError('limits: a search without a limit never ends: give seconds, proposals or patience')
     if not starts:
         raise InputError('starts: there is none: give at least one plan')
     record = SearchRecord(problem, limits)

@@ -75,7 +75,7 @@ def test_a_report_shows_the_stages_of_a_pipeline():
 @pytest.mark.parametrize('wrong, words', [
     ({'seconds': float('inf')}, 'seconds=inf: give a number of at least 0 and at most 1.79769e+308, or None'),
     ({'seconds': float('nan')}, 'seconds=nan'), ({'seconds': '5'}, "seconds='5'"), ({'seconds': -1}, 'seconds=-1'),
-    ({'proposals': 2.5}, 'proposals=2.5: give a whole number of at least 0, or None'), ({'stale': 0}, 'stale=0'),
+    ({'proposals': 2.5}, 'proposals=2.5: give a whole number of at least 0, or None'), ({'patience': 0}, 'patience=0'),
     ({'seed': None}, 'seed=None: give a whole number of at least 0 and at most'), ({'seed': -1}, 'seed=-1'),
     ({'memory_bytes': 'x'}, "memory_bytes='x'"), ({'memory_bytes': float('nan')}, 'memory_bytes=nan'),
     ({'seed': True}, 'seed=True: give a whole number'),
@@ -89,9 +89,19 @@ def test_searches_are_refused_that_cannot_be(wrong, words):
 
 def test_numbers_of_numpy_are_numbers():
     planner = make_planner(cluster(2), data=tuple(np.array((BATCH, 3, 8, 8))))
-    given = planner.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), stale=np.int32(20))
-    assert given.search_result == planner.search(60, 20, 1, 1e9, stale=20).search_result._replace(
+    given = planner.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), patience=np.int32(20))
+    assert given.search_result == planner.search(60, 20, 1, 1e9, patience=20).search_result._replace(
         elapsed=given.search_result.elapsed)
+
+
+def test_the_patience_of_a_search_has_a_former_name(caplog):
+    with pytest.raises(InputError, match='the former and the present name of one argument: give patience only'):
+        make_planner(cluster(2)).search(proposals=20, patience=5, stale=5)
+    assert caplog.records == []
+    with pytest.raises(InputError, match='patience=0'):
+        make_planner(cluster(2)).search(proposals=20, stale=0)
+    assert [record.getMessage() for record in caplog.records] == [
+        'search: stale is now called patience: use that name, the former one works for one more release']
 
 
 def test_no_plan_needs_more_than_a_rank_has_of_its_host():
