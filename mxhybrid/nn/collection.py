@@ -8,7 +8,7 @@ from .table_block import TableBlock, look_up
 
 
 class EmbeddingCollection(Block):
-    """Looks the features of a batch up in one call: all rows are requested before the first are waited for.
+    """Looks up the features of a batch in one call: it requests all rows before it waits for any.
 
     Features that name the same Block, or Blocks that share their rows, request each row once.  The idea is that of
     TorchRec's ``EmbeddingBagCollection``.

@@ -19,7 +19,7 @@ class Embedding(TableBlock):
         outputs.  Default: that of ``net.initialize``.
     prefix : str, optional
     params : ParameterDict, optional
-        Those of another Block, with which this one shares the rows.
+        The `params` of another Block, with which this one shares the rows.
 
     Notes
     -----

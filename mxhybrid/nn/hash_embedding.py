@@ -26,7 +26,7 @@ class HashEmbedding(TableBlock):
         those with the fewest updates.
     prefix : str, optional
     params : ParameterDict, optional
-        Those of another Block, with which this one shares the rows.
+        The `params` of another Block, with which this one shares the rows.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The common part of the Blocks that look rows of a dynamic table up."""
+"""The common part of the Blocks that look up rows of a dynamic table."""
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import mxnet as mx
@@ -105,7 +105,7 @@ class TableBlock(Block):
         return look_up([self.weight], [self.lookup(ids, offsets, combine, weights, padding)])[0]
 
     def rows(self, ids: Any) -> Any:
-        """Return the rows of ids, for other uses than a lookup: a sampled softmax with tied weights for example.
+        """Return the rows of ids, for other uses than a lookup, for example for a sampled softmax with tied weights.
 
         A gradient reaches the rows.
 
@@ -153,7 +153,7 @@ _DEFAULTS: List[Tuple[str, Union[int, str]]] = [('admit', 1), ('capacity', 0), (
 
 
 def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
-    """Return the results of lookups; all rows are requested before the first are waited for.
+    """Return the results of lookups, after requesting the rows of all of them.
 
     Lookups of the same parameter on the same device request each row once.
     """

@@ -11,7 +11,7 @@ from ..native.arrays import SERVER_DTYPES, host_view, row_sparse_parts
 
 
 def shapes(call: str, name: str, arrays: List[Any], shape: tuple) -> None:
-    """Refuse arrays whose shape is not the key's."""
+    """Refuse arrays whose shape is not that of the key."""
     for array in arrays:
         if tuple(array.shape) != tuple(shape):
             raise InputError('%s: %s has shape %s, but the array has shape %s: give an array of the shape of %s'
@@ -19,7 +19,7 @@ def shapes(call: str, name: str, arrays: List[Any], shape: tuple) -> None:
 
 
 def dtypes(call: str, name: str, arrays: List[Any], dtype: Any) -> None:
-    """Refuse arrays whose dtype is not the key's."""
+    """Refuse arrays whose dtype is not that of the key."""
     for array in arrays:
         if np.dtype(array.dtype) != np.dtype(dtype):
             raise InputError('%s: %s has dtype %s, but the value given has dtype %s: cast it with .astype(%r)'

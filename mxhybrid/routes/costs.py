@@ -26,7 +26,7 @@ class Speed:
 
     #: Seconds of the smallest exchange.
     latency_s: float
-    #: Further bytes per second, as :func:`server_bytes` or :func:`ring_bytes` count them.
+    #: Bytes per second after that, as :func:`server_bytes` or :func:`ring_bytes` count them.
     bytes_per_s: float
     #: Seconds of each further request that one server gets.
     request_s: float = 0.0

@@ -48,7 +48,7 @@ def unsupported_reason(route: ParameterSpec, optimizer: Any, state: Any = None) 
 class OnDemandRows(TableWeight):
     """Replaces the route `former`, whose `table` it uses, until the weight moves back to the workers."""
 
-    #: As the setting is called, and reports have always called it.
+    #: The former name of the setting, which reports still use.
     kind = 'on-demand rows'
     uses_servers = True
     _table: Table

@@ -242,7 +242,7 @@ class DynamicTable(OptimizedTable):
         """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them (collective).
 
         Until all rows are written, all workers push equally often, and only one worker pushes a key.  Rows of optimizer
-        state that are narrower than the table have anything after them.
+        state that are narrower than the table are followed by elements of any value.
         """
         former_mode = self.mode
         self.set_mode(overwrite_mode(slot))

@@ -33,7 +33,7 @@ class ResourceLeases:
         self._numbers = itertools.count()
         #: Numbers of the leases that were not released; equal on all workers.
         self._active: Set[int] = set()
-        #: Numbers of those whose stores are gone in this worker.  Finalizers, in any thread, only append to it.
+        #: Numbers of the leases whose stores are gone in this worker.  Finalizers, in any thread, only append to it.
         self._gone: List[int] = []
 
     def new(self) -> Lease:

@@ -41,7 +41,7 @@ class Shard(LanePartition):
     @property
     def dense(self) -> Any:
         if self._dense is None:
-            self._dense = nd.from_numpy(self._rows[:], zero_copy=True)  # makes what it is given read-only
+            self._dense = nd.from_numpy(self._rows[:], zero_copy=True)  # makes its argument read-only
         return self._dense
 
     # -- rules for pushes ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ..base.settings import variable
 
 #: Most characters of a table's name in the name of its folder.
 _MOST_CHARACTERS = 100
-#: The names of folders of tables end so, see :func:`folder_name`.
+#: The end of the names of folders of tables, see :func:`folder_name`.
 _FOLDER = re.compile(r'\.[0-9a-f]{16}$')
 #: Seconds for which the folder of a table may be empty while its job starts.
 _NEW_S = 60.0

@@ -330,7 +330,7 @@ constexpr size_t kAllreduceData = 128;
 static_assert(sizeof(AllreduceInput) <= kAllreduceData && sizeof(AllreduceOutput) <= kAllreduceData,
               "values come after it");
 
-/// Offsets in the memory of an output, at whose begin is an AllreduceOutput, if all workers are on one host.
+/// Offsets in the memory of an output, which begins with an AllreduceOutput, if all workers are on one host.
 struct AllreduceLayout {
   /// The values of the result.
   size_t output = kAllreduceData;

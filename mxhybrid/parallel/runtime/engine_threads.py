@@ -6,8 +6,8 @@ them.  So an operation must not come behind one that waits for it.  In the threa
 each of them gives operations of several programs and micro-batches to the engine, in an order that nobody fixes.
 
 Two threads must not give operations with the same pieces at the same time, either: the engine appends an operation to
-the queues of its arrays one by one (ThreadedEngine::Push), so that each of two operations could be before the other in
-one queue.
+the queues of its arrays one by one (ThreadedEngine::Push), so that two operations could be in different orders in two
+queues.
 """
 import queue
 import threading
@@ -26,7 +26,7 @@ class CallingThread:
     def __init__(self, name: str):
         self._name = name
         self._calls: Any = queue.SimpleQueue()
-        #: Held while a call is added, so that none comes behind the end.
+        #: Held while a call is added, so that no call is added after the end.
         self._lock = threading.Lock()
         self._is_closed = False
         threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True).start()
@@ -78,7 +78,7 @@ class SegmentThreads:
     """The threads that give the recomputed segments of one program to the engine: one for forward and one for backward
     passes.
 
-    An operation comes only behind those of segments that have begun earlier in the same pass.
+    So the engine gets an operation only after those of segments that began earlier in the same pass.
     """
 
     def __init__(self) -> None:

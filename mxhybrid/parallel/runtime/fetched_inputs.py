@@ -39,10 +39,10 @@ class RedistributionNode(Protocol):
         """
 
     def ending(self, symbol: Any) -> Any:
-        """Return the symbol that a graph may have as an output, for the token or a received array."""
+        """Return a symbol with the values of the token or of a received array that may be an output of the graph."""
 
     def forget(self) -> None:
-        """Release its memory: no program calls it again."""
+        """Release the memory of the redistribution: no program calls it again."""
 
 
 #: Makes the node of a redistribution, given whether gradients go back.
@@ -146,8 +146,8 @@ class FetchedInputs(ParameterSymbols):
         return mx.sym.where(mask, values, received)
 
     def is_plain(self, entry: Entry) -> bool:
-        """Return whether the gradient of an output is needed, and is not a sum of many, which MXNet adds up in place
-        (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
+        """Return whether the gradient of an output is needed, and is not a sum of many terms, which MXNet adds up in
+        place (AggregateGradient of its graph_executor.cc); a collective operator reads its input twice.
         """
         return self._inside is None and entry[0] in self._learning and 2 * self._readers[entry] < sum_in_place_cap()
 

@@ -21,9 +21,9 @@ class Readers:
     """
 
     def __init__(self) -> None:
-        #: One reader less than the limit, and one less for the next copy.
+        #: The most readers of a symbol besides its next copy, so that MXNet does not add up their gradients in place.
         self._most = max(1, sum_in_place_cap() - 2)
-        #: By the id of a symbol: the symbol, what its next reader gets, and how many readers have got that.
+        #: By the id of a symbol: the symbol, the symbol or copy that its next reader gets, and the readers of that.
         self._reader_counts: Dict[int, Tuple[Any, Any, int]] = {}
 
     def give(self, symbol: Any) -> Any:

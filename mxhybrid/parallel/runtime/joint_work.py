@@ -1,5 +1,5 @@
-"""Operators that every worker, or one of them, computes for the joint batch, and outputs that all workers return whole:
-the reason and the cost.
+"""Operators that one worker, or each of them, computes for the joint batch, and outputs that all workers return whole:
+why they are not split, and what that costs.
 """
 from typing import Dict, List, Mapping, Optional
 

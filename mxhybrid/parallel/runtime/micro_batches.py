@@ -91,7 +91,7 @@ class Route:
     def __init__(self, transport: Optional[Transport], transfer: Transfer, source: Optional[Tuple[int, ...]],
                  target: Optional[Tuple[int, ...]], dtype: Any):
         self._transport, self._transfer = transport, transfer
-        # If nothing moves, there is no need of buffers.
+        # If nothing moves, no buffers are needed.
         self._stays = not transfer.sends and not transfer.receives and source == target and (
             source is None or transfer.local == [(tuple(slice(0, count) for count in source),) * 2])
         self._source, self._target = (None if shape is None or self._stays else mx.nd.empty(
@@ -120,12 +120,12 @@ class SampleRoutes:
     ----------
     transport : Transport
     redistributions : list of Redistribution
-        A redistribution for each micro-batch, between this rank's samples of the joint batch and what it reads or
-        computes.
+        A redistribution for each micro-batch, between this rank's samples of the joint batch and the box that it
+        reads or computes.
     axis : int or None
         The dimension that has the samples; None if each micro-batch reads the whole array.
     is_input : bool
-        Whether samples are sent, and not received.
+        Whether this rank sends samples; otherwise it receives them.
     differentiable : bool
         Whether gradients go back.
     factors : Factors, optional

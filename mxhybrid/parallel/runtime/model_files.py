@@ -1,6 +1,6 @@
 """Files of the whole network, as if it were not split: those of gluon's save_parameters, load_parameters and export.
 
-Worker 0 writes and reads them; of a split weight it has one piece at a time.
+Worker 0 writes and reads them.  It holds a split weight one piece at a time.
 """
 import os
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 
 class FileMisfitError(InputError, AssertionError):
-    """A file of another network; gluon raises an AssertionError, or a ValueError, for the same."""
+    """A file of another network; gluon raises an AssertionError or a ValueError in the same case."""
 
 
 class ModelFiles:
@@ -108,7 +108,7 @@ class ModelFiles:
             return [[names.index(name), stored_name, list(reader.arrays[stored_name].shape),
                      reader.arrays[stored_name].dtype.name]
                     for name, stored_name in fitting.items()]
-        names = list(self._params.by_name)  # names may differ between workers, their order does not
+        names = list(self._params.by_name)  # names may differ between workers, but not their order
         try:
             for number, stored_name, shape, dtype in self._on_worker_0('load_parameters', begin):
                 name = names[number]
@@ -205,7 +205,7 @@ class _ParamsSource:
         return self._reader
 
     def rows(self, name: str) -> Callable[[int, int], np.ndarray]:
-        """Return a function that reads rows of an array, from the first to before the last."""
+        """Return a function that reads the rows of an array from a first one to a last one, which is not included."""
         def read(first: int, last: int) -> np.ndarray:
             assert self._reader is not None
             if not self._problem:

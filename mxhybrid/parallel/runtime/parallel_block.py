@@ -32,7 +32,7 @@ from .split_network import SplitNetwork, reshape
 logger = log.get_logger(__name__)
 
 #: The count of numbers for redistributions of one network: an eighth each for training, for inference, and for
-#: additional programs of each, if several calls wait for their backward passes; half of them for weights.
+#: additional programs of each, if several calls wait for their backward passes; the other half is for weights.
 NUMBERS = 1 << 20
 _EIGHTH = NUMBERS // 8
 
@@ -76,8 +76,8 @@ class Parallel(gluon.Block):
 
     @property
     def samples(self) -> slice:
-        """Samples of the joint batch that this worker takes and returns.  If there are fewer samples than workers,
-        several workers have the same sample; then one of them passes its gradient on.
+        """The samples of the joint batch that this worker takes and returns, as a slice.  If there are fewer samples
+        than workers, several workers have the same sample; then one of them passes its gradient on.
         """
         return self._input_shards.samples
 
@@ -104,7 +104,7 @@ class Parallel(gluon.Block):
         ------
         InputError
             On all workers: shapes that the network does not take, or for which the plan needs other shards of weights,
-            as if a batch has fewer samples than the plan splits it into.
+            for example if a batch has fewer samples than the plan has shards of it.
         """
         root = None if self._root is None else self._root()
         if root is not None:
@@ -254,7 +254,7 @@ class Parallel(gluon.Block):
         Parameters
         ----------
         filename : str or path
-            On worker 0's host.
+            A file on worker 0's host.
         ctx, allow_missing, ignore_extra, cast_dtype, dtype_source
             As for ``load_parameters`` of gluon; split weights keep their types.
 

@@ -20,7 +20,8 @@ class ParameterSymbols:
 
     def __init__(self, shards: NetworkShards, rank: int):
         self.shards, self.graph, self.rank = shards, shards.graph, rank
-        #: Symbols of weights, and of whole operators on weights alone, with None; of their shards, with the box.
+        #: Symbols of weights and of operators on weights alone, by operator number and box; the box is None for whole
+        #: arrays.
         self._fixed: Dict[Tuple[int, Optional[Box]], Any] = {}
         #: Inputs of the graph that are parameters or constants, by name.
         self._variables: Dict[str, Any] = {}

@@ -6,7 +6,7 @@ with a gradient of ones for the loss; its backward pass multiplies the gradients
 back to the loss, which has to be the same number for all samples.  With ``'gpipe'`` the backward pass makes all
 backward passes.
 
-All of it are operations of MXNet's engine: nothing here waits for values, but the check of the gradient of the loss.
+All of these are operations of MXNet's engine: only the check of the gradient of the loss waits for values.
 Redistributions of forward passes wait for those of earlier forward passes, and redistributions of backward passes for
 those of earlier backward passes, in one order on all ranks (:mod:`~.schedule`).
 
@@ -150,9 +150,9 @@ class PipelineCalls:
     def _await_backward(self, recorded: bool) -> None:
         """Wait until the passes of the last call are given to the engine, if its backward pass has begun.
 
-        Two threads must not give operations on the same arrays, as running averages, at the same time: the engine
-        appends an operation to the queues of its arrays one by one (ThreadedEngine::Push), so that each of two
-        operations could be before the other in one queue.
+        Two threads must not give operations on the same arrays, for example on running averages, at the same time:
+        the engine appends an operation to the queues of its arrays one by one (ThreadedEngine::Push), so that two
+        operations could be in different orders in two queues.
         """
         if self._last is not None and self._stages.schedule == 'gpipe':
             if is_fresh(self._anchor):

@@ -76,7 +76,7 @@ class Program(FetchedInputs):
                  overlaps: bool = True, on_failure: Optional[Callable[[BaseException], None]] = None):
         super().__init__(shards, rank, make_node, first)
         self._collectives = collectives
-        #: Outputs of segments as these have them, by entry.
+        #: Outputs of segments, in the layouts that they have there, by entry.
         self._stacked: Dict[Entry, Any] = {}
         self._on_failure, self._overlaps, self.recomputes = on_failure, overlaps, bool(segments)
         self._threads: Optional[SegmentThreads] = None
@@ -86,7 +86,7 @@ class Program(FetchedInputs):
         self.averages: Dict[str, str] = {}
         self._recomputed: List[RecomputedOperator] = []
         self._in_segments = {number for segment in segments for number in segment.operators}
-        #: The outputs of operators that others compute, too.
+        #: Outputs of operators that the producers of their inputs also compute.
         self._skipped: Dict[int, Any] = {}
         #: Entries whose shapes alone an operator reads.
         self._shapes_read: List[Entry] = []
@@ -167,7 +167,7 @@ class Program(FetchedInputs):
         return self.outputs + self._updates
 
     def forget(self) -> None:
-        """Release its memory: it is not run again."""
+        """Release the memory of the program, which is not run again."""
         for node in self._nodes:
             node.forget()
         for segment in self._recomputed:
@@ -278,7 +278,7 @@ class Program(FetchedInputs):
             self._pass_on(operator)
         if not any(map(self.learns, operators)):
             for operator in operators:
-                self._operator(operator)  # nothing is kept of it
+                self._operator(operator)  # the rank keeps none of its arrays
             return
         masks = drawn_masks(self.shards, self.rank, operators)
         first = self._number

@@ -1,4 +1,4 @@
-"""A segment of a program as one operator of MXNet's graph, which keeps its inputs alone for the backward pass.
+"""A segment of a program as one operator of MXNet's graph, which keeps only its inputs for the backward pass.
 
 The gradient pass of MXNet 1.9.1 can recompute operators (``__force_mirroring__``, gradient.cc), but CachedOp passes it
 no function that would let it (``CreateFullGraph`` of cached_op.h).  Therefore a segment is an operator of its own.  Its
@@ -41,9 +41,9 @@ class RecomputedOperator:
         The graph of the forward pass; and that of the backward pass, whose outputs are those outputs of `forward` that
         have gradients.
     heads : sequence of int
-        The positions of these among the outputs of `forward`.
+        The positions, among the outputs of `forward`, of the outputs that have gradients.
     threads : SegmentThreads
-        Those of the program.
+        The threads of the program.
     on_failure : callable
         Ends the job because of an error, which MXNet's thread would keep from the script.
     """

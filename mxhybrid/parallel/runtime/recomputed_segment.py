@@ -87,7 +87,7 @@ class Inside:
 
 
 class _Local(Dict[Entry, Any]):
-    """The arrays that a rank has inside of a segment: outputs of its operators, and inputs once they are read."""
+    """The arrays that a rank has inside of a segment: outputs of its operators, and inputs that were read."""
 
     def __init__(self, outside: Dict[Entry, Any], graph: Graph):
         super().__init__()
@@ -108,7 +108,7 @@ class Joined(NamedTuple):
     """A segment as an operator, and its outputs."""
 
     operator: RecomputedOperator
-    #: The first outputs: what other operators and outputs of the network read.
+    #: The first outputs, which other operators and outputs of the network read.
     entries: List[Entry]
     #: The next ones: statistics for running averages, by the average's number, with their momentum.
     statistics: List[Tuple[int, float]]

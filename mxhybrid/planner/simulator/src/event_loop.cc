@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// A simulation of the tasks of a table: from its begin, or from the last snapshot before the changed tasks.
+// A simulation of the tasks of a table: from its beginning, or from the last snapshot before the changed tasks.
 class Simulation {
  public:
   Simulation(const PlannerTaskTable& table, const PlannerRates& rates, const PlannerTimeline& timeline)

@@ -12,7 +12,8 @@
 // Unnamed, since one source file includes this header: the compiler then inlines functions that are called once.
 namespace {
 
-// When an entry is ready, then its order, as one number: the bits of doubles of at least 0 are ordered as the doubles.
+// The time when an entry is ready, then its order, as one number: the bits of doubles of at least 0 have the order of
+// the doubles.
 using Rank = unsigned __int128;
 
 // An entry of a queue: the number of a task, or ~number of a resource queue.

@@ -131,7 +131,7 @@ class Resources {
     }
   };
 
-  // When a resource is free, or its remaining seconds, and the number of the resource.
+  // The time when a resource is free, or its remaining seconds, and the number of the resource.
   using TimeOfResource = std::pair<double, int32_t>;
 
   // Returns the duration of a task that starts on a resource of a group, and would take `seconds` alone.

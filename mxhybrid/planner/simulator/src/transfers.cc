@@ -92,7 +92,7 @@ void fill_transfers(const PlannerRankBoxes& held, bool partial, const PlannerRan
 
 extern "C" {
 
-// Returns 2 if each rank holds exactly the box that it needs, 1 if each holds it or a larger one, else 0.
+// Returns 2 if each rank holds exactly the box that it needs, 1 if each holds it or a larger one, and 0 otherwise.
 int64_t planner_coverage(const PlannerRankBoxes* held, const PlannerRankBoxes* needed) {
   const int64_t width = 2 * held->dimensions;
   int64_t source = 0;
