@@ -50,7 +50,7 @@ class TableWeight(Route):
         return self._table.has_optimizer
 
     def state_maker(self) -> Any:
-        """Return an optimizer that makes state of the table's kind: MXNet makes it once, with the settings of that time."""
+        """Return an optimizer that makes state of the table's kind: MXNet makes it only once."""
         return self._table.state_maker()
 
     def state_shapes(self, maker: Any) -> List[Tuple[int, ...]]:

@@ -236,7 +236,7 @@ bool Agent::close(int milliseconds) {
   closing_ = true;
   const uint64_t signal = 1;
   if (::write(doorbell_, &signal, sizeof signal) < 0) {
-    // It is ringing already.
+    // The doorbell was rung before, and the agent has not read it yet.
   }
   const int64_t deadline = now() + milliseconds * int64_t{1000000};
   while (ended_.load() == 0) {
@@ -345,7 +345,7 @@ void Agent::adapt_to_link() {
   for (auto& [number, peer] : peers_) {
     const int socket = peer->connection.descriptor();
     const uint32_t window = receive_window(receive_rate_.bytes_per_s(), min_rtt_s(socket), peers_.size());
-    // Again, too, if it has not changed: the kernel raises the limit when it enlarges the socket's buffer.
+    // Also if the window has not changed: the kernel raises the limit when it enlarges the socket's buffer.
     if (window != 0 || peer->receive_window != 0) limit_receive_window(socket, window);
     peer->receive_window = window;
     peer->connection.set_threshold(wake_threshold(receive_rate_.bytes_per_s(), peers_.size()));
