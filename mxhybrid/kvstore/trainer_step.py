@@ -20,8 +20,9 @@
 ``Trainer._update()``               :meth:`TrainerHooks.update`:
 
                                     5. a worker that knows by now that workers differ raises an error
-                                    6. MXNet updates in this worker; servers get the gradients of the weights that
-                                       they hold
+                                    6. this worker updates, by compiled kernels or MXNet
+                                       (:mod:`mxhybrid.kvstore.compiled_updates`); servers get the gradients of the
+                                       weights that they hold
                                     7. the gradients of dynamic tables are sent
                                        (:mod:`mxhybrid.kvstore.trainer_tables`)
                                     8. after the first update the worker frees the memory of tables on servers
@@ -47,6 +48,7 @@ from ..native.optimizer_state import count_update
 from ..native.optimizers import depends_on_order
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
+from .compiled_updates import CompiledUpdates
 from .eager_updates import updating_eagerly
 from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
@@ -85,6 +87,7 @@ class TrainerHooks:
         self._has_shards = False
         # Whether the worker's arrays still have the memory of whole tables.
         self._holds_tables = False
+        self._compiled_updates = CompiledUpdates()
         #: The sharded updates, if the store asks for them.
         self.sharding: Optional[ShardedUpdates] = None
         # The former store, from which the next one takes over, and names of parameters that got new values since.
@@ -213,6 +216,7 @@ class TrainerHooks:
                 overflow, = trainer._kvstore.backend.any_of(
                     [any_overflows(trainer._params, float('inf')) or self.tables.overflow()], 'the loss scaler')
                 with contextlib.ExitStack() as around:
+                    around.enter_context(self._compiled_updates.updating(trainer))
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
                     _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
@@ -220,6 +224,8 @@ class TrainerHooks:
                 _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
             else:
                 with contextlib.ExitStack() as around:
+                    if not trainer._update_on_kvstore:
+                        around.enter_context(self._compiled_updates.updating(trainer))
                     if switch is not None and switch.copies and not trainer._update_on_kvstore:
                         around.enter_context(switch.updating())
                     if self._has_shards and not trainer._update_on_kvstore:

@@ -7,9 +7,10 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from mxnet.base import check_call
 
+from ..native.dense_rules import Update
 from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
 from ..native.forks import fork_guard
-from ..native.storage import are_separate, layout_function
+from ..native.storage import are_separate, layout_function, storage_of
 from . import library
 from .agent import rule_settings
 from .allreduce import AllreduceBuffer
@@ -28,13 +29,15 @@ class GradientBucket:
         self.buffer, self.gradients = buffer, list(gradients)
         count = len(self.gradients)
         self._gradients = handles_of([array for array in self.gradients if array is not None])
-        self._output = handles_of([buffer.output])
-        self._handle = self._library.checked(self._library.bucket_new(
+        #: The sums, for operations of the engine that read them.
+        self.output_handles = handles_of([buffer.output])
+        #: The compiled bucket.
+        self.pointer = self._library.checked(self._library.bucket_new(
             buffer.pointer, self._library.dtypes[dtype.name], int(dtype != buffer.dtype),
             function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), count,
             _own_handles(self.gradients),
             (ctypes.c_uint64 * count)(*(sizes or [array.size for array in self.gradients]))))
-        weakref.finalize(self, self._library.bucket_close, self._handle).atexit = False
+        weakref.finalize(self, self._library.bucket_close, self.pointer).atexit = False
 
     def start(self, priority: int, scatter: bool = False) -> None:
         """Push the allreduce to the engine; it starts once the gradients are computed, and does not change them.
@@ -42,7 +45,7 @@ class GradientBucket:
         With `scatter` it is a reduce-scatter: this worker gets the sums of its own range, see :class:`AllreduceBuffer`.
         """
         self.buffer.set_priority(priority)
-        share = self._library.checked(self._library.bucket_share(self._handle))
+        share = self._library.checked(self._library.bucket_share(self.pointer))
         push_native(self._library.bucket_scatter if scatter else self._library.bucket_start, share, self._gradients,
                     self.buffer.handles, priority, b'mxhybrid_bucket', self._library.bucket_close)
 
@@ -55,10 +58,40 @@ class GradientBucket:
         count = len(rates[0])
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
-            self._handle, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
+            self.pointer, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
             targets.copies, lrs, wds))
-        push_native(self._library.bucket_update, update, self._output, targets.handles, priority, b'mxhybrid_update',
-                    self._library.update_close, ends_itself=False)
+        push_native(self._library.bucket_update, update, self.output_handles, targets.handles, priority,
+                    b'mxhybrid_update', self._library.update_close, ends_itself=False)
+
+
+class LocalUpdate:
+    """The update of weights in this worker; `states` has at most two arrays for each.
+
+    All arrays are on the CPU and of one type.  Operators of oneDNN may change their layouts.
+    """
+
+    def __init__(self, weights: Sequence[Any], gradients: Sequence[Any], states: Sequence[Sequence[Any]]):
+        self._library = library.load()
+        arrays = [array for weight, gradient, held in zip(weights, gradients, states)
+                  for array in (weight, gradient, *held, None, None)[:4]]
+        # Views of one array are one variable of the engine, which must occur once.
+        written = {storage_of(array): array for array in arrays if array is not None}
+        self._arrays = arrays
+        self._number = self._library.dtypes[np.dtype(weights[0].dtype).name]
+        self._sizes = library.counts([weight.size for weight in weights])
+        self._handles = handles_of(list(written.values()))
+        self._pointer = _written_arrays(self, arrays)
+        self._reads = handles_of([])
+
+    def start(self, update: Update, priority: int, bucket: Optional[GradientBucket] = None) -> None:
+        """Push the update to the engine.  It makes the gradients the sums of `bucket`, if there is one."""
+        count = len(update.rates[0])
+        lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
+        parameter = self._library.checked(self._library.local_update_new(
+            None if bucket is None else bucket.pointer, self._number, self._library.rules[update.rule],
+            rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs, wds))
+        push_native(self._library.local_update, parameter, self._reads if bucket is None else bucket.output_handles,
+                    self._handles, priority, b'mxhybrid_update', self._library.local_update_close, ends_itself=False)
 
 
 class UpdateTargets:
@@ -81,14 +114,21 @@ class UpdateTargets:
         #: The copies of compiled updates; None if updates do not write them.
         self.copies = None
         if self.writes_copies:
-            self.copies = self._library.checked(self._library.copies_new(
-                function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), layout_function(),
-                len(copies), _own_handles(copies)))
-            weakref.finalize(self, self._library.copies_close, self.copies).atexit = False
+            self.copies = _written_arrays(self, copies)
 
     def is_of(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()) -> bool:
         """Return whether these are the same objects."""
         return is_same(self._arrays, [*weights, *states, *copies])
+
+
+def _written_arrays(owner: Any, arrays: Sequence[Any]) -> Any:
+    """Return the pointer to arrays that compiled updates write, as long as `owner` lives; an array may be None."""
+    compiled = library.load()
+    pointer = compiled.checked(compiled.arrays_new(
+        function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), layout_function(), len(arrays),
+        _own_handles(arrays)))
+    weakref.finalize(owner, compiled.arrays_close, pointer).atexit = False
+    return pointer
 
 
 def _can_copy(weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any]) -> bool:

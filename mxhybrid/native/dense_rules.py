@@ -15,27 +15,30 @@ class Update(NamedTuple):
     """An update of several weights: a rule of ``lane/src/update.h``, its settings, state, and rates.
 
     `states` holds two arrays for each weight, None where the rule has fewer; `rates` are learning rates and weight
-    decays.
+    decays, which MXNet's operator would get `in_lists` for several weights, or singly.
     """
 
     rule: str
     settings: Dict[str, float]
     states: List[Any]
     rates: Tuple[List[float], List[float]]
+    in_lists: bool = True
 
 
-def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) -> Optional[Update]:
+def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any, together: bool = True
+                 ) -> Optional[Update]:
     """Count an update of weights in `context` in place of MXNet's ``Updater``, and return it.
 
     Return None, with nothing counted, if MXNet must make the update: for other optimizers, and before it has made the
-    state.
+    state.  `together` says whether MXNet would update several weights by one operator, as sgd can if none of them has
+    a row_sparse gradient.
     """
     optimizer = updater.optimizer
     if (np.dtype(dtype) not in (np.float32, np.float64)
             or not all(key in updater.states and updater.states_synced[key] for key in keys)):
         return None
     find = _FINDERS.get(type(optimizer))
-    states = None if find is None else find(optimizer, [updater.states[key] for key in keys])
+    states = None if find is None else find(optimizer, [updater.states[key] for key in keys], together)
     if states is None:
         return None
     optimizer._set_current_context(context.device_id)
@@ -49,23 +52,49 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) ->
         for index, key in enumerate(keys):
             count = optimizer._index_update_count[key]
             lrs[index] *= math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
-        return Update('dense adam', settings, states, (lrs, wds))
+        return Update('dense adam', settings, states, (lrs, wds), in_lists=False)
     if optimizer.momentum > 0:
-        return Update('momentum', dict(settings, momentum=as_read(optimizer.momentum)), states, (lrs, wds))
-    return Update('multi sgd', settings, states, (lrs, wds))
+        return Update('momentum', dict(settings, momentum=as_read(optimizer.momentum)), states, (lrs, wds), together)
+    return Update('multi sgd' if together else 'sgd', settings, states, (lrs, wds), together)
 
 
-def _of_sgd(optimizer: Any, states: Sequence[Any]) -> Optional[List[Any]]:
+def calls_of(updater: Any, dtypes: Sequence[Any]) -> List[List[int]]:
+    """Return the positions of the weights in each call of the optimizer that MXNet's ``Updater`` makes, in its order;
+    `dtypes` has the type of each weight.
+
+    The order counts for schedules of learning rates, which follow the number of updates.
+    """
+    if not updater.aggregate_updates:
+        return [[position] for position in range(len(dtypes))]
+    by_type: Dict[Any, List[int]] = {}
+    for position, dtype in enumerate(dtypes):
+        by_type.setdefault(dtype, []).append(position)
+    number = updater.optimizer.aggregate_num
+    return [positions[first:first + number] for positions in by_type.values()
+            for first in range(0, len(positions), number)]
+
+
+def has_kernel(updater: Any) -> bool:
+    """Return whether :func:`begin_update` may update for an updater: one of MXNet, with an optimizer of a known class
+    without methods of its own.
+    """
+    optimizer = updater.optimizer
+    return (type(updater) is mx.optimizer.Updater and type(optimizer) in _FINDERS
+            and not any(callable(getattr(type(optimizer), name, None)) for name in vars(optimizer)))
+
+
+def _of_sgd(optimizer: Any, states: Sequence[Any], together: bool) -> Optional[List[Any]]:
     if optimizer.aggregate_num < 2 or optimizer.momentum < 0:
         return None  # MXNet uses other kernels
-    if optimizer.momentum == 0:
+    has_none = [state is None for state in states]
+    if optimizer.momentum == 0 and (together or all(has_none)):
         return [None, None] * len(states)
-    if any(state is None for state in states):
+    if optimizer.momentum == 0 or any(has_none):
         return None
     return [array for state in states for array in (state, None)]
 
 
-def _of_adam(optimizer: Any, states: Sequence[Any]) -> Optional[List[Any]]:
+def _of_adam(optimizer: Any, states: Sequence[Any], together: bool) -> Optional[List[Any]]:
     return [array for state in states for array in state]
 
 

@@ -43,6 +43,11 @@ def update_count(optimizer: Any, key: Any) -> int:
     return optimizer._index_update_count.get(key, optimizer.begin_num_update)
 
 
+def counts_on(optimizer: Any, device: int) -> Dict[Any, int]:
+    """Return the number of updates of each parameter on a device, which is given by number."""
+    return optimizer._all_index_update_counts.get(device, {})
+
+
 def count_update(optimizer: Any, key: Any, devices: Iterable[int] = ()) -> None:
     """Count an update for each of the `devices`, given by number; by default one count is for all devices."""
     numbers = list(devices)

@@ -11,10 +11,11 @@
 using lane::functions_of;
 using lane::GradientBucket;
 using lane::guarded;
+using lane::LocalUpdate;
 using lane::Rule;
-using lane::WeightCopies;
 using lane::Worker;
 using lane::WorkerAllreduce;
+using lane::WrittenArrays;
 
 namespace {
 
@@ -24,7 +25,13 @@ struct BucketUpdate {
   Rule rule;
   std::vector<GradientBucket::Target> targets;
   /// Null if the updated weights are not copied.
-  std::shared_ptr<WeightCopies> copies;
+  std::shared_ptr<WrittenArrays> copies;
+};
+
+/// An update of weights in this worker; the gradients are the sums if `bucket` is null.
+struct WorkerUpdate {
+  std::shared_ptr<GradientBucket> bucket;
+  LocalUpdate update;
 };
 
 }  // namespace
@@ -110,27 +117,27 @@ void lane_bucket_scatter(void*, void* on_complete, void* share) {
   (*static_cast<std::shared_ptr<GradientBucket>*>(share))
       ->start(*static_cast<lane::OnComplete*>(on_complete), lane::AllreduceKind::kScatter);
 }
-/// Return a reference to arrays for copies of updated weights, which it takes over; an array may be null.  `reorder` is
+/// Return a reference to arrays that updates write, which it takes over; an array may be null.  `reorder` is
 /// NDArray::Chunk::Reorder2Default.
-void* lane_copies_new(void* get_data, void* free, void* reorder, uint32_t count, void** arrays) {
+void* lane_arrays_new(void* get_data, void* free, void* reorder, uint32_t count, void** arrays) {
   return guarded(
       [&]() -> void* {
-        return new std::shared_ptr<WeightCopies>(
-            std::make_shared<WeightCopies>(functions_of(get_data, free), reinterpret_cast<void (*)(void*)>(reorder),
+        return new std::shared_ptr<WrittenArrays>(
+            std::make_shared<WrittenArrays>(functions_of(get_data, free), reinterpret_cast<void (*)(void*)>(reorder),
                                            std::vector<void*>(arrays, arrays + count)));
       },
       nullptr);
 }
-void lane_copies_close(void* copies) { delete static_cast<std::shared_ptr<WeightCopies>*>(copies); }
+void lane_arrays_close(void* arrays) { delete static_cast<std::shared_ptr<WrittenArrays>*>(arrays); }
 /// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.  `copies` is a result of
-/// lane_copies_new, or null.
+/// lane_arrays_new, or null.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
                       void** states, void* copies, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
         auto update = std::make_unique<BucketUpdate>(
             BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings), {}, {}});
-        if (copies != nullptr) update->copies = *static_cast<std::shared_ptr<WeightCopies>*>(copies);
+        if (copies != nullptr) update->copies = *static_cast<std::shared_ptr<WrittenArrays>*>(copies);
         for (uint32_t i = 0; i < count; ++i) {
           update->targets.push_back({static_cast<char*>(weights[i]),
                                    {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
@@ -147,6 +154,33 @@ void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update)
 void lane_bucket_update(void*, void* update) {
   BucketUpdate& bucket_update = *static_cast<BucketUpdate*>(update);
   bucket_update.bucket->update(bucket_update.rule, bucket_update.targets, bucket_update.copies.get());
+}
+/// Return an update for lane_local_update.  `arrays` is a result of lane_arrays_new with the weight, the gradient and two
+/// states of each of `count` weights.  `share` is the bucket whose sums the gradients will be, or null: then they are
+/// already.
+void* lane_local_update_new(void* share, uint32_t dtype, uint32_t kind, const double* settings, int in_lists,
+                            uint32_t count, void* arrays, const uint64_t* sizes, const double* lrs, const double* wds) {
+  return guarded(
+      [&]() -> void* {
+        auto update = std::make_unique<WorkerUpdate>();
+        if (share != nullptr) update->bucket = *static_cast<std::shared_ptr<GradientBucket>*>(share);
+        update->update = {lane::make_rule(kind, settings), static_cast<lane::Dtype>(dtype), in_lists != 0,
+                          *static_cast<std::shared_ptr<WrittenArrays>*>(arrays), {sizes, sizes + count}, {}};
+        for (uint32_t i = 0; i < count; ++i) update->update.rates.push_back({lrs[i], wds[i]});
+        return update.release();
+      },
+      nullptr);
+}
+/// EngineFuncParamDeleter.
+void lane_local_update_close(void* update) { delete static_cast<WorkerUpdate*>(update); }
+/// EngineSyncFunc.
+void lane_local_update(void*, void* update) {
+  const WorkerUpdate& worker_update = *static_cast<WorkerUpdate*>(update);
+  if (worker_update.bucket != nullptr) {
+    worker_update.bucket->update(worker_update.update);
+  } else {
+    worker_update.update.run();
+  }
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 // MXNet's engine, which calls these functions in its threads when the arrays are ready.
 #pragma once
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -11,16 +12,16 @@
 
 namespace lane {
 
-/// Arrays of MXNet on the CPU, one for each weight of a bucket, to which updates copy the weights.  Operations under way
-/// share it, so the arrays outlive the script's references.
-class WeightCopies {
+/// Arrays of MXNet on the CPU that an update writes.  Operations under way share it, so the arrays outlive the script's
+/// references.
+class WrittenArrays {
  public:
   /// Take over `arrays`, each of which may be null.  `reorder` changes the layout of a storage to the default one.
-  WeightCopies(ArrayFunctions functions, void (*reorder)(void* storage), std::vector<void*> arrays)
+  WrittenArrays(ArrayFunctions functions, void (*reorder)(void* storage), std::vector<void*> arrays)
       : functions_(functions), reorder_(reorder), arrays_(std::move(arrays)) {}
-  ~WeightCopies();
-  WeightCopies(const WeightCopies&) = delete;
-  WeightCopies& operator=(const WeightCopies&) = delete;
+  ~WrittenArrays();
+  WrittenArrays(const WrittenArrays&) = delete;
+  WrittenArrays& operator=(const WrittenArrays&) = delete;
 
   /// Return the memory of an array in the default layout, or null.  The caller is an operation of the engine that writes
   /// the array: an operation that ran before may have changed its layout.
@@ -30,6 +31,27 @@ class WeightCopies {
   const ArrayFunctions functions_;
   void (*const reorder_)(void* storage);
   const std::vector<void*> arrays_;
+};
+
+/// The learning rate and the weight decay of a weight.
+struct Rates {
+  double lr, wd;
+};
+
+/// An update of weights in this worker.  `arrays` has four arrays for each weight: the weight, its gradient, and two
+/// arrays of optimizer state, null if there are fewer.
+struct LocalUpdate {
+  Rule rule;
+  Dtype dtype;
+  /// Whether MXNet's operator would get the rates as lists for several weights.
+  bool in_lists;
+  std::shared_ptr<WrittenArrays> arrays;
+  /// The number of elements of each weight.
+  std::vector<size_t> sizes;
+  std::vector<Rates> rates;
+
+  /// Update the weights with their gradients.
+  void run() const;
 };
 
 /// A gradient bucket.  Operations under way share it, so it may outlive the script's reference.
@@ -56,13 +78,18 @@ class GradientBucket {
   };
   /// Update weights with the sums; `targets` are in the order of the gradients that are not null.  The weights are also
   /// written to `copies`, unless it is null.
-  void update(const Rule& rule, const std::vector<Target>& targets, const WeightCopies* copies = nullptr);
+  void update(const Rule& rule, const std::vector<Target>& targets, const WrittenArrays* copies = nullptr);
+  /// Make an update of the weights of all gradients that are not null, with the sums, and write these to the gradients.
+  void update(const LocalUpdate& local) const;
 
  private:
   struct Item {
     void* gradient;
     size_t first, count;
   };
+
+  /// Return the sums of an item, of the type of the buffer.
+  const char* sums(const Item& item) const { return buffer_.output() + item.first * (halves_ ? 2 : size_of(dtype_)); }
 
   WorkerAllreduce::Buffer& buffer_;
   const Dtype dtype_;

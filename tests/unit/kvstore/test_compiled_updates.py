@@ -1,0 +1,265 @@
+"""Dense weights that a worker updates by compiled kernels have the bits of MXNet's own updates, in every call."""
+import copy
+from types import SimpleNamespace
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+from mxhybrid.kvstore import compiled_updates
+from mxhybrid.kvstore.compiled_updates import CompiledUpdates
+from mxhybrid.lane import gradient_bucket
+from mxhybrid.native.optimizer_state import state_arrays
+
+SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4), (130, 70), (5000,)]
+STEPS = 5
+RATES = {'learning_rate': 0.1, 'wd': 0.01}
+OPTIMIZERS = {
+    'sgd': ('sgd', RATES), 'sgd clip': ('sgd', dict(RATES, clip_gradient=0.3)),
+    'momentum': ('sgd', dict(RATES, momentum=0.9)),
+    'momentum clip': ('sgd', dict(RATES, momentum=0.9, clip_gradient=0.3)),
+    'adam': ('adam', RATES), 'adam clip': ('adam', dict(RATES, beta1=0.8, clip_gradient=0.3)),
+    'momentum schedule': ('sgd', dict(RATES, momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.7))),
+    'adam schedule': ('adam', dict(RATES, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.7))),
+}
+
+
+def arrays(seed, dtypes):
+    random = np.random.RandomState(seed)
+    return [mx.nd.array(random.normal(size=shape), dtype=dtype) for shape, dtype in zip(SHAPES, dtypes)]
+
+
+class Pair:
+    """Weights that MXNet updates, and equal ones that compiled kernels update where they can."""
+
+    def __init__(self, optimizer, settings, dtypes=('float32',) * 7, sparse=()):
+        self.reference, self.updater = [mx.optimizer.get_updater(mx.optimizer.create(
+            optimizer, param_idx2name=dict(enumerate('abcdefg')), **copy.deepcopy(settings))) for _ in range(2)]
+        for each in self.updaters:
+            each.optimizer.set_lr_mult({'b': 0.5})
+            each.optimizer.set_wd_mult({'c': 0.0})
+        self.expected, self.weights = arrays(0, dtypes), arrays(0, dtypes)
+        self.gradients = [array.tostype('row_sparse') if key in sparse else array
+                          for key, array in enumerate(arrays(1, dtypes))]
+        self.compiled_updates = CompiledUpdates()
+        self.trainer = SimpleNamespace(_updaters=[self.updater])
+        self._step = 0
+
+    @property
+    def updaters(self):
+        """The updaters of both."""
+        return self.reference, self.updater
+
+    def step(self, keys=tuple(range(7))):
+        """Update the weights of `keys` with other gradients, and compare all."""
+        self._step += 1
+        for array in self.gradients:
+            if array.stype == 'default':
+                array[:] = mx.nd.array(np.random.RandomState([self._step, array.size]).normal(size=array.shape),
+                                       dtype=array.dtype)
+        gradients = [self.gradients[key] for key in keys]
+        lr, rescale = (10 ** np.random.RandomState(self._step).uniform(-5, 0, 2)).tolist()
+        for each in self.updaters:  # MXNet's operators get floats that are not the nearest ones
+            each.optimizer.rescale_grad = rescale
+            if each.optimizer.lr_scheduler is None:
+                each.optimizer.set_learning_rate(lr)
+        self.reference(list(keys), gradients, [self.expected[key] for key in keys])
+        with self.compiled_updates.updating(self.trainer):
+            self.trainer._updaters[0](list(keys), gradients, [self.weights[key] for key in keys])
+        assert self.trainer._updaters == [self.updater]
+        self.check()
+
+    def check(self):
+        """Compare weights, state and counts of updates."""
+        for weight, expected in zip(self.weights, self.expected):
+            np.testing.assert_array_equal(weight.asnumpy(), expected.asnumpy(), err_msg='step %d' % self._step)
+        assert self.updater.states.keys() == self.reference.states.keys()
+        for key, state in self.updater.states.items():
+            for array, other in zip(state_arrays(state), state_arrays(self.reference.states[key])):
+                np.testing.assert_array_equal(array.asnumpy(), other.asnumpy())
+        assert [(each.optimizer.num_update, each.optimizer._all_index_update_counts) for each in self.updaters][0] == (
+            self.updater.optimizer.num_update, self.updater.optimizer._all_index_update_counts)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The number of weights in each compiled update that was started."""
+    numbers = []
+
+    class Counted(gradient_bucket.LocalUpdate):
+        """A compiled update that is counted."""
+
+        def start(self, update, priority, bucket=None):
+            """Count the update."""
+            numbers.append(len(update.rates[0]))
+            super().start(update, priority, bucket)
+
+    monkeypatch.setattr(compiled_updates, 'LocalUpdate', Counted)
+    return numbers
+
+
+@pytest.mark.both_pythons
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_all_weights_have_the_bits_of_mxnet(started, name, dtype):
+    pair = Pair(*OPTIMIZERS[name], dtypes=[dtype] * len(SHAPES))
+    for step in range(STEPS):
+        pair.step()
+        if step == 2:
+            for each in pair.updaters:
+                each.optimizer.clip_gradient, each.optimizer.wd = 4.3e-3, 0.3
+    assert sum(started) == len(SHAPES) * (STEPS - 1)  # the first update makes the state
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_weights_that_are_updated_more_often_than_others(started, name):
+    """A schedule follows the largest count of updates, so the order of the updates counts."""
+    pair = Pair(*OPTIMIZERS[name])
+    for keys in (range(7), [5], [5, 6], range(7), [0, 1, 2, 3], range(7)):
+        pair.step(keys)
+    assert sum(started) == 1 + 2 + 7 + 4 + 7
+
+
+@pytest.mark.parametrize('sparse', [(1,), (0, 5), tuple(range(7))])
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_row_sparse_gradients_between_dense_ones(started, name, sparse):
+    """MXNet's sgd has other kernels for a call with a row_sparse gradient."""
+    pair = Pair(*OPTIMIZERS[name], sparse=sparse)
+    for keys in (range(7), range(7), [4], [1], [1, 5], range(7)):
+        pair.step(keys)
+    dense = [key for keys in (range(7), [4], [1], [1, 5], range(7)) for key in keys if key not in sparse]
+    assert sum(started) == len(dense)
+
+
+@pytest.mark.parametrize('name', ['momentum schedule', 'adam schedule'])
+def test_weights_of_several_types(started, name):
+    optimizer, settings = OPTIMIZERS[name]
+    dtypes = ['float32', 'float16', 'float64', 'float32', 'float16', 'float16', 'float32']
+    pair = Pair(optimizer, dict(settings, multi_precision=True), dtypes)
+    for keys in (range(7), range(7), [2], [0, 1], range(7)):
+        pair.step(keys)
+    assert sum(started) == 4 + 1 + 1 + 4
+
+
+@pytest.mark.parametrize('name', ['momentum', 'adam'])
+def test_state_that_is_loaded(started, name):
+    """MXNet gives loaded state to the device of the weight in the first update, which may replace its arrays."""
+    pair = Pair(*OPTIMIZERS[name])
+    for _ in range(3):
+        pair.step()
+    for each in pair.updaters:
+        each.set_states(each.get_states(dump_optimizer=True))
+    for _ in range(3):
+        pair.step()
+    assert sum(started) == 2 * 7 + 2 * 7
+
+
+@pytest.mark.parametrize('name', ['sgd', 'momentum', 'adam'])
+def test_other_arrays_in_each_step(started, name):
+    pair = Pair(*OPTIMIZERS[name])
+    for _ in range(4):
+        pair.step()
+        pair.gradients = [array.copy() for array in pair.gradients]
+        pair.weights, pair.expected = [[array.copy() for array in held] for held in (pair.weights, pair.expected)]
+    assert sum(started) == 3 * 7
+
+
+@pytest.mark.parametrize('name', ['momentum', 'adam'])
+def test_weights_and_gradients_that_are_views_of_one_array(started, name):
+    pair = Pair(*OPTIMIZERS[name])
+    for attribute in ('weights', 'gradients'):
+        values = getattr(pair, attribute)
+        whole, ends = mx.nd.concat(*[array.reshape(-1) for array in values], dim=0), np.cumsum(
+            [array.size for array in values])
+        setattr(pair, attribute, [whole[int(end - array.size):int(end)].reshape(array.shape)
+                                  for array, end in zip(values, ends)])
+    for _ in range(4):
+        pair.step()
+    assert sum(started) == 3 * 7
+
+
+def test_momentum_that_comes_and_goes(started):
+    pair = Pair(*OPTIMIZERS['momentum'])
+    for momentum in (0.9, 0.9, 0.0, 0.0, 0.5, -0.5, 0.5):
+        for each in pair.updaters:
+            each.optimizer.momentum = momentum
+        pair.step()
+    assert sum(started) == 5 * 7  # not the first update, and not the one with negative momentum
+
+
+def _own_method(optimizer):
+    optimizer.update_multi_precision = optimizer.update
+    return optimizer
+
+
+@pytest.mark.parametrize('make', [
+    lambda: mx.optimizer.NAG(momentum=0.9), lambda: mx.optimizer.RMSProp(),
+    lambda: type('Own', (mx.optimizer.SGD,), {})(momentum=0.9), lambda: type('Own', (mx.optimizer.Adam,), {})(),
+    lambda: _own_method(mx.optimizer.SGD(momentum=0.9))], ids=['nag', 'rmsprop', 'own sgd', 'own adam', 'own method'])
+def test_other_optimizers_are_left_to_mxnet(started, make):
+    pair = Pair('sgd', RATES)
+    pair.reference, pair.updater = mx.optimizer.get_updater(make()), mx.optimizer.get_updater(make())
+    pair.trainer._updaters = [pair.updater]
+    for _ in range(3):
+        pair.step()
+    assert not started
+
+
+def test_weights_whose_layout_an_evaluation_changes_before_the_update_runs(started, monkeypatch):
+    """MXNet changes the layout of a convolution's weight while the convolution runs, so after the update was pushed."""
+    data, nets = mx.nd.ones((2, 32, 9, 9)), []
+    push = gradient_bucket.push_native
+
+    def evaluate_and_push(*arguments, **keywords):
+        weight = nets[1].weight.data()
+        mx.nd.Convolution(data, weight, kernel=(3, 3), num_filter=64, no_bias=True)
+        mx.nd.waitall()
+        with pytest.raises(mx.MXNetError, match='MKLDNN data'):
+            weight.to_dlpack_for_read()
+        push(*arguments, **keywords)
+
+    monkeypatch.setattr(gradient_bucket, 'push_native', evaluate_and_push)
+    for store in (None, 'hybrid'):
+        mx.random.seed(3)
+        net = gluon.nn.Conv2D(64, 3, in_channels=32)
+        net.initialize(mx.init.Xavier())
+        nets.append(net)
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9}, kvstore=store)
+        for _ in range(3):
+            with autograd.record():
+                loss = (net(data) ** 2).sum()
+            loss.backward()
+            trainer.step(2)
+    for expected, result in zip(*[list(net.collect_params().values()) for net in nets]):
+        np.testing.assert_array_equal(result.data().asnumpy(), expected.data().asnumpy())
+    assert sum(started) == 2 * 2
+
+
+def test_trainers_in_one_process(started):
+    """Several devices, parameters that are frozen or were not computed, gradients that add up, and AMP's scaler."""
+    results = []
+    for store in (None, 'hybrid'):
+        mx.random.seed(3)
+        contexts = [mx.cpu(0), mx.cpu(1)]
+        net = gluon.nn.Sequential()
+        net.add(*[gluon.nn.Dense(4, in_units=4) for _ in range(4)])
+        net.initialize(mx.init.Xavier(), ctx=contexts)
+        net[0].weight.grad_req, net[1].weight.grad_req = 'null', 'add'
+        trainer = gluon.Trainer(net.collect_params(), 'adam', dict(RATES), kvstore=store or 'device',
+                                update_on_kvstore=False)
+        for step in range(5):
+            layers = list(net)[:2 + step % 2 * 2]
+            with autograd.record():
+                losses = []
+                for context in contexts:
+                    data = mx.nd.ones((2, 4), ctx=context) * (context.device_id + 1)
+                    for layer in layers:
+                        data = layer(data)
+                    losses.append((data ** 2).sum())
+            autograd.backward(losses)
+            trainer.step(4, ignore_stale_grad=True)
+        results.append([array.asnumpy() for param in net.collect_params().values() for array in param.list_data()])
+    for expected, result in zip(*results):
+        np.testing.assert_array_equal(result, expected)
+    assert started
