@@ -232,6 +232,21 @@ def test_rounding_of_float32_is_no_difference_and_an_error_is(tmp_path):
             ] == ['1 weight dense0.weight']
 
 
+def test_a_sum_of_scaled_products_may_be_a_rounding_error_although_all_that_it_reads_is_exact(tmp_path):
+    # The operator multiplies queries by the root of 1/2: products with opposite signs may not cancel in another order.
+    code = "F.Cast(F.contrib.interleaved_matmul_selfatt_qk(F.Cast({0}, dtype='float32'), heads=1), dtype='float64')"
+    data = {'name': 'data0', 'shape': [4, 3, 6], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
+    known = {'rounds': 'float32', 'reads': ['data0']}
+    statements = [{'name': 'x0', 'op': 'scores', 'code': code, **known, 'scales': True},
+                  {'name': 'x1', 'op': 'op', 'code': '{0} != 0.0', 'reads': ['x0']},
+                  {'name': 'x2', 'op': 'Cast', 'code': "F.Cast(F.Cast({0}, dtype='float32'), dtype='float64')", **known},
+                  {'name': 'x3', 'op': 'op', 'code': '{0} != 0.0', 'reads': ['x2']}]
+    program = small(inputs=[data], params=[], layers=[], statements=statements, plan={'kind': 'data_parallel'},
+                    heads=[{'name': name, 'drawn': None} for name in ('x0', 'x1', 'x3')])
+    _, _, slack = reference(program, {}, str(tmp_path))
+    assert slack['0 output 0/0'] < 1e-3 and slack['0 output 0/1'] == np.inf and slack['0 output 0/2'] == 0
+
+
 def test_copies_of_a_value_may_differ_by_rounding():
     spec = {'heads': [{'shape': [2, 2], 'samples': [[0, 1]]}], 'inputs': [], 'samples': 2}
     box = np.array([-1])

@@ -1,6 +1,6 @@
 """Runs a network in this process with MXNet alone: shapes of its outputs, where samples are, and whether it trains."""
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -41,13 +41,22 @@ class Noise:
         """Return the outputs of a statement with noise; `rounds` tells whether MXNet computes them as float32."""
         if isinstance(outputs, (list, tuple)):
             return type(outputs)([self(each, rounds) for each in outputs])
-        if not outputs.dtype.__name__.startswith('float') or not (self._everywhere or rounds):
-            return outputs
-        values = outputs.detach().asnumpy().astype('f8')
+        return self._changed(outputs, self._exact) if self._everywhere or rounds else outputs
+
+    def scaled(self, inputs: Any) -> Any:
+        """Return what a statement reads, with noise also in exact values: its operator scales them before it adds
+        products up, so that a sum of 0 may be a rounding error.
+        """
+        return self._changed(inputs, lambda values: ~np.isfinite(values))
+
+    def _changed(self, array: Any, is_exact: Callable[[np.ndarray], np.ndarray]) -> Any:
+        if not array.dtype.__name__.startswith('float'):
+            return array
+        values = array.detach().asnumpy().astype('f8')
         bits = np.ascontiguousarray(values).view(np.uint64) + np.uint64(self._number)
         signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
-        factors = np.where(self._exact(values), 1.0, 1.0 + self.size * signs)
-        return outputs * mx.nd.array(factors, dtype=outputs.dtype)
+        factors = np.where(is_exact(values), 1.0, 1.0 + self.size * signs)
+        return array * mx.nd.array(factors, dtype=array.dtype)
 
     def _exact(self, values: np.ndarray) -> np.ndarray:
         if self._single:

@@ -55,7 +55,10 @@ def network(program: Program, noisy: bool = False, dtype: Optional[str] = None) 
     params = [each['name'] for each in program['params']]
     lines += ['', _INDENT + 'def hybrid_forward(self, F, %s):' % ', '.join(inputs + params)]
     for statement in program['statements']:
-        code = named(statement, typed(statement['code'], dtype).format(*statement['reads']))
+        reads = statement['reads']
+        if noisy and statement.get('scales'):
+            reads = ['noisy.scaled(%s)' % read for read in reads]
+        code = named(statement, typed(statement['code'], dtype).format(*reads))
         if statement.get('drawn'):
             whole = typed(statement['whole'], dtype).format(
                 *statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))

@@ -109,7 +109,8 @@ def _attention(drawing: Any) -> None:
     merged = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=%d, no_bias=True, flatten=False)' % (
         6 * heads), value, drawing.param((6 * heads, drawing.shape(value)[2])))
     scores = drawing.add('contrib.interleaved_matmul_selfatt_qk',
-                         'F.contrib.interleaved_matmul_selfatt_qk({0}, heads=%d)' % heads, merged, single=True)
+                         'F.contrib.interleaved_matmul_selfatt_qk({0}, heads=%d)' % heads, merged, single=True,
+                         scales=True)
     if drawing.random.random() < 0.7:
         weights = drawing.add('softmax', 'F.softmax({0}, axis=-1)', scores)
         drawing.add('contrib.interleaved_matmul_selfatt_valatt',
@@ -127,7 +128,8 @@ def _cross_attention(drawing: Any) -> None:
     keys = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=8, no_bias=True, flatten=False)',
                        other, drawing.param((8, drawing.shape(other)[2])))
     scores = drawing.add('contrib.interleaved_matmul_encdec_qk',
-                         'F.contrib.interleaved_matmul_encdec_qk({0}, {1}, heads=2)', query, keys, single=True)
+                         'F.contrib.interleaved_matmul_encdec_qk({0}, {1}, heads=2)', query, keys, single=True,
+                         scales=True)
     drawing.add('contrib.interleaved_matmul_encdec_valatt',
                 'F.contrib.interleaved_matmul_encdec_valatt({0}, F.softmax({1}, axis=-1), heads=2)', keys, scores,
                 single=True)
