@@ -38,7 +38,7 @@ def factor_heads(graph: Graph, dimensions: Dimensions) -> bool:
         return False
     factors: Dict[Entry, List[Tuple[int, ...]]] = {}
     features: Dict[Dimension, int] = {}
-    fixed = finder.classes_of_inputs()
+    fixed = finder.classes_of_inputs() | finder.whole_classes()
     for (entry, axis), root in finder.members():
         interval = intervals.get(root)
         if interval is None:
@@ -95,6 +95,11 @@ class _Finder:
             not graph.is_parameter(number) or graph.operators[number].name in graph.auxiliary
             or number in graph.tables)}
 
+    def whole_classes(self) -> Set[Dimension]:
+        """Return the classes with dimensions that a rule needs without factors."""
+        return {self._root(dimension) for operator in self._graph.computing
+                for dimension in rule_of(operator).whole_axes(self._graph, operator)}
+
     def _align(self, operator: Operator) -> None:
         """Note which dimensions of an operator's inputs and outputs are the same."""
         rule, graph = rule_of(operator), self._graph
@@ -121,18 +126,21 @@ class _Finder:
         """
         intervals: Dict[Dimension, Interval] = {}
         components = _Components()
-        batched = set()
+        batched: Set[Dimension] = set()
+        conflicting: Set[Dimension] = set()
         for operator in self._graph.computing:
             rule = rule_of(operator)
             for entry, axis, inner, heads in rule.heads(self._graph, operator):
-                intervals.setdefault(self._root((entry, axis)), Interval(inner, heads))
-                batched.add(self._root((entry, axis)))
+                root = self._root((entry, axis))
+                if intervals.setdefault(root, Interval(inner, heads)) != (inner, heads):
+                    conflicting.add(root)
+                batched.add(root)
             batched.update(self._root(((operator.number, 0), axis)) for axis in rule.batch_axes(self._graph, operator))
         for old, new in self._groups:
             seed = self._split_off(old, new)
             if seed is not None:
                 intervals.setdefault(self._root(seed), Interval(1, self._length(seed)))
-        changed, conflicting = True, set()
+        changed = True
         while changed:
             changed = False
             for old, new in self._groups:

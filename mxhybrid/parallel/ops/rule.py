@@ -62,6 +62,8 @@ class Rule:
     sums_last_dimension = False
     #: Whether it returns the gradient of a loss, whatever gradient comes back to it.
     is_loss = False
+    #: Whether it asks for no gradient of its output: MXNet makes no backward pass of what reads this output alone.
+    ignores_gradient = False
     #: Whether it normalizes by statistics of the batch.
     has_statistics = False
     #: The input that has indices, lengths or labels, through which no gradient flows.
@@ -143,6 +145,10 @@ class Rule:
         """Return the dimensions of inputs and outputs that contain heads of attention: the entry, the dimension, the
         number of neighbouring coordinates of a head, and the number of heads.
         """
+        return []
+
+    def whole_axes(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int]]:
+        """Return the dimensions of inputs that must have no factors, although the rule takes factors."""
         return []
 
     def batch_axes(self, graph: Graph, operator: Operator) -> Sequence[int]:

@@ -35,6 +35,11 @@ class _Attention(Rule):
         """Return the number of channels of a head in queries, keys and values."""
         return graph.inputs(operator)[position][2] // self._heads(operator)
 
+    def whole_axes(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int]]:
+        """Return all dimensions but the first of scores, see :meth:`Rule.whole_axes`."""
+        scores = {entry for entry, axis, _, _ in self.heads(graph, operator) if axis == 0}
+        return [(entry, axis) for entry in operator.inputs for axis in range(entry in scores, 3)]
+
     def _of_sequence(self, graph: Graph, operator: Operator, position: int, samples: Range, heads: Range,
                      times: Optional[Range] = None) -> Box:
         """Return the box of queries, keys or values that a shard reads."""

@@ -105,9 +105,10 @@ class JointBatchNorm:
     @classmethod
     def build_alone(cls, program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of a shard that has all samples of its statistics: the program updates its running averages
-        as it updates those of joint statistics.  None for a BatchNorm that has no statistics or does not learn.
+        as it updates those of joint statistics.  None for a BatchNorm that has no statistics or no backward pass.
         """
-        if operator.get('use_global_stats', False) or operator.outputs > 1 or not program.learns(operator):
+        if operator.get('use_global_stats', False) or operator.outputs > 1 or not program.updates_averages(
+                operator):
             return None
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         channels = shape_of(program.shards.shard(operator, program.rank).inputs[3])
@@ -121,7 +122,7 @@ class JointBatchNorm:
     @staticmethod
     def _average(program: Any, operator: Operator, mean: Any, variance: Any) -> None:
         """Update the running averages, if the backward pass comes to the operator, as MXNet does (batch_norm.cc)."""
-        for at, value in ((3, mean), (4, variance)) if program.learns(operator) else ():
+        for at, value in ((3, mean), (4, variance)) if program.updates_averages(operator) else ():
             program.average(program.graph.operators[operator.inputs[at][0]], value,
                             float(operator.get('momentum', 0.9)))
 

@@ -19,7 +19,7 @@ register('Softmax', 'IdentityAttachKLSparseReg', 'Custom', is_loss=True)(OnOneRa
 class Loss(BatchOnly):
     """A loss of each sample; one rank computes it for all if it is divided by the size of the batch."""
 
-    not_replicable = is_loss = True
+    not_replicable = is_loss = ignores_gradient = True
     index_input = 1
     labels_are_classes = False
 
@@ -47,7 +47,7 @@ class LossOfElements(Pointwise):
     the batch.
     """
 
-    not_replicable = is_loss = True
+    not_replicable = is_loss = ignores_gradient = True
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for every dimension, unless the losses are divided by the size of the batch."""

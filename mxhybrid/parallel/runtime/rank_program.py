@@ -83,6 +83,8 @@ class Program(FetchedInputs):
         #: Data inputs of this rank through which gradients go back.
         self._data_with_gradients: Set[int] = set()
         self._statistics: Dict[int, List[Tuple[Statistic, float]]] = {}
+        #: Operators that learn, and are asked for the gradients of their outputs.
+        self._asked: Set[int] = set()
         self.averages: Dict[str, str] = {}
         self._recomputed: List[RecomputedOperator] = []
         self._in_segments = {number for segment in segments for number in segment.operators}
@@ -98,6 +100,7 @@ class Program(FetchedInputs):
                     self._flowing.add(operator.number)
                     if operator.name not in frozen and operator.name not in self.graph.auxiliary:
                         self._learning.add(operator.number)
+                        self._asked.add(operator.number)
                 self._pass_on(operator)
             elif operator.op == 'null':
                 self._data(operator, inputs[operator.number, 0], operator.name in gradient_inputs)
@@ -191,15 +194,25 @@ class Program(FetchedInputs):
         if has_gradient:
             self._flowing.add(operator.number)
             self._learning.add(operator.number)
+            self._asked.add(operator.number)
 
     def _pass_on(self, operator: Operator) -> None:
         for known in (self._flowing, self._learning):
             if leads_to(operator, known):
                 known.add(operator.number)
+        if leads_to(operator, self._asked) and not rule_of(operator).ignores_gradient:
+            self._asked.add(operator.number)
 
     def learns(self, operator: Operator) -> bool:
         """Return whether the backward pass comes to an operator."""
         return operator.number in self._learning
+
+    def updates_averages(self, operator: Operator) -> bool:
+        """Return whether MXNet's backward pass comes to an operator that has running averages.
+
+        What reads a loss alone has no backward pass: the loss does not ask for its gradient.
+        """
+        return operator.number in self._asked
 
     def rectifier_of(self, operator: Operator) -> Optional[Operator]:
         """Return the relu that alone reads an operator, and has the same shards; None if there is none."""

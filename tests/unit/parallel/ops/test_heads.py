@@ -63,6 +63,29 @@ def test_interleaved_products_say_what_heads_are():
     assert limits['scores'] == [SAMPLES, HEADS, TIMES, 1] and limits['context'] == [TIMES, SAMPLES, HEADS]
 
 
+def test_scores_that_another_product_reads_as_keys_have_no_factors():
+    """Samples and heads of the first product are times of keys in the second one."""
+    queries, keys = (mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=count * FEATURES * HEADS, flatten=False)
+                     for count in (1, 2))
+    scores = mx.sym.contrib.interleaved_matmul_encdec_qk(queries, keys, heads=HEADS, name='scores')
+    other = mx.sym.FullyConnected(scores, num_hidden=2 * WIDTH, flatten=False)
+    again = mx.sym.contrib.interleaved_matmul_encdec_qk(queries, other, heads=HEADS, name='again')
+    graph, _ = graph_of(again, (TIMES, TIMES, WIDTH), 1)
+    shapes = {operator.name: graph.shape(operator) for operator in graph.computing}
+    assert shapes['scores'] == (TIMES * HEADS, TIMES, TIMES)
+    assert shapes['again'] == (TIMES, HEADS, TIMES, TIMES * HEADS)
+
+
+def test_two_counts_of_heads_of_one_dimension_are_no_factors():
+    x = mx.sym.var('x')
+    scores = mx.sym.contrib.interleaved_matmul_selfatt_qk(x, heads=2, name='scores')
+    context = mx.sym.contrib.interleaved_matmul_selfatt_valatt(x, scores, heads=2, name='context')
+    values = mx.sym.reshape(x, shape=(0, -4, -1, 2, 0)).slice_axis(axis=2, begin=0, end=1).reshape((0, -3, -1))
+    other = mx.sym.contrib.interleaved_matmul_selfatt_valatt(values, scores, heads=4, name='other')
+    graph, _ = graph_of(mx.sym.Group([context, other]), (TIMES, 4, 24), 1)
+    assert {operator.name: graph.shape(operator) for operator in graph.computing}['scores'] == (8, TIMES, TIMES)
+
+
 def test_heads_inside_of_the_channels_of_one_projection_are_a_dimension_of_its_weight():
     joint = mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=3 * WIDTH, flatten=False, name='joint')
     apart = mx.sym.transpose(mx.sym.reshape(joint, shape=(0, 0, 3, HEADS, -1)), axes=(2, 0, 3, 1, 4))
