@@ -210,7 +210,7 @@ class Program(FetchedInputs):
     def updates_averages(self, operator: Operator) -> bool:
         """Return whether MXNet's backward pass comes to an operator that has running averages.
 
-        What reads a loss alone has no backward pass: the loss does not ask for its gradient.
+        Operators that read nothing but losses have no backward pass: a loss asks for no gradient.
         """
         return operator.number in self._asked
 

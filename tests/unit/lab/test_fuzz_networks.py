@@ -239,7 +239,8 @@ def test_a_sum_of_scaled_products_may_be_a_rounding_error_although_all_that_it_r
     known = {'rounds': 'float32', 'reads': ['data0']}
     statements = [{'name': 'x0', 'op': 'scores', 'code': code, **known, 'scales': True},
                   {'name': 'x1', 'op': 'op', 'code': '{0} != 0.0', 'reads': ['x0']},
-                  {'name': 'x2', 'op': 'Cast', 'code': "F.Cast(F.Cast({0}, dtype='float32'), dtype='float64')", **known},
+                  {'name': 'x2', 'op': 'Cast', **known,
+                   'code': "F.Cast(F.Cast({0}, dtype='float32'), dtype='float64')"},
                   {'name': 'x3', 'op': 'op', 'code': '{0} != 0.0', 'reads': ['x2']}]
     program = small(inputs=[data], params=[], layers=[], statements=statements, plan={'kind': 'data_parallel'},
                     heads=[{'name': name, 'drawn': None} for name in ('x0', 'x1', 'x3')])

@@ -44,7 +44,7 @@ class Noise:
         return self._changed(outputs, self._exact) if self._everywhere or rounds else outputs
 
     def scaled(self, inputs: Any) -> Any:
-        """Return what a statement reads, with noise also in exact values: its operator scales them before it adds
+        """Return an input of a statement with noise, also in exact values: its operator scales them before it adds
         products up, so that a sum of 0 may be a rounding error.
         """
         return self._changed(inputs, lambda values: ~np.isfinite(values))

@@ -13,10 +13,10 @@ A program is a dict that JSON can hold::
 
 A statement reads inputs, parameters and statements before it; ``x1[0]`` is an output of one that has several.  A
 statement that draws numbers has the ``whole`` expression for one process, in which ``{given}`` stands for its value in
-the job, and in ``drawn`` what is known of the numbers; one with ``rounds`` computes as float32 in any network, and one with ``scales``
-multiplies what it reads by a factor that is not exact before it adds products up.  ``samples`` of a head are
-the dimensions that may have samples, and how often all of them stand there: twice after ``F.concat(x, x, dim=0)``;
-None where that is not known.
+the job, and in ``drawn`` what is known of the numbers.  One with ``rounds`` computes as float32 in any network, and one
+with ``scales`` multiplies what it reads by a factor that is not exact before it adds products up.  ``samples``
+of a head are the dimensions that may have samples, and how often all of them stand there: twice after ``F.concat(x, x,
+dim=0)``; None where that is not known.
 
 The code of statements and the types of inputs are those of a network of float64.  If the `dtype` of the program is
 'float32', the script has float32 in their places (`typed`), and the operators that know only float32 need no casts.

@@ -36,7 +36,8 @@ def averages(loss, learns, dtype, split):
     net = Net(loss, learns)
     net.cast(dtype)
     net.initialize(mx.init.Constant(0.125))
-    trained = mxhybrid.parallelize(net, mxhybrid.parallel.data_parallel(), [(2, 3), (2,)], dtype=dtype) if split else net
+    plan = mxhybrid.parallel.data_parallel()
+    trained = mxhybrid.parallelize(net, plan, [(2, 3), (2,)], dtype=dtype) if split else net
     trainer = gluon.Trainer(trained.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
     data, label = mx.nd.array([[1, 2, 3], [0, 4, 1]], dtype=dtype), mx.nd.array([0, 2], dtype=dtype)
     for _ in range(2):
