@@ -1,0 +1,360 @@
+"""Updates of tables in a server, driven directly with MXNet's arrays: equal, bit for bit, to MXNet's own Updater."""
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
+from mxhybrid.native.optimizer_state import state_arrays
+from mxhybrid.native.optimizers import ELEMENTWISE, SPARSE_KERNELS, scalars
+from mxhybrid.servers import handler as handler_module
+from mxhybrid.servers.half_precision_keys import packed_width, unpack
+from mxhybrid.servers.protocol import MAILBOX_ELEMENTS
+
+from ...helpers.tables import (
+    COMMON,
+    MAILBOX,
+    ROWS,
+    WIDTH,
+    LoudHandler,
+    Table,
+    Whole,
+    equal,
+    local,
+    merged_gradients,
+    pair,
+    recut,
+    split,
+    start_values,
+)
+
+OPTIMIZERS = [
+    ('sgd', {'wd': 0.01}), ('sgd', {'wd': 0.01, 'momentum': 0.9}),
+    ('sgd', {'wd': 0.01, 'lazy_update': False}), ('sgd', {'wd': 0.01, 'momentum': 0.9, 'lazy_update': False}),
+    ('ccsgd', {'wd': 0.01, 'momentum': 0.9}), ('adam', {'wd': 0.01}), ('adam', {'wd': 0.01, 'lazy_update': False}),
+    ('adagrad', {}), ('groupadagrad', {'learning_rate': 0.1}), ('ftrl', {'wd': 0.01}),
+    ('nag', {'wd': 0.01}), ('nag', {'wd': 0.01, 'momentum': 0.9}), ('rmsprop', {'wd': 0.01}),
+    ('rmsprop', {'wd': 0.01, 'centered': True, 'clip_weights': 1.0}), ('adadelta', {'wd': 0.01}),
+]
+
+
+def case_name(value):
+    """Name a test by its optimizer and the special settings."""
+    if isinstance(value, dict):
+        return '-'.join('%s=%s' % item for item in value.items() if item[0] != 'wd') or 'plain'
+    return str(value)
+
+
+# ------------------------------------------------------------------------------------------ updates
+
+
+def test_every_allowed_optimizer_is_tried():
+    assert {name for name, _ in OPTIMIZERS} | {'test'} == set(SPARSE_KERNELS + ELEMENTWISE)
+
+
+@pytest.mark.parametrize('count', [1, 2, 5, ROWS])
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
+def test_updates_by_partitions_equal_mxnets_on_the_whole_table(name, arguments, count):
+    table, whole = pair(name, arguments, count)
+    for ids, rows in merged_gradients(1):
+        before = whole.values()
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+        assert not len(ids) or not np.array_equal(before, whole.values())
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_mxnets_optimizer_for_tests_gives_the_same_weights(dtype):
+    """``state[:] = weight`` fails in one process, after the update of the weight; MXNet's stores ignore the error."""
+    table, whole = pair('test', {}, 3, dtype)
+    for ids, rows in merged_gradients(1, dtype):
+        table.push(ids, rows)
+        with pytest.raises(TypeError):
+            whole.push(ids, rows)
+        equal(table.values(), whole.values())
+    assert not np.array_equal(whole.values(), start_values(dtype))
+    equal(table.read_state(0, WIDTH), whole.values().astype('float32'))  # which MXNet keeps it in
+
+
+class HalfTable(Table):
+    """A table whose rows travel as float16, as servers hold it that add float16 pushes in float32."""
+
+    def __init__(self, values, count):
+        super().__init__(values, count)
+        self.push_keys = [1000 + key for key in self.keys]
+        pair_keys = [2000 + key for key in self.keys]
+        shapes = [self.partitioning.shape(part) for part in range(count)]
+        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, self.push_keys, pair_keys)
+        self.pairs, self.stubs = [], []
+        for part, (rows, _) in enumerate(shapes):
+            pairs = np.zeros((rows, packed_width(WIDTH)), np.float32)
+            unpack(pairs, WIDTH)[:] = values[self.partitioning.members(part)]
+            self.pairs.append(make_row_sparse(np.arange(rows), pairs, pairs.shape))
+            self.stubs.append(make_row_sparse(np.arange(1), np.zeros((1, WIDTH), np.float32), (rows, WIDTH)))
+            nothing = mx.nd.sparse.zeros('row_sparse', pairs.shape)
+            self.handler.update_multi_precision(pair_keys[part], self.pairs[part], nothing, None)
+        Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), np.float32))
+
+    def push_exactly(self, ids, rows):
+        """A push to the keys of the weights."""
+        super().push(ids, rows)
+
+    def push(self, ids, rows):
+        """A push of gradients, to keys of their own."""
+        for part, at in enumerate(split(self.partitioning, ids)):
+            grad = make_row_sparse(local(self.partitioning, ids[at]), rows[at], self.partitioning.shape(part))
+            self.handler.update_multi_precision(self.push_keys[part], self.stubs[part], grad, None)
+
+    def halves(self):
+        """The whole table as workers see it."""
+        whole = np.empty((ROWS, WIDTH), np.float16)
+        for part, array in enumerate(self.pairs):
+            whole[self.partitioning.members(part)] = unpack(row_sparse_parts(array)[1], WIDTH)
+        return whole
+
+
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
+def test_weights_stay_float32_where_rows_travel_as_float16(name, arguments):
+    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
+    table, whole = HalfTable(start_values(), 3), Whole(start_values(), optimizer)
+    equal(table.halves(), start_values().astype(np.float16))
+    table.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)))
+    for ids, rows in merged_gradients(1):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+        equal(table.halves(), whole.values().astype(np.float16))  # rows that only weight decay changed as well
+    for slot, state in enumerate(whole.states()):
+        equal(table.read_state(slot, state.shape[1]), state)
+
+
+@pytest.mark.parametrize('push', ['push', 'push_exactly'])
+def test_assigned_rows_are_exact_and_shown_rounded(push):
+    table = HalfTable(start_values(), 3)
+    ids = np.array([1, 4, 9])
+    rows = np.random.RandomState(3).normal(size=(3, WIDTH)).astype(np.float32)
+    for mode, expected in (('assign', start_values()), ('replace', np.zeros((ROWS, WIDTH), np.float32))):
+        table.handler.do_mode(table.keys, mode)
+        getattr(table, push)(ids, rows)
+        expected[ids] = rows
+        equal(table.values(), expected)
+        equal(table.halves(), expected.astype(np.float16))
+
+
+@pytest.mark.filterwarnings('ignore:Accumulating with float16')
+@pytest.mark.parametrize('dtype', ['float16', 'float64'])
+@pytest.mark.parametrize('name, arguments', [
+    ('sgd', {'wd': 0.01, 'momentum': 0.9}), ('adam', {'epsilon': 1e-3}), ('nag', {'momentum': 0.9})], ids=case_name)
+def test_updates_of_other_dtypes(name, arguments, dtype):
+    table, whole = pair(name, arguments, 3, dtype)
+    for ids, rows in merged_gradients(2, dtype):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+
+
+@pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('rmsprop', {})], ids=case_name)
+def test_changed_settings_reach_the_update_and_keep_the_state(name, arguments):
+    table, whole = pair(name, arguments, 2)
+    for step, (ids, rows) in enumerate(merged_gradients(3)):
+        if step == 4:
+            table.handler.do_optimizer('w', table.keys, name, {'lr': 0.5, 'wd': 0.1, 'rescale_grad': 2.0}, None)
+            whole.updater.optimizer.set_learning_rate(0.5)
+            whole.updater.optimizer.wd = 0.1
+            whole.updater.optimizer.rescale_grad = 2.0
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+
+
+def test_a_given_count_of_updates_moves_adams_clock():
+    table = Table(start_values(), 2)
+    table.set_optimizer(mx.optimizer.create('adam', **COMMON), count=10)
+    whole = Whole(start_values(), mx.optimizer.create('adam', begin_num_update=10, **COMMON))
+    fresh = Whole(start_values(), mx.optimizer.create('adam', **COMMON))
+    for ids, rows in merged_gradients(4):
+        for each in (table, whole, fresh):
+            each.push(ids, rows)
+    equal(table.values(), whole.values())
+    assert not np.array_equal(table.values(), fresh.values())
+
+
+def check_fresh_adam(table):
+    """Give a table adam, and check that its updates begin without state."""
+    whole = Whole(table.values(), mx.optimizer.create('adam'))
+    table.set_optimizer(mx.optimizer.create('adam'))
+    for ids, rows in merged_gradients(6):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+    equal(table.values(), whole.values())
+
+
+def test_another_optimizer_starts_with_fresh_state():
+    table, _ = pair('sgd', {'momentum': 0.9}, 2)
+    for ids, rows in merged_gradients(5, steps=3):
+        table.push(ids, rows)
+    check_fresh_adam(table)
+
+
+def test_forgetting_the_state_starts_the_same_optimizer_afresh():
+    table, _ = pair('adam', {}, 2)
+    for ids, rows in merged_gradients(5):
+        table.push(ids, rows)
+    table.handler.do_forget_state('w', table.keys)
+    check_fresh_adam(table)
+
+
+def test_tables_have_their_own_optimizers():
+    handler = LoudHandler()
+    whole = Whole(start_values(), mx.optimizer.create('sgd', **COMMON))
+    first = Table(start_values(), 2, handler)
+    first.set_optimizer(mx.optimizer.create('sgd', **COMMON))
+    handler.do_table('other', [100], [2], WIDTH)
+    other = make_row_sparse(np.arange(2), np.ones((2, WIDTH), 'float32'), (2, WIDTH))
+    handler.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
+    handler.do_optimizer('other', [100], 'sgd', dict(scalars(mx.optimizer.create('sgd')), lr=1.0, wd=0.0), None)
+    for ids, rows in merged_gradients(7):
+        first.push(ids, rows)
+        whole.push(ids, rows)
+    handler.update_multi_precision(100, other, make_row_sparse(np.array([1]), np.ones((1, WIDTH), 'float32'),
+                                                             (2, WIDTH)), None)
+    equal(first.values(), whole.values())
+    assert other.asnumpy()[:, 0].tolist() == [1, 0]
+
+
+# ------------------------------------------------------------------------------------------ optimizer state
+
+WITH_STATE = [case for case in OPTIMIZERS if state_arrays(
+    mx.optimizer.create(case[0], **case[1]).create_state(0, mx.nd.ones((2, 2))))]
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
+def test_state_reads_as_mxnet_has_it(name, arguments, count):
+    table, whole = pair(name, arguments, count)
+    for ids, rows in merged_gradients(11, steps=3):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+    for slot, wanted in enumerate(whole.states()):
+        assert wanted.any() or name == 'adadelta' or slot
+        equal(table.read_state(slot, wanted.shape[1]), wanted)
+        # A server may keep a float16 table in float32.
+        equal(table.read_state(slot, wanted.shape[1], dtype='float16'), wanted.astype('float16'))
+
+
+@pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('adam', {'lazy_update': False}),
+                                             ('ftrl', {})], ids=case_name)
+def test_state_reads_as_its_start_before_the_first_update(name, arguments):
+    table, whole = pair(name, arguments, 2)
+    template = whole.updater.optimizer.create_state_multi_precision(0, mx.nd.zeros((ROWS, WIDTH)))
+    for slot, wanted in enumerate(state_arrays(template)):
+        equal(table.read_state(slot, WIDTH), wanted.asnumpy())
+
+
+def write_state(table, slot, rows):
+    """Overwrite a state of the whole table, in two pushes, with rows as wide as the table's."""
+    padded = np.zeros((ROWS, WIDTH), rows.dtype)
+    padded[:, :rows.shape[1]] = rows
+    table.handler.do_mode(table.keys, 'state:%d' % slot)
+    for ids in (np.arange(0, 4), np.arange(4, ROWS)):
+        table.push(ids, padded[ids])
+    table.handler.do_mode(table.keys, 'optimize')
+
+
+@pytest.mark.parametrize('counts', [(2, 5), (5, 1), (1, 2)])
+@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
+def test_state_moves_to_another_partitioning_and_training_goes_on(name, arguments, counts):
+    old, whole = pair(name, arguments, counts[0])
+    for ids, rows in merged_gradients(12, steps=3):
+        old.push(ids, rows)
+        whole.push(ids, rows)
+    new = Table(old.values(), counts[1])
+    new.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)), count=3)
+    widths = [state.shape[1] for state in whole.states()]
+    for slot, width in enumerate(widths):
+        write_state(new, slot, old.read_state(slot, width))
+        equal(new.read_state(slot, width, at_once=3), whole.states()[slot])
+    for ids, rows in merged_gradients(13):
+        new.push(ids, rows)
+        whole.push(ids, rows)
+        equal(new.values(), whole.values())
+    for slot, wanted in enumerate(whole.states()):
+        equal(new.read_state(slot, widths[slot]), wanted)
+
+
+@pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('nag', {'momentum': 0.9})], ids=case_name)
+def test_writing_some_rows_of_a_state_keeps_the_others(name, arguments):
+    table, whole = pair(name, arguments, 2)
+    ids = np.array([1, 2, 7, 8])
+    rows = np.random.RandomState(14).standard_normal((4, WIDTH)).astype('float32')
+    table.push(ids, rows)
+    whole.push(ids, rows)
+    wanted = whole.states()[0]
+    wanted[[2, 5]] = 3
+    table.handler.do_mode(table.keys, 'state:0')
+    table.push(np.array([2, 5]), np.full((2, WIDTH), 3, 'float32'))
+    equal(table.read_state(0, WIDTH), wanted)
+
+
+def test_state_of_a_partition_on_another_server_is_not_read():
+    handler = LoudHandler()
+    handler.do_table('w', [7], [3], WIDTH)
+    mailbox = mx.nd.full(MAILBOX_ELEMENTS, 5)
+    handler.do_mailbox([MAILBOX])
+    handler.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
+    handler.do_read(7, 0, 0, 3, 'float32')
+    assert (mailbox.asnumpy() == 5).all()
+
+
+def test_assigned_rows_are_found_without_a_copy_of_all_ids(monkeypatch):
+    table, looked_at = Table(start_values(), 2), []
+
+    def parts(array):
+        looked_at.append(array)
+        return row_sparse_parts(array)
+
+    monkeypatch.setattr(handler_module, 'row_sparse_parts', parts)
+    table.handler.do_mode(table.keys, 'assign')
+    for value in (1, 2):
+        del looked_at[:]
+        table.push(np.array([2, 5]), np.full((2, WIDTH), value, 'float32'))
+        equal(table.values()[[2, 5]], np.full((2, WIDTH), value, 'float32'))
+    assert len(looked_at) == 2 and not any(array is stored for array in looked_at for stored in table.stored)
+
+
+# ------------------------------------------------------------------------------------------ moves
+
+
+@pytest.mark.parametrize('through_workers', [False, True])
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
+def test_moves_change_no_bit(name, arguments, through_workers):
+    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
+    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
+    still, moved = Table(values, 3), Table(values, 3)
+    for table in (still, moved):
+        table.set_optimizer(optimizer)
+    counts = iter((4, 1, 1, 11, 2, 3, 6))
+    for ids, rows in merged_gradients(2):
+        recut(moved, next(counts), through_workers)
+        for table in (still, moved):
+            table.push(ids, rows)
+        np.testing.assert_array_equal(still.values(), moved.values())
+    for slot, array in enumerate(state_arrays(still.handler._partitions[still.keys[0]].state)):
+        width = int(np.prod(array.shape[1:]))
+        np.testing.assert_array_equal(still.read_state(slot, width), moved.read_state(slot, width))
+
+
+def test_released_partitions_hold_nothing_and_can_be_filled_again():
+    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
+    table = Table(values, 2)
+    table.set_optimizer(mx.optimizer.create('sgd', momentum=0.9))
+    ids, rows = next(merged_gradients(1))
+    table.push(ids, rows)
+    before, keys, partitioning, stored = table.values(), table.keys, table.partitioning, table.stored
+    recut(table, 5)
+    parts = [table.handler._partitions[key] for key in keys]
+    assert all(part.state is None and not part.has_state and part.mode == 'capture' for part in parts)
+    table.handler.do_move('w', ROWS, table.keys, keys, 1)
+    table.keys, table.partitioning, table.stored = keys, partitioning, stored
+    np.testing.assert_array_equal(table.values(), before)
+    assert all(table.handler._optimizers['w'].live._index_update_count[key] == 1 for key in keys)
