@@ -17,7 +17,7 @@ from ..redistribution.redistribution_operator import Transport
 from ..sharding.box import Box, bounding_box, full, overlap
 from ..sharding.layout import Layout, owners
 from ..sharding.split import Split
-from .network_shards import NetworkShards, layout_by_split
+from .network_shards import NetworkShards, OperatorShards
 
 
 def micro_batch_of(network: TracedNetwork, micro_batches: int) -> TracedNetwork:
@@ -78,7 +78,7 @@ def output_boxes(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Spli
             raise InputError('plan: pipeline: %s has other dimensions for a micro-batch of %d samples than for the '
                              'joint batch: give fewer micro-batches' % (name, graph.shapes[entry][axis.axis]))
         boxes[entry] = {rank: box for box, rank in owners(
-            layout_by_split(graph, operator, entry[1], splits[entry[0]]).boxes).items()}
+            OperatorShards(graph, operator, splits[entry[0]]).layout(entry[1]).boxes).items()}
     return boxes
 
 

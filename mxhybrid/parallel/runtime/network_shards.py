@@ -1,5 +1,5 @@
 """The shards of all operators of a network, and the boxes of weights that they read."""
-from typing import Dict, Tuple
+from typing import Dict
 
 from ..ops.fixed_shards import weight_boxes
 from ..ops.graph import Entry, Graph, Operator
@@ -11,20 +11,40 @@ from ..sharding.split import OutputShard, Split
 from ..sharding.weight_layout import WeightLayouts
 
 
+class OperatorShards:
+    """The shards of an operator by rank.
+
+    Attributes
+    ----------
+    output_shards : dict of int to OutputShard
+    shards : dict of int to ~mxhybrid.parallel.ops.rule.OperatorShard
+    """
+
+    def __init__(self, graph: Graph, operator: Operator, split: Split):
+        rule = rule_of(operator)
+        self._graph, self._operator, self._split = graph, operator, split
+        self.output_shards: Dict[int, OutputShard] = split.shards(graph.shape(operator), rule.grains(graph, operator))
+        self.shards: Dict[int, OperatorShard] = {rank: rule.shard(graph, operator, output_shard)
+                                                 for rank, output_shard in self.output_shards.items()}
+
+    def layout(self, output: int) -> Layout:
+        """Return the layout of an output."""
+        boxes = {rank: shard.outputs[output] for rank, shard in self.shards.items()}
+        return Layout(self._graph.shape(self._operator, output), boxes, self._split.partials > 1)
+
+
 class NetworkShards:
     """The shards of all operators on all ranks, and the boxes of weights that they read; the same on all ranks."""
 
     def __init__(self, graph: Graph, splits: Dict[int, Split]):
         self.graph, self.splits = graph, splits
         self.output_shards: Dict[int, Dict[int, OutputShard]] = {}
-        self._shards: Dict[Tuple[int, int], OperatorShard] = {}
+        self._operators: Dict[int, OperatorShards] = {}
         self.weights = WeightLayouts(graph.parameters)
         for operator in graph.computing:
-            rule = rule_of(operator)
-            self.output_shards[operator.number] = splits[operator.number].shards(graph.shape(operator),
-                                                                                 rule.grains(graph, operator))
-            for rank, output_shard in self.output_shards[operator.number].items():
-                shard = self._shards[operator.number, rank] = rule.shard(graph, operator, output_shard)
+            sharded = self._operators[operator.number] = OperatorShards(graph, operator, splits[operator.number])
+            self.output_shards[operator.number] = sharded.output_shards
+            for rank, shard in sharded.shards.items():
                 for entry, box in zip(operator.inputs, shard.inputs):
                     if box is not None and entry[0] in graph.fixed:
                         self._require(entry, rank, box)
@@ -41,19 +61,8 @@ class NetworkShards:
 
     def shard(self, operator: Operator, rank: int) -> OperatorShard:
         """Return the shard of an operator that a rank computes."""
-        return self._shards[operator.number, rank]
+        return self._operators[operator.number].shards[rank]
 
     def layout(self, operator: Operator, output: int) -> Layout:
         """Return the layout of an operator's output."""
-        partial = self.splits[operator.number].partials > 1
-        boxes = {rank: self.shard(operator, rank).outputs[output] for rank in self.output_shards[operator.number]}
-        return Layout(self.graph.shape(operator, output), boxes, partial)
-
-
-def layout_by_split(graph: Graph, operator: Operator, output: int, split: Split) -> Layout:
-    """Return the layout of an operator's output, as :meth:`NetworkShards.layout` does, without the other operators."""
-    rule = rule_of(operator)
-    output_shards = split.shards(graph.shape(operator), rule.grains(graph, operator))
-    boxes = {rank: rule.shard(graph, operator, output_shard).outputs[output]
-             for rank, output_shard in output_shards.items()}
-    return Layout(graph.shape(operator, output), boxes, split.partials > 1)
+        return self._operators[operator.number].layout(output)
