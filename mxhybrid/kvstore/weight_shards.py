@@ -133,8 +133,8 @@ def refuse_shards(params: List[Any], call: str) -> None:
 def refuse_move(param: Any, call: str) -> None:
     """Refuse to move a shard from the worker's CPU, where split layers are computed."""
     if shard_of(param) is not None:
-        raise InputError('%s: the workers hold shards of %s, whose layers are split over workers with one CPU each: '
-                         'leave it there' % (call, param.name))
+        raise InputError('%s: the workers hold shards of %s, whose layers are computed on the CPUs of the workers: '
+                         'leave it on the CPU' % (call, param.name))
 
 
 def set_emptied(param: Any) -> None:

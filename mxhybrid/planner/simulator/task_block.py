@@ -155,7 +155,7 @@ class TaskBlock:
         if not rows.size:
             return rows.reshape(0, width)
         if rows.ndim != 2 or rows.shape[1] != width:
-            raise self._error('%s: give rows of %d numbers' % (name, width))
+            raise self._error('%s has shape %s: give rows of %d numbers' % (name, rows.shape, width))
         if rows.min() < 0:
             raise self._error('%s: give numbers of at least 0, not %d' % (name, rows.min()))
         tasks = rows if name == 'edges' else rows[:, task_column]

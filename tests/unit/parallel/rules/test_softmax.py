@@ -1,4 +1,4 @@
-"""Operators of which the softmax of a split axis consists."""
+"""The softmax along a split axis: the operators that compute it."""
 import json
 
 import mxnet as mx

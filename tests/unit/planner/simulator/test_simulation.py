@@ -346,7 +346,7 @@ def test_wrong_blocks_are_refused():
     refused('block 3: second: give it only together with another', second=[0, -1])
     refused('block 3: work: a task without a resource does no work: give 0', resource=[0, -1])
     refused('block 3: edges: the block has 2 tasks, and none of index 2', edges=[(0, 2)])
-    refused('block 3: edges: give rows of 2 numbers', edges=[(0, 1, 2)])
+    refused(r'block 3: edges has shape \(1, 3\): give rows of 2 numbers', edges=[(0, 1, 2)])
     refused('block 3: outputs: the block has 2 tasks', outputs={0: 5})
     refused('block 3: outputs: give numbers less than', outputs={1 << 30: 0})
     refused('block 3: dependencies: give numbers of at least 0, not -1', dependencies=[(0, -1, 0)])

@@ -1,4 +1,4 @@
-"""Boxes and regions."""
+"""Operators of object detection, which compute with boxes and regions."""
 from typing import Any
 
 from .registry import entry

@@ -1,4 +1,4 @@
-"""Operators that move values about."""
+"""Operators that rearrange values: reshapes, transposes, slices, concatenations and the like."""
 import math
 from typing import Any
 

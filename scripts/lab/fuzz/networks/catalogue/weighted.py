@@ -1,4 +1,4 @@
-"""Operators of F with weights and windows."""
+"""Operators of `F` that have weights or windows: dense layers, convolutions, pooling and the like."""
 from typing import Any
 
 from .registry import entry, ranks, simple
