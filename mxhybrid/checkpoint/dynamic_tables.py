@@ -32,12 +32,19 @@ logger = get_logger(__name__)
 _LAST_SAVE = '_mxhybrid_last_save'
 
 
+#: Files of a checkpoint and its bases from which on the next one is whole: a reader maps all of them, and Linux allows
+#: a process about 65,000 mappings (vm.max_map_count).
+MOST_FILES = 50000
+
+
 class LastSave(NamedTuple):
     """The last checkpoint that a Trainer has saved, and the marks of its tables, by which changes are known."""
 
     directory: str
     #: The identities of the checkpoint and of its bases, from new to old.
     identities: Tuple[Dict[str, str], ...]
+    #: The number of files of dynamic tables that each of them had when it was written.
+    files: Tuple[int, ...]
     #: By the name of a table, a reference to it and the mark that its owner gave.
     marks: Dict[str, Tuple[Any, int]]
 
@@ -64,6 +71,8 @@ class TableSave:
         self._paths: Dict[str, str] = {}
         #: The identities of the checkpoints on which this one builds, from new to old; none if it is whole.
         self.bases: List[Dict[str, str]] = []
+        # The number of files of each of the bases, after `add` also that of this checkpoint.
+        self._files: Tuple[int, ...] = ()
 
     def write(self, workers: Any, open_writer: Callable[[], files.Writer], delta: bool) -> None:
         """Let the owners of the rows write them (collective).
@@ -87,7 +96,7 @@ class TableSave:
         marks = self._usable_marks(last) if delta and last is not None else {}
         if delta and not marks and speaks_for_all():
             logger.info('checkpoint.save: there is no earlier checkpoint of this Trainer in %s on which a delta could '
-                        'build: this one is whole', self._directory)
+                        'build, or one with too many files: this one is whole', self._directory)
         blind_hosts: Set[str] = set()
         with writer.token() as token:
             for number, item in enumerate(self._tables):
@@ -109,24 +118,29 @@ class TableSave:
             bases = remaining_bases(last.directory, last.identities)
         except CheckpointError:  # one was removed, or the last one is damaged
             return {}
+        counts = last.files[:len(bases)]
+        if sum(counts) + counts[0] > MOST_FILES:
+            return {}
         tables = {item.name: item.param.table for item in self._tables}
         marks = {name: mark for name, (table, mark) in last.marks.items()
                  if name in tables and table() is tables[name]}
         if marks:
-            self.bases = bases
+            self.bases, self._files = bases, counts
         return marks
 
     def add(self, writer: files.Writer) -> None:
         """Add the tables to the checkpoint."""
-        deltas = []
+        deltas, files_written = [], 0
         for item in self._tables:
             results = self._results[item.name]
             parts = [{name: result[name] for name in ('rows', 'removed', 'files')} for _, result in
                      sorted((int(number), result) for number, result in results.items())]
+            files_written += sum(len(part['files']) for part in parts)
             deltas.append(not any(result['whole'] for result in results.values()))
             writer.add_table(item.name, self._description(item, parts), deltas[-1], parts)
         if not any(deltas):
             self.bases = []
+        self._files = (files_written, *self._files[:len(self.bases)])
 
     def raise_problem(self) -> None:
         """Raise the error of :meth:`write` in worker 0, if there was one."""
@@ -153,7 +167,8 @@ class TableSave:
             if len(owners_marks) == 1:
                 marks[item.name] = weakref.ref(item.param.table), owners_marks.pop()
         if self._tables:
-            self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, (identity, *self.bases), marks)
+            self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, (identity, *self.bases), self._files,
+                                                           marks)
 
 
 def stored_tables(checkpoint: Reader) -> Dict[str, Any]:

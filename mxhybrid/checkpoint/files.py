@@ -214,38 +214,50 @@ class Writer:
         return path
 
     def _remove_old(self, old: List[str], remaining: List[str]) -> None:
-        """Remove `old` checkpoints, except those that the `remaining` ones may build on.
+        """Remove `old` checkpoints, from new to old, except those that the `remaining` ones may build on.
 
         A manifest names the oldest base of its checkpoint.  All its bases have numbers from that one to its own.
         """
-        spans = []
-        for name in remaining if old else []:
+        spans: List[range] = []
+
+        def keep_bases(name: str) -> None:
             with suppress(CheckpointError):  # a damaged checkpoint needs no other one
                 oldest = Reader(os.path.join(self._directory, name)).oldest_base()
                 spans.append(range(folder.number_of(oldest), folder.number_of(name)))
+
+        for name in remaining if old else []:
+            keep_bases(name)
         for name in old:
-            if not any(folder.number_of(name) in span for span in spans):
-                self._remove(name)
+            if not any(folder.number_of(name) in span for span in spans) and not self._remove(name):
+                keep_bases(name)
 
     def remove_unneeded(self, old: List[str], remaining: List[str]) -> None:
-        """Remove `old` checkpoints, except those that the `remaining` ones build on, whose manifests are all read."""
+        """Remove `old` checkpoints, from new to old, except those that the `remaining` ones build on.
+
+        The manifests of the `remaining` ones are all read.
+        """
         needed: Set[str] = set()
-        for name in remaining if old else []:
+
+        def keep_bases(name: str) -> None:
             with suppress(CheckpointError):  # a damaged checkpoint needs no other one
                 bases = Reader(os.path.join(self._directory, name)).bases()
                 needed.update(os.path.basename(base.path) for base in bases)
-        for name in old:
-            if name not in needed:
-                self._remove(name)
 
-    def _remove(self, name: str) -> None:
+        for name in remaining if old else []:
+            keep_bases(name)
+        for name in old:
+            if name not in needed and not self._remove(name):
+                keep_bases(name)
+
+    def _remove(self, name: str) -> bool:
+        """Remove a checkpoint; return False if another process reads it."""
         path = os.path.join(self._directory, name)
         with leftovers.tried(path):
             handle = None if os.path.islink(path) and not os.path.exists(path) else folder.open_at_once(path)
             try:
                 if handle is not None and folder.is_read_by_others(handle):
                     logger.info('another process reads the old checkpoint %s: a later save removes it', path)
-                    return
+                    return False
                 leftovers.refuse_mounts(path)
                 # Renamed first, so that a checkpoint that is half removed has no checkpoint's name.
                 aside = leftovers.free_name(self._directory, _REMOVING)
@@ -255,3 +267,4 @@ class Writer:
                     os.close(handle)
             with leftovers.tried(aside):
                 leftovers.delete(aside)
+        return True

@@ -11,6 +11,10 @@ from ..base.files import locked_within
 #: Seconds to wait for another process that writes into the directory, the last of an earlier job.
 LOCK_TIMEOUT_S = 60.0
 
+#: Checkpoints, from the newest one, that :func:`kept` locks.  Each lock needs a descriptor, of which a process often
+#: may have only 1,024.
+MOST_LOCKED = 100
+
 #: Ending of the name of a compacted checkpoint, which counts instead of the delta of the name before.
 COMPACTED = '-compacted'
 #: Pattern of the names of checkpoints.
@@ -50,11 +54,14 @@ def locked(directory: str) -> Iterator[None]:
 
 @contextmanager
 def kept(directory: str) -> Iterator[List[str]]:
-    """Keep writers from removing the checkpoints that a directory has now; yield their :func:`names`."""
+    """Keep writers from removing the checkpoints that a directory has now; yield their :func:`names`.
+
+    Only the newest :data:`MOST_LOCKED` are locked: a writer that finds a lock leaves the bases of that checkpoint, too.
+    """
     with ExitStack() as locks:
         with locked(directory):
             checkpoints = names(directory)
-            for name in checkpoints:
+            for name in checkpoints[:MOST_LOCKED]:
                 locks.enter_context(shared(os.path.join(directory, name)))
         yield checkpoints
 

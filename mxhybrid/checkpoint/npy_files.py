@@ -7,6 +7,8 @@ from typing import Any, Optional, Tuple, Type
 
 import numpy as np
 
+from .mapped_file import mapped_bytes
+
 #: First bytes of a file of version 1.0 (numpy.lib.format).
 _MAGIC = b'\x93NUMPY\x01\x00'
 #: Bytes of a header that this module writes: enough for a shape of two 64-bit counts.
@@ -88,5 +90,4 @@ def mapped(path: str) -> np.ndarray:
         raise FormatError('has %d bytes, too few for %s elements of %s' % (os.path.getsize(path), shape, dtype))
     if not elements:  # an empty file cannot be mapped
         return np.empty(shape, dtype)
-    array: np.ndarray = np.memmap(path, dtype, 'r', offset, shape, 'F' if in_columns else 'C')
-    return array
+    return np.ndarray(shape, dtype, mapped_bytes(path), offset, order='F' if in_columns else 'C')

@@ -233,14 +233,13 @@ def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
         for name in names if among is None else among:
             locks = contextlib.ExitStack()
             try:
+                locks.enter_context(folder.shared(os.path.join(directory, name)))  # its bases stay with it
                 reader = Reader(os.path.join(directory, name))
                 bases = reader.bases()
                 if verify:
                     reader.verify()
                     for base in bases:
                         base.verify_tables()
-                for used in [reader] + bases:
-                    locks.enter_context(folder.shared(used.path))
                 return OpenCheckpoint(reader, bases, locks)
             except Damaged as problem:
                 locks.close()

@@ -10,6 +10,7 @@ from typing import Dict
 import numpy as np
 
 from . import manifest
+from .mapped_file import mapped_bytes
 from .npy_files import FormatError
 
 _DTYPES = {'F64': 'float64', 'F32': 'float32', 'F16': 'float16', 'I64': 'int64', 'I32': 'int32', 'I16': 'int16',
@@ -35,7 +36,7 @@ def tensors_of(path: str) -> Dict[str, np.ndarray]:
             raise FormatError('has a header that is not JSON: %s' % error) from error
     if not isinstance(header, dict):
         raise FormatError('has a header that is not a JSON object')
-    data = np.memmap(path, np.uint8, 'r', 8 + length) if size_bytes > 8 + length else np.zeros(0, np.uint8)
+    data = mapped_bytes(path)[8 + length:]
     arrays = {}
     for name, entry in header.items():
         if name == '__metadata__':

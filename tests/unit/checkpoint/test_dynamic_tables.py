@@ -1,6 +1,7 @@
 """Dynamic tables in one process: saved, as deltas too, resumed, read without a Trainer, and imported."""
 import json
 import os
+import resource
 import shutil
 
 import mxnet as mx
@@ -10,7 +11,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
-from mxhybrid.checkpoint import folder, importing, manifest
+from mxhybrid.checkpoint import dynamic_tables, folder, importing, manifest
 from mxhybrid.checkpoint.collect import items_of
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
@@ -242,6 +243,61 @@ def test_checkpoints_before_a_compacted_base_are_removed(tmp_path):
         compact(tmp_path)
     assert save(3, 4) == ['00000002-step-2-compacted', '00000003-step-3', '00000004-step-4']
     assert Reader(os.path.join(str(tmp_path), '00000004-step-4')).oldest_base() == '00000002-step-2'
+
+
+def test_a_delta_that_is_read_keeps_its_bases(tmp_path):
+    training = Training()
+    for step in range(4):
+        training.fit(step, step + 1)
+        training.save(tmp_path, step, delta=True)
+    everything = sorted(folder.names(str(tmp_path)))
+    expected = training.net.users([2, 9, 16]).asnumpy()
+    with mxhybrid.checkpoint.open(tmp_path) as tables:
+        training.save(tmp_path, 4, keep=1)
+        assert sorted(folder.names(str(tmp_path)))[:4] == everything
+        np.testing.assert_array_equal(tables['users'].rows([2, 9, 16]), expected)
+    training.save(tmp_path, 5, keep=1)
+    assert len(folder.names(str(tmp_path))) == 1
+    training.save(tmp_path, 6, delta=True)
+    training.save(tmp_path, 7, delta=True)
+    with mxhybrid.checkpoint.open(os.path.join(str(tmp_path), sorted(folder.names(str(tmp_path)))[1])):
+        compact(tmp_path)
+        assert [name.split('-', 1)[1] for name in sorted(folder.names(str(tmp_path)))] == [
+            'step-5', 'step-6', 'step-7-compacted']
+
+
+def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, 'MOST_LOCKED', 5)
+    training = Training()
+    training.fit(0, 1)
+    for step in range(30):
+        training.save(tmp_path, step, delta=True)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 15, limits[1]))
+    try:
+        second = Training(seed=2)
+        second.load(tmp_path)
+        with mxhybrid.checkpoint.open(tmp_path, verify=True) as tables:
+            np.testing.assert_array_equal(tables['users'].rows([2, 9, 16]), training.net.users([2, 9, 16]).asnumpy())
+        compact(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(folder.names(str(tmp_path))) == 1
+    assert second.fit(1, 3) == training.fit(1, 3)
+
+
+def test_a_chain_with_many_files_ends_with_a_whole_checkpoint(tmp_path, monkeypatch):
+    training = Training()
+    training.fit(0, 1)
+
+    def save(delta):
+        tables = tables_in(training.save(tmp_path, 1, delta=delta))
+        return tables['users.weight']['delta'], sum(len(part['files']) for entry in tables.values()
+                                                    for part in entry['parts'])
+
+    (_, whole_files), (_, delta_files) = save(False), save(True)
+    monkeypatch.setattr(dynamic_tables, 'MOST_FILES', whole_files + 2 * delta_files)
+    assert [save(True)[0] for _ in range(6)] == [True, False, True, True, False, True]
 
 
 def test_bases_of_a_delta_of_an_earlier_version_stay(tmp_path):
