@@ -6,9 +6,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from ..base.errors import JobError
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_store import FirstValues, RowStore, newest_parts
+from ..lane.row_store import FirstValues, RowStore, naming_table, newest_parts
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
@@ -66,18 +65,16 @@ class LocalTable(OptimizedTable):
 
     def push(self, keys: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Update the rows of sorted, unique `keys` by the optimizer."""
-        if self._assigned_slot is not None:
-            if self._assigned_slot < 0:
-                self._store.assign(keys, rows)
-            else:
-                self._store.assign_state(self._assigned_slot, keys, rows)
-            return
-        assert self._optimizer is not None
-        rule, settings = kernel_rule(self._optimizer.live, self._has_state)
-        try:
+        with naming_table(self.name):
+            if self._assigned_slot is not None:
+                if self._assigned_slot < 0:
+                    self._store.assign(keys, rows)
+                else:
+                    self._store.assign_state(self._assigned_slot, keys, rows)
+                return
+            assert self._optimizer is not None
+            rule, settings = kernel_rule(self._optimizer.live, self._has_state)
             self._store.update(rule, settings, keys, rows)
-        except JobError as error:  # there is no memory, or no room on the disk
-            raise JobError('%s: %s' % (self.name, error)) from None
 
     def statistics(self) -> Dict[str, int]:
         """Return the numbers of rows and bytes."""
@@ -101,7 +98,8 @@ class LocalTable(OptimizedTable):
 
     def save(self, directory: str, since: Optional[int], token: str) -> Saved:
         """Save the rows in ``directory/0``."""
-        return Saved({'0': self._store.save(os.path.join(directory, '0'), since)}, [])
+        with naming_table(self.name):
+            return Saved({'0': self._store.save(os.path.join(directory, '0'), since)}, [])
 
     def hosts_without(self, file: str) -> List[str]:
         """Return no hosts: the rows are in the process that writes the file."""
@@ -110,10 +108,11 @@ class LocalTable(OptimizedTable):
     def load(self, directories: Sequence[str]) -> None:
         """Replace all rows by those of folders, which are read in this order."""
         self._store.clear()
-        for directory in directories:
-            self._store.load(directory)
-        for directory in newest_parts(directories):
-            self._store.load_sightings(directory)
+        with naming_table(self.name):
+            for directory in directories:
+                self._store.load(directory)
+            for directory in newest_parts(directories):
+                self._store.load_sightings(directory)
 
     def close(self) -> None:
         """Free the rows."""
@@ -124,8 +123,9 @@ class LocalTable(OptimizedTable):
         if self._optimizer is None or self._optimizer.reference != reference:
             self._optimizer = TableOptimizer(reference, attributes, self._made_with[1])
             widths = state_widths(self._optimizer.maker, 0, (1, self.width), self.dtype)
-            self._store.set_state_widths([])
-            self._store.set_state_widths(widths)
+            with naming_table(self.name):
+                self._store.set_state_widths([])
+                self._store.set_state_widths(widths)
             self._has_state = bool(widths)
         else:
             self._optimizer.change(attributes)
@@ -134,5 +134,6 @@ class LocalTable(OptimizedTable):
 
     def _drop_optimizer(self) -> None:
         self._optimizer, self._has_state = None, False
-        self._store.set_state_widths([])
+        with naming_table(self.name):
+            self._store.set_state_widths([])
         self._store.set_updates(0)

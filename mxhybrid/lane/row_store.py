@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from ..base.errors import InputError, SettingError
+from ..base.errors import InputError, JobError, SettingError
 from . import library, row_files
 from .agent import rule_settings
 
@@ -63,6 +63,15 @@ class FirstValues(NamedTuple):
 
 #: The first values of a table that begins with zeros.
 ZERO = FirstValues()
+
+
+@contextmanager
+def naming_table(name: str) -> Iterator[None]:
+    """Name a table in errors of its row store, such as those about memory, or room on the disk."""
+    try:
+        yield
+    except JobError as error:
+        raise JobError('%s: %s' % (name, error)) from None
 
 
 def as_keys(keys: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 from ..base.errors import JobError
 from ..base.settings import variable
 from ..lane.agent import Agent, RowStoreOptions
-from ..lane.row_store import FirstValues, RowStore
+from ..lane.row_store import FirstValues, RowStore, naming_table
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from .kernel_rules import kernel_rule
@@ -82,13 +82,17 @@ class DynamicShard(LanePartition):
         if self.has_state:
             return
         self._widths = state_widths(optimizer.maker, self.key, (1, self.shape[1]), self._dtype)
-        self.with_store(lambda store: store.set_state_widths(self._widths))
+        self._set_state_widths()
         self.has_state = True
 
     def forget_state(self) -> None:
         super().forget_state()
         self._widths = ()
-        self.with_store(lambda store: store.set_state_widths(()))
+        self._set_state_widths()
+
+    def _set_state_widths(self) -> None:
+        with naming_table(self.table):
+            self.with_store(lambda store: store.set_state_widths(self._widths))
 
     def release(self) -> None:
         self.set_mode(CAPTURE)  # the command that drops the table, which follows, frees the rows

@@ -101,13 +101,23 @@ def test_a_missing_directory_is_refused_before_a_step(tmp_path, monkeypatch):
     assert rows_of(table) == 0
 
 
-def test_errors_of_the_rows_name_the_table(monkeypatch):
-    def full(*_):
+@pytest.mark.parametrize('method', ['update', 'set_state_widths', 'assign', 'save', 'load'])
+def test_errors_of_the_rows_name_the_table(tmp_path, monkeypatch, method):
+    def full(*_, **__):
         raise mxhybrid.JobError('storage: no space')
     table, trainer = new_table()
-    monkeypatch.setattr(RowStore, 'update', full)
-    with pytest.raises(mxhybrid.JobError, match='users_weight: storage: no space'):
+    if method == 'load':
         step(table, trainer, [1])
+        mxhybrid.checkpoint.save(tmp_path, table, trainer, 1)
+    monkeypatch.setattr(RowStore, method, full)
+    with pytest.raises(mxhybrid.HybridError, match='users_weight: storage: no space'):
+        if method == 'assign':
+            mxhybrid.checkpoint.import_rows(table, [1], np.zeros((1, 2), np.float32))
+        elif method == 'load':
+            mxhybrid.checkpoint.load(tmp_path, table, trainer)
+        else:
+            step(table, trainer, [1])
+            mxhybrid.checkpoint.save(tmp_path, table, trainer, 1)
 
 
 def test_expiry():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
-from mxhybrid.lane.row_store import FirstValues, partition_of
+from mxhybrid.lane.row_store import FirstValues, RowStore, partition_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.servers import dynamic_table, file_pieces
 from mxhybrid.servers.dynamic_shard import StoreOptions, named_table
@@ -56,6 +56,20 @@ def in_one_process(name, arguments, wd, workers, dtype):
         ids = np.flatnonzero(is_pushed)
         optimizer.update_multi_precision(0, weight, make_row_sparse(ids, total[ids], weight.shape), state)
     return weight.asnumpy()
+
+
+def test_a_lack_of_memory_for_optimizer_state_names_the_table(monkeypatch):
+    def refused(*_):
+        raise JobError('no memory')
+
+    def train(servers):
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 1)
+        with pytest.raises(JobError, match='^items: no memory'):
+            table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, 0)
+
+    monkeypatch.setattr(RowStore, 'set_state_widths', refused)
+    with dynamic_job([1], [1]) as job:
+        job.run(train)
 
 
 @pytest.mark.parametrize('workers, servers, partitions', JOBS)
