@@ -119,7 +119,7 @@ def test_gluon_by_itself_refuses_parts(tmp_path):
     for call in (params.save, params.load):
         with pytest.raises(InputError, match='the workers hold shards of weight: use save_parameters'):
             call(str(tmp_path / 'file'))
-    with pytest.raises(InputError, match='^reset_ctx: the workers hold shards of weight.*: leave it there'):
+    with pytest.raises(InputError, match='^reset_ctx: the workers hold shards of weight.*: leave it on the CPU'):
         params.reset_ctx(mx.cpu(1))
     with pytest.raises(InputError, match='^save_parameters or export: the workers hold shards of weight'):
         params.save(str(tmp_path / 'file'))
