@@ -71,6 +71,8 @@ class TableSave:
         self._paths: Dict[str, str] = {}
         #: The identities of the checkpoints on which this one builds, from new to old; none if it is whole.
         self.bases: List[Dict[str, str]] = []
+        self._why_whole = ('there is no earlier checkpoint of this Trainer in %s on which a delta could build'
+                           % directory)
         # The number of files of each of the bases, after `add` also that of this checkpoint.
         self._files: Tuple[int, ...] = ()
 
@@ -95,8 +97,7 @@ class TableSave:
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
         marks = self._usable_marks(last) if delta and last is not None else {}
         if delta and not marks and speaks_for_all():
-            logger.info('checkpoint.save: there is no earlier checkpoint of this Trainer in %s on which a delta could '
-                        'build, or one with too many files: this one is whole', self._directory)
+            logger.info('checkpoint.save: %s: this one is whole', self._why_whole)
         blind_hosts: Set[str] = set()
         with writer.token() as token:
             for number, item in enumerate(self._tables):
@@ -120,6 +121,7 @@ class TableSave:
             return {}
         counts = last.files[:len(bases)]
         if sum(counts) + counts[0] > MOST_FILES:
+            self._why_whole = 'the checkpoint before and its bases have %d files of tables' % sum(counts)
             return {}
         tables = {item.name: item.param.table for item in self._tables}
         marks = {name: mark for name, (table, mark) in last.marks.items()
