@@ -163,8 +163,9 @@ class Rule:
         """Return the exclusive upper bound of indices or lengths; None for labels that may be any numbers."""
         return None
 
-    def lone_weight(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the position of a weight whose gradient MXNet can neither add up nor pass on; None if there is none.
+    def lone_weight(self, graph: Graph, operator: Operator, shards: Sequence['OperatorShard']) -> Optional[int]:
+        """Return the position of a weight whose gradient MXNet can neither add up nor pass on with these shards of all
+        ranks; None if there is none.
         """
         return None
 

@@ -76,15 +76,19 @@ class Deconvolution(Rule):
     def _groups(operator: Operator) -> int:
         return int(operator.get('num_group', 1))
 
-    def lone_weight(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the position of the filters of float32.
+    def lone_weight(self, graph: Graph, operator: Operator, shards: Sequence[OperatorShard]) -> Optional[int]:
+        """Return the position of the filters of float32, unless each channel has filters of its own.
 
         MXNet 1.9.1 describes their gradient to oneDNN with the memory that the array has before the operator
         (IOLogicalSwapMKLDNNMem of mkldnn_deconvolution-inl.h).  If MXNet has allocated none yet, as for a term of a sum
         or the gradient of another operator's output, the backward pass ends with "could not execute a primitive" or a
-        segmentation fault.
+        segmentation fault.  Filters of one channel keep their layout there; but a shard of one channel alone is an
+        operator without groups, which fails, too.
         """
-        return 1 if graph.dtypes[operator.inputs[1]] == np.float32 else None
+        groups = [int(shard.attrs.get('num_group', self._groups(operator))) for shard in shards]
+        has_own_filters = (is_channels_first(operator) and min(groups, default=1) > 1
+                           and graph.inputs(operator)[0][1] == graph.shape(operator)[1] == self._groups(operator))
+        return 1 if graph.dtypes[operator.inputs[1]] == np.float32 and not has_own_filters else None
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the channels of a group for the channels: a shard needs whole groups of input channels."""

@@ -109,6 +109,7 @@ def _log(parallel: Parallel, network: SplitNetwork) -> None:
     _warn_once(joint_warning(graph, joint_operators(graph, network.traced.dimensions, network.shards.splits, ranks,
                                                     network.stages),
                              ranks))
+    _warn_once(network.untrainable)
     job = member()
     if dense is not None and job.distributed and dense != job.sums:
         logger.warning('the plan has gradients of dense weights summed by %s, but in this job %s sums them: a plan '

@@ -1,5 +1,5 @@
 """The shards of all operators of a network, and the boxes of weights that they read."""
-from typing import Dict
+from typing import Dict, List
 
 from ..ops.fixed_shards import weight_boxes
 from ..ops.graph import Entry, Graph, Operator
@@ -62,6 +62,10 @@ class NetworkShards:
     def shard(self, operator: Operator, rank: int) -> OperatorShard:
         """Return the shard of an operator that a rank computes."""
         return self._operators[operator.number].shards[rank]
+
+    def of_operator(self, operator: Operator) -> List[OperatorShard]:
+        """Return the shards of an operator that ranks compute."""
+        return list(self._operators[operator.number].shards.values())
 
     def layout(self, operator: Operator, output: int) -> Layout:
         """Return the layout of an operator's output."""

@@ -175,6 +175,8 @@ class Parallel(gluon.Block):
             self._check_training(args)
 
     def _check_training(self, args: Sequence[Any]) -> None:
+        if self._network.untrainable:
+            raise InputError('a parallelized network: ' + self._network.untrainable)
         for name, array in zip(self._network.names, args):
             # The history of an array, which may be long, is examined in the first recorded call only.
             needs_gradient = array.grad is not None or not self._trained and wants_gradient(array)

@@ -131,7 +131,8 @@ class Program(FetchedInputs):
         if first is not None and not self.graph.is_parameter(first.number):
             return []
         lone = {operator.inputs[position][0] for operator in self.graph.computing
-                for position in [rule_of(operator).lone_weight(self.graph, operator)] if position is not None}
+                for position in [rule_of(operator).lone_weight(self.graph, operator, self.shards.of_operator(operator))]
+                if position is not None}
         sizes = [(size_of(self.shards.weights.boxes(operator.name)[self.rank]), operator.number)
                  for operator in self.graph.operators
                  if operator.number in self._learning - lone and self.graph.is_parameter(operator.number)

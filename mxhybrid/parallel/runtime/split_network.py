@@ -40,6 +40,8 @@ class SplitNetwork(NamedTuple):
     segments: Sequence[Segment] = ()
     #: The parameters that have no gradients.
     frozen: AbstractSet[str] = frozenset()
+    #: The reason why MXNet cannot run its backward pass; empty if it can.
+    untrainable: str = ''
 
     @property
     def graph(self) -> Graph:
@@ -74,7 +76,6 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
         _check_local(graph, dimensions, shards)
     _check_averages(graph, shards)
     gradient_inputs = set(network.axes) if input_grad else set()
-    _check_lone_weights(graph, learning_operators(graph, frozen, gradient_inputs))
     input_shards = InputShards(joint.graph, network.axes, joint.dimensions, workers.size, workers.rank,
                                gradient_inputs)
     stage_of = {} if resolved.stages is None else {
@@ -82,7 +83,8 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, frozen, gradient_inputs,
                                    batch_norm == 'joint')
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
-                        batch_norm == 'joint', joint, resolved.stages, segments, frozen)
+                        batch_norm == 'joint', joint, resolved.stages, segments, frozen,
+                        _lone_weights(shards, learning_operators(graph, frozen, gradient_inputs)))
 
 
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
@@ -131,11 +133,12 @@ def _check_averages(graph: Graph, shards: NetworkShards) -> None:
                                         held_boxes[rank][0][1] - 1, name))
 
 
-def _check_lone_weights(graph: Graph, learning: Collection[int]) -> None:
-    """Raise InputError if MXNet would have to add up or pass on a gradient with which it cannot do that."""
+def _lone_weights(shards: NetworkShards, learning: Collection[int]) -> str:
+    """Return a message if MXNet would have to add up or pass on a gradient with which it cannot do that, else ''."""
+    graph = shards.graph
     readers = collections.Counter(entry for operator in graph.computing for entry in operator.inputs)
     for operator in graph.computing:
-        position = rule_of(operator).lone_weight(graph, operator)
+        position = rule_of(operator).lone_weight(graph, operator, shards.of_operator(operator))
         if position is None or operator.inputs[position][0] not in learning:
             continue
         source, count = graph.operators[operator.inputs[position][0]], readers[operator.inputs[position]]
@@ -143,10 +146,11 @@ def _check_lone_weights(graph: Graph, learning: Collection[int]) -> None:
             continue
         what = ('%d operators read %s, among them' % (count, source.name) if source.op == 'null' else
                 '%s computes the weight of' % graph.label(source))
-        raise InputError('parallelize: %s %s (%s of float32), but MXNet 1.9.1 cannot add up or pass on the gradient of '
-                         'this weight, with one process either: give each %s a weight of its own, cast the network to '
-                         "float64, or set grad_req='null' for the weight"
-                         % (what, graph.label(operator), operator.op, operator.op))
+        return ('%s %s (%s of float32), but MXNet 1.9.1 cannot add up or pass on the gradient of this weight, with one '
+                "process either: give each %s a weight of its own, cast the network to float64, or set grad_req='null' "
+                'for the weight before parallelize; predictions, without autograd.record(), work'
+                % (what, graph.label(operator), operator.op, operator.op))
+    return ''
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:

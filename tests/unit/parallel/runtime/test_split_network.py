@@ -41,37 +41,71 @@ def test_calls_of_one_batch_norm_that_split_its_channels_differently_are_refused
 class Transposed(gluon.HybridBlock):
     """A network whose transposed convolution is called `calls` times, with weights that are computed if `scaled`."""
 
-    def __init__(self, calls, scaled):
+    def __init__(self, calls, scaled, groups=1):
         super().__init__(prefix='net_')
-        self._calls, self._scaled = calls, scaled
+        self._calls, self._scaled, self._groups = calls, scaled, groups
         with self.name_scope():
-            self.weight = self.params.get('weight', shape=(4, 4, 3, 3))
+            self.weight = self.params.get('weight', shape=(4, 4 // groups, 3, 3))
 
     def hybrid_forward(self, F, data, weight):
         for _ in range(self._calls):
-            data = F.Deconvolution(data, weight * 2 if self._scaled else weight, kernel=(3, 3), num_filter=4)
+            data = F.Deconvolution(data, weight * 2 if self._scaled else weight, kernel=(3, 3), num_filter=4,
+                                   num_group=self._groups)
         return data
+
+
+def untrainable(net, plan, ranks, frozen=(), **how):
+    """Return the reason why MXNet could not train a split network."""
+    return apply_plan(SimpleNamespace(size=ranks, rank=0), traced(net, (4, 4, 2, 2), **how), plan, False, 'joint',
+                      frozenset(frozen)).untrainable
 
 
 @pytest.mark.parametrize('calls, scaled, words', [
     (2, False, '2 operators read net_weight, among them deconvolution0'),
-    (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, None)])
+    (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, '')])
 def test_gradients_of_transposed_convolutions_that_mxnet_cannot_add_up_are_refused(calls, scaled, words):
     """MXNet alone ends with "could not execute a primitive" or a segmentation fault in the backward pass."""
     net = Transposed(calls, scaled)
     net.initialize()
-    workers = SimpleNamespace(size=2, rank=0)
-
-    def split(frozen=(), **how):
-        return apply_plan(workers, traced(net, (4, 4, 2, 2), **how), data_parallel(), False, 'joint', frozenset(frozen))
-    if words:
-        with pytest.raises(InputError, match=words + r' \(Deconvolution of float32\), but MXNet'):
-            split()
-    else:
-        split()
-    split(['net_weight'])
+    assert untrainable(net, data_parallel(), 2).partition(' (Deconvolution of float32), but MXNet')[0] == words
+    assert untrainable(net, data_parallel(), 2, ['net_weight']) == ''
     net.cast('float64')
-    split(dtype='float64')
+    assert untrainable(net, data_parallel(), 2, dtype='float64') == ''
+
+
+def test_a_network_that_mxnet_cannot_train_predicts():
+    net = Transposed(2, False)
+    net.initialize()
+    split, data = mxhybrid.parallelize(net, data_parallel(), (4, 4, 2, 2)), mx.nd.ones((4, 4, 2, 2))
+    np.testing.assert_allclose(split(data).asnumpy(), net(data).asnumpy(), rtol=1e-5)
+    with autograd.record(), pytest.raises(InputError, match='network: 2 operators read net_weight, .*predictions'):
+        split(data)
+
+
+@pytest.mark.parametrize('calls, scaled', [(2, False), (1, True)])
+def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls, scaled):
+    net = Transposed(calls, scaled, groups=4)
+    net.initialize(mx.init.Uniform(1))
+    weight, data = net.weight, mx.nd.array(np.random.RandomState(0).rand(4, 4, 2, 2))
+    split = mxhybrid.parallelize(net, data_parallel(), (4, 4, 2, 2))
+    with autograd.record():
+        (split(data) ** 2).sum().backward()
+    gradient = weight.grad().asnumpy()
+    exact, values = Transposed(calls, scaled, groups=4), mx.nd.Cast(weight.data(), 'float64')
+    exact.cast('float64')
+    exact.initialize()
+    exact.weight.set_data(values)
+    with autograd.record():
+        (exact(data.astype('float64')) ** 2).sum().backward()
+    np.testing.assert_allclose(gradient, exact.weight.grad().asnumpy(), rtol=1e-4)
+
+
+@pytest.mark.parametrize('channels, words', [(2, ''), (4, '2 operators read net_weight, among them deconvolution0')])
+def test_a_shard_of_one_channel_is_no_convolution_of_groups(channels, words):
+    net = Transposed(2, False, groups=4)
+    net.initialize()
+    plan = layers({'deconvolution*': {'channels': channels}})
+    assert untrainable(net, plan, 4).partition(' (Deconvolution')[0] == words
 
 
 def test_the_gradient_of_a_transposed_convolution_is_not_added_to_that_of_another_reader():
