@@ -16,20 +16,21 @@ class Resources:
 
     def __init__(self, rates, state):
         self._rate, self._peak, self._burst = (values.tolist() for values in rates[:3])
-        self._group, self._shares = rates.group.tolist(), rates.shares.tolist()
-        self._members = [[] for _ in self._shares]
+        self._group, self._slowdowns = rates.group.tolist(), rates.slowdowns.tolist()
+        self._members = [[] for _ in self._slowdowns]
         for resource, group in enumerate(self._group):
             if group >= 0:
                 self._members[group].append(resource)
         self.free = state[:, 0].tolist()
         self.high_priority_free = state[:, 1].tolist()
         self.level = state[:, 2].tolist()
+        self.arithmetic = state[:, 3].tolist()
         #: Work of tasks that are not dispatched yet, except high-priority tasks, which delay no others.
         self.remaining = [0.0] * len(self.free)
 
     def state(self):
         """Return the state for a snapshot."""
-        return np.array([self.free, self.high_priority_free, self.level]).T
+        return np.array([self.free, self.high_priority_free, self.level, self.arithmetic]).T
 
     def _level_at(self, resource, start):
         """Return the level of a bucket after the idle time until `start`."""
@@ -60,7 +61,7 @@ class Resources:
         """Return when the resource of a queue is free for the tasks of the queue, see :class:`_ReadyTasks`."""
         return (self.high_priority_free if queue % 2 else self.free)[queue // 2]
 
-    def dispatch(self, first, second, work, high_priority, ready):
+    def dispatch(self, first, second, work, arithmetic, high_priority, ready):
         """Return the start and the end of a task, and occupy its resources."""
         if first < 0:
             return ready, ready
@@ -69,7 +70,8 @@ class Resources:
         levels = [(resource, self._level_at(resource, start)) for resource in _resources_of(first, second)]
         seconds = max(self._seconds(resource, level, work) for resource, level in levels)
         if self._group[first] >= 0 and second < 0 and not high_priority:
-            seconds = self._shared_seconds(first, start, seconds)
+            seconds = self._shared_seconds(first, start, seconds, arithmetic)
+            self.arithmetic[first] = arithmetic
         end = start + seconds
         for resource, level in levels:
             if self._burst[resource] > 0:
@@ -83,32 +85,40 @@ class Resources:
                 self.free[resource] = end
         return start, end
 
-    def _shared_seconds(self, resource, start, seconds):
+    def _shared_seconds(self, resource, start, seconds, arithmetic):
         """Return the duration of a task that starts on a resource of a group, and would take `seconds` alone.
 
-        All busy resources of a group have the same share of their rates at any moment.  The new task delays the tasks
-        that are under way: the next tasks on their resources begin later, but their own ends stay, because successors
-        know them already.
+        Each busy resource of a group is slowed down by the number of busy ones, as its task is bound by arithmetic or
+        by memory.  The new task delays the tasks that are under way: the next tasks on their resources begin later, but
+        their own ends stay, because successors know them already.
         """
-        shares = self._shares[self._group[resource]]
+        of_arithmetic, of_memory = self._slowdowns[self._group[resource]]
+
+        def slowdown(share, count):
+            return share * of_arithmetic[count] + (1 - share) * of_memory[count]
         busy = sorted((self.free[other], other) for other in self._members[self._group[resource]]
                       if other != resource and self.free[other] > start)
         # Convert the time until each other resource is free to seconds of work at its full rate.
-        remaining = [(seconds, resource)]
-        now, work = start, 0.0
-        for number, (free, other) in enumerate(busy):
-            work += (free - now) * shares[len(busy) - number]
-            now = free
-            remaining.append((work, other))
-        remaining.sort()
-        now, work, duration = start, 0.0, 0.0
-        for number, (amount, other) in enumerate(remaining):
-            now += (amount - work) / shares[len(remaining) - number]
-            work = amount
-            if other == resource:
+        remaining = [[seconds, arithmetic, resource]]
+        for number, (_, other) in enumerate(busy):
+            now, work, share = start, 0.0, self.arithmetic[other]
+            for earlier, (free, _) in enumerate(busy[:number + 1]):
+                work += (free - now) / slowdown(share, len(busy) - earlier)
+                now = free
+            remaining.append([work, share, other])
+        now, duration = start, 0.0
+        while remaining:
+            count = len(remaining)
+            passed, number = min((work * slowdown(share, count), number)
+                                 for number, (work, share, _) in enumerate(remaining))
+            now += passed
+            if remaining[number][2] == resource:
                 duration = now - start
             else:
-                self.free[other] = now
+                self.free[remaining[number][2]] = now
+            for task in remaining:
+                task[0] = max(0.0, task[0] - passed / slowdown(task[1], count))
+            del remaining[number]
         return duration
 
 
@@ -210,7 +220,8 @@ def simulate(table, rates, before, timeline, changed, first_removed, limit):
     events = timeline.events[:table.used]
     events['ready'], events['position'] = 0.0, -1
     ends = np.empty(table.used)
-    dispatched, state = 0, np.stack([np.zeros_like(rates.burst), np.zeros_like(rates.burst), rates.burst], axis=1)
+    dispatched, state = 0, np.stack([np.zeros_like(rates.burst), np.zeros_like(rates.burst), rates.burst,
+                                  np.zeros_like(rates.burst)], axis=1)
     timeline.snapshots[0] = timeline.finish[0] = 0
     done = np.zeros(table.used, bool)
     if before is not None:
@@ -257,7 +268,7 @@ def _dispatch_all(table, resources, timeline, tasks, ready, pending, dispatched,
     record = table.tasks[:table.used]
     work, latency, order = record['work'].tolist(), record['latency'].tolist(), record['order'].tolist()
     first, second = record['resource'].tolist(), record['second'].tolist()
-    high_priority = record['high_priority'].tolist()
+    high_priority, arithmetic = record['high_priority'].tolist(), record['arithmetic'].tolist()
     inner, inner_end, successors = record['inner'].tolist(), record['inner_end'].tolist(), table.successors.tolist()
     outer, outer_end = record['outer'].tolist(), record['outer_end'].tolist()
     outer_successors = table.outer_successors[:table.counts[2]].tolist()
@@ -289,7 +300,8 @@ def _dispatch_all(table, resources, timeline, tasks, ready, pending, dispatched,
             timeline.states[number] = resources.state()
             timeline.snapshots[0] = number + 1
         now = queue.now
-        start, end = resources.dispatch(first[task], second[task], work[task], bool(high_priority[task]), now)
+        start, end = resources.dispatch(first[task], second[task], work[task], arithmetic[task],
+                                        bool(high_priority[task]), now)
         queue.remove_front()
         dispatched += 1
         numbers.append(task)

@@ -135,7 +135,7 @@ def load_event_loop(library: Any) -> Callable[..., int]:
         changed = np.ascontiguousarray(changed, np.int64)
         dispatched = function(
             ctypes.byref(table.native),
-            ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate), rates.shares.shape[1])),
+            ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate), rates.slowdowns.shape[2])),
             None if before is None else ctypes.byref(_native_timeline(before)),
             ctypes.byref(_native_timeline(timeline)), changed.ctypes.data, len(changed), first_removed, limit)
         if dispatched < 0:

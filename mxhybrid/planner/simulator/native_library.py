@@ -7,7 +7,7 @@ from ...base.compiled import CompiledLibrary, StaleLibraryError, compiled_files
 from ...base.errors import SettingError
 
 #: The version that ``planner_version()`` of ``src/event_loop.cc`` has to return.
-_VERSION = 9
+_VERSION = 10
 _REMEDY = 'install g++, then reinstall mxhybrid with pip install --force-reinstall --no-deps'
 
 

@@ -15,12 +15,15 @@ class ResourceGroup(NamedTuple):
     resources : tuple of int
         The numbers of the resources.
     shares : tuple of float
-        By the number of busy resources, from 1 on: the share of its rate that each of them keeps.  The first share is
-        1, and no share is larger than the one before it.
+        By the number of busy resources, from 1 on: the share of its rate that each of them keeps for work that is bound
+        by arithmetic.  The first share is 1, and no share is larger than the one before it.
+    memory_shares : tuple of float, optional
+        The same for work that is bound by memory; by default as for arithmetic.
     """
 
     resources: Tuple[int, ...]
     shares: Tuple[float, ...]
+    memory_shares: Tuple[float, ...] = ()
 
 
 class ResourceRates(NamedTuple):
@@ -32,19 +35,20 @@ class ResourceRates(NamedTuple):
         See :class:`~.token_bucket.TokenBucket`.
     group : numpy.ndarray of int32, shape (resources,)
         The number of each resource's group; -1 for none.
-    shares : numpy.ndarray of float64, shape (groups, width)
-        By group, then by the number of its busy resources, from 0 on: the share of its rate that each of them keeps.
+    slowdowns : numpy.ndarray of float64, shape (groups, 2, width)
+        By group, then for arithmetic and for memory, then by the number of its busy resources, from 0 on: how many
+        times as long work takes.
     """
 
     rate: np.ndarray
     peak: np.ndarray
     burst: np.ndarray
     group: np.ndarray
-    shares: np.ndarray
+    slowdowns: np.ndarray
 
 
 def group_arrays(resources: Sequence[TokenBucket], groups: Sequence[ResourceGroup]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the arrays `group` and `shares` of :class:`ResourceRates`.
+    """Return the arrays `group` and `slowdowns` of :class:`ResourceRates`.
 
     Raises
     ------
@@ -52,16 +56,17 @@ def group_arrays(resources: Sequence[TokenBucket], groups: Sequence[ResourceGrou
         A resource does not exist, is in two groups or has a burst; or shares are out of range or grow.
     """
     group_of = np.full(len(resources), -1, np.int32)
-    shares_of = np.ones((len(groups), 1 + max((len(group.resources) for group in groups), default=0)))
-    for number, (members, shares) in enumerate(groups):
-        if len(shares) != len(members) or shares[:1] != (1.0,) or not all(
-                0 < share <= before for share, before in zip(shares, (1.0,) + tuple(shares))):
-            raise InputError('group %d: shares=%r: give one number for each of its %d resources: 1, then numbers above '
-                             '0 that do not grow' % (number, shares, len(members)))
+    slowdowns = np.ones((len(groups), 2, 1 + max((len(group.resources) for group in groups), default=0)))
+    for number, (members, shares, memory_shares) in enumerate(groups):
+        for name, kind, kind_shares in (('shares', 0, shares), ('memory_shares', 1, memory_shares or shares)):
+            if len(kind_shares) != len(members) or kind_shares[:1] != (1.0,) or not all(
+                    0 < share <= before for share, before in zip(kind_shares, (1.0,) + tuple(kind_shares))):
+                raise InputError('group %d: %s=%r: give one number for each of its %d resources: 1, then numbers above '
+                                 '0 that do not grow' % (number, name, kind_shares, len(members)))
+            slowdowns[number, kind, 1:1 + len(kind_shares)] = 1 / np.array(kind_shares)
         for resource in members:
             if not 0 <= resource < len(resources) or group_of[resource] >= 0 or resources[resource].burst > 0:
                 raise InputError('group %d: resource %d: give a resource that exists, has no burst and is in no other '
                                  'group' % (number, resource))
             group_of[resource] = number
-        shares_of[number, 1:1 + len(shares)] = shares
-    return group_of, shares_of
+    return group_of, slowdowns

@@ -17,7 +17,8 @@ rate; the bucket loses the work and gains the rate.  A task with two resources t
 releases both at its end.  A high-priority task waits for other high-priority tasks only; tasks of normal priority that
 are under way on its resource, or were ready before it, end as if it did not exist, and later tasks are delayed by it.
 
-Resources of a group, as cores that share caches and memory, slow each other down while several of them are busy.
+Resources of a group, as cores that share caches and memory, slow each other down while several of them are busy: work
+that is bound by memory more than arithmetic.
 
 After a change the simulation resumes from the last snapshot before the first task that the change can affect.
 """

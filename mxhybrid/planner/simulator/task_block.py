@@ -1,6 +1,6 @@
 """Blocks of tasks: the pieces that a simulated step is put together from."""
 import ctypes
-from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -8,8 +8,9 @@ from ...base.errors import InputError
 
 #: A task as ``src/event_loop.cc`` reads it.  `inner` up to `inner_end` and `outer` up to `outer_end` are the ranges of
 #: its successors, in its own block and in other blocks, in the arrays of a :class:`.task_table.TaskTable`.  `second` is
-#: another resource that the task holds, or -1.
-TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
+#: another resource that the task holds, or -1; `arithmetic` is the share of its work that is bound by arithmetic, not by
+#: memory.
+TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('arithmetic', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
                  ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'), ('high_priority', 'i4'),
                  ('kind_code', 'i4')], align=True)
 #: Key and index in the block make one number, by which tasks that are ready at the same moment are ordered.
@@ -86,6 +87,8 @@ class TaskBlock:
         Seconds from the end of a task until its successors may start; its resources are free during this time.
     high_priority : bool or array_like of bool, shape (n,)
         Whether a task overtakes tasks of normal priority that wait for its resource.
+    arithmetic : float or array_like, shape (n,)
+        The share of the work that is bound by arithmetic, from 0 to 1; the rest is bound by memory.
     edges : array_like of int, shape (m, 2)
         Pairs of a task and its successor in the block, by index.
     outputs : mapping of int to int, or array_like of int, shape (p, 2)
@@ -109,7 +112,7 @@ class TaskBlock:
 
     def __init__(self, key: int, resource: Sequence[int], work: Numbers, second: Any = -1, latency: Numbers = 0.0,
                  high_priority: Any = False, edges: Any = (), outputs: Union[Mapping[int, int], Any] = (),
-                 dependencies: Any = ()):
+                 dependencies: Any = (), arithmetic: Numbers = 0.0):
         if not 0 <= key < _MAX_KEYS:
             raise InputError('block %r: give a key of at least 0 and less than %d' % (key, _MAX_KEYS))
         self.key = int(key)
@@ -121,7 +124,7 @@ class TaskBlock:
         tasks['resource'] = resources
         try:
             for name, values in (('work', work), ('second', second), ('latency', latency),
-                                 ('high_priority', high_priority)):
+                                 ('high_priority', high_priority), ('arithmetic', arithmetic)):
                 tasks[name] = values
         except ValueError as error:
             raise self._error('%s: give one number, or one for each of the %d tasks' % (name, size)) from error
@@ -169,6 +172,8 @@ class TaskBlock:
             # min and max are NaN where any number is.
             if len(tasks) and not (tasks[name].min() >= 0 and tasks[name].max() < np.inf):
                 raise self._error('%s: give numbers of at least 0' % name)
+        if len(tasks) and not (tasks['arithmetic'].min() >= 0 and tasks['arithmetic'].max() <= 1):
+            raise self._error('arithmetic: give shares from 0 to 1')
         if len(tasks) and (resource.min() < -1 or second.min() < -1):
             raise self._error('resource, second: give numbers of resources, or -1')
         if ((second >= 0) & ((resource < 0) | (resource == second))).any():
@@ -234,10 +239,12 @@ class BlockContent:
         content.size, content.max_resource, content._addresses = len(tasks), max_resource, ()
         return content
 
-    def with_work(self, work: np.ndarray) -> 'BlockContent':
-        """Return the same tasks with other work."""
+    def with_work(self, work: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> 'BlockContent':
+        """Return the same tasks with other work, and with another share of arithmetic if one is given."""
         tasks = self.tasks.copy()
         tasks['work'] = work
+        if arithmetic is not None:
+            tasks['arithmetic'] = arithmetic
         return BlockContent.from_arrays(tasks, self.successors, self.output_tasks, self.max_resource)
 
     @property

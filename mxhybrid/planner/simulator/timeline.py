@@ -4,9 +4,9 @@ import numpy as np
 #: The times of a task in seconds, as ``src/event_loop.cc`` writes them; its position in the order in which tasks were
 #: dispatched; and the number of predecessors that it still waits for.
 EVENT = np.dtype([('ready', 'f8'), ('start', 'f8'), ('end', 'f8'), ('position', 'i4'), ('pending', 'i4')], align=True)
-#: Numbers of a resource in a snapshot: when it is free, when it is free for high-priority tasks, and the level of its
-#: token bucket.
-STATE = 3
+#: Numbers of a resource in a snapshot: when it is free, when it is free for high-priority tasks, the level of its token
+#: bucket, and the share of its last task that is bound by arithmetic.
+STATE = 4
 _SNAPSHOTS = 128
 _MAX_SNAPSHOTS = 512
 _MIN_STRIDE = 64

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -22,7 +23,7 @@ class Resources {
   Resources(const PlannerRates& rates, const State* states) {
     for (int64_t resource = 0; resource < rates.resources; ++resource) {
       const double burst = rates.burst[resource];
-      const State state = states ? states[resource] : State{0.0, 0.0, burst};
+      const State state = states ? states[resource] : State{0.0, 0.0, burst, 0.0};
       buckets_.push_back({rates.rate[resource], rates.peak[resource], burst, state, 0.0});
       const int32_t group = rates.group[resource];
       groups_.push_back(group);
@@ -30,7 +31,7 @@ class Resources {
       if (static_cast<size_t>(group) >= members_.size()) members_.resize(group + 1);
       members_[group].push_back(static_cast<int32_t>(resource));
     }
-    shares_ = rates.shares;
+    slowdowns_ = rates.slowdowns;
     width_ = rates.width;
   }
 
@@ -85,7 +86,8 @@ class Resources {
     double seconds = first.seconds(level, task.work);
     if (second) seconds = std::max(seconds, second->seconds(second_level, task.work));
     if (groups_[task.resource] >= 0 && !second && !task.high_priority) {
-      seconds = shared_seconds(task.resource, start, seconds);
+      seconds = shared_seconds(task.resource, start, seconds, task.arithmetic);
+      first.state.arithmetic = task.arithmetic;
     }
     event.start = start;
     event.end = start + seconds;
@@ -134,13 +136,21 @@ class Resources {
   // The time when a resource is free, or its remaining seconds, and the number of the resource.
   using TimeOfResource = std::pair<double, int32_t>;
 
+  // The seconds that a task still takes at the full rate of its resource.
+  struct Remaining {
+    double work, arithmetic;
+    int32_t resource;
+  };
+
   // Returns the duration of a task that starts on a resource of a group, and would take `seconds` alone.
-  //
-  // All busy resources of a group have the same share of their rates at any moment. The new task delays the tasks that
-  // are under way: the next tasks on their resources begin later, but their own ends stay, because successors know them
-  // already.
-  double shared_seconds(int32_t resource, double start, double seconds) {
-    const double* const shares = shares_ + groups_[resource] * width_;
+  // Each busy resource of a group is slowed down by the number of busy ones, as its task is bound by arithmetic or by
+  // memory. The new task delays the tasks that are under way: the next tasks on their resources begin later, but their
+  // own ends stay, because successors know them already.
+  double shared_seconds(int32_t resource, double start, double seconds, double arithmetic) {
+    const double* const slowdowns = slowdowns_ + 2 * groups_[resource] * width_;
+    const auto slowdown = [&](const Remaining& task, size_t count) {
+      return task.arithmetic * slowdowns[count] + (1 - task.arithmetic) * slowdowns[width_ + count];
+    };
     busy_.clear();
     for (const int32_t other : members_[groups_[resource]]) {
       if (other != resource && buckets_[other].state.free > start) {
@@ -149,38 +159,49 @@ class Resources {
     }
     std::sort(busy_.begin(), busy_.end());
     // Convert the time until each other resource is free to seconds of work at its full rate.
-    remaining_.clear();
-    remaining_.emplace_back(seconds, resource);
-    double now = start, work = 0.0;
+    remaining_.assign(1, {seconds, arithmetic, resource});
     for (size_t number = 0; number < busy_.size(); ++number) {
-      work += (busy_[number].first - now) * shares[busy_.size() - number];
-      now = busy_[number].first;
-      remaining_.emplace_back(work, busy_[number].second);
+      Remaining task = {0.0, buckets_[busy_[number].second].state.arithmetic, busy_[number].second};
+      double now = start;
+      for (size_t earlier = 0; earlier <= number; ++earlier) {
+        task.work += (busy_[earlier].first - now) / slowdown(task, busy_.size() - earlier);
+        now = busy_[earlier].first;
+      }
+      remaining_.push_back(task);
     }
-    std::sort(remaining_.begin(), remaining_.end());
-    now = start;
-    work = 0.0;
-    double duration = 0.0;
-    for (size_t number = 0; number < remaining_.size(); ++number) {
-      now += (remaining_[number].first - work) / shares[remaining_.size() - number];
-      work = remaining_[number].first;
-      if (remaining_[number].second == resource) {
+    double now = start, duration = 0.0;
+    while (!remaining_.empty()) {
+      const size_t count = remaining_.size();
+      size_t next = 0;
+      double passed = remaining_[0].work * slowdown(remaining_[0], count);
+      for (size_t number = 1; number < count; ++number) {
+        const double until = remaining_[number].work * slowdown(remaining_[number], count);
+        if (until < passed) {
+          next = number;
+          passed = until;
+        }
+      }
+      now += passed;
+      if (remaining_[next].resource == resource) {
         duration = now - start;
       } else {
-        buckets_[remaining_[number].second].state.free = now;
+        buckets_[remaining_[next].resource].state.free = now;
       }
+      for (Remaining& task : remaining_) task.work = std::max(0.0, task.work - passed / slowdown(task, count));
+      remaining_.erase(remaining_.begin() + static_cast<std::ptrdiff_t>(next));
     }
     return duration;
   }
 
   std::vector<TokenBucket> buckets_;
-  // The group of each resource, and the resources of each group; shares as PlannerRates has them.
+  // The group of each resource, and the resources of each group; slowdowns as PlannerRates has them.
   std::vector<int32_t> groups_;
   std::vector<std::vector<int32_t>> members_;
-  const double* shares_ = nullptr;
+  const double* slowdowns_ = nullptr;
   int64_t width_ = 0;
   // Buffers of shared_seconds().
-  std::vector<TimeOfResource> busy_, remaining_;
+  std::vector<TimeOfResource> busy_;
+  std::vector<Remaining> remaining_;
 };
 
 }  // namespace

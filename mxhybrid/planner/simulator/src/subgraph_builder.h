@@ -150,7 +150,7 @@ class SubgraphBuilder {
 
   int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, double latency, bool high_priority = false) {
     const auto kind_code = static_cast<int32_t>((rank + 1) * 16 + kind);
-    subgraph_.tasks[size_] = Task{work, latency, size_, resource, -1, 0, 0, 0, 0, high_priority, kind_code};
+    subgraph_.tasks[size_] = Task{work, latency, 0.0, size_, resource, -1, 0, 0, 0, 0, high_priority, kind_code};
     return size_++;
   }
 

@@ -6,6 +6,8 @@
 
 struct Task {
   double work, latency;
+  // The share of the work that is bound by arithmetic; memory bounds the rest.
+  double arithmetic;
   int64_t order;
   int32_t resource, second;
   int32_t inner, inner_end, outer, outer_end;

@@ -10,9 +10,10 @@ struct Event {
   int32_t position, pending;
 };
 
-// A resource: when it is free, when it is free for high-priority tasks, and the level of its token bucket.
+// A resource: when it is free, when it is free for high-priority tasks, the level of its token bucket, and the share of
+// its last task that is bound by arithmetic.
 struct State {
-  double free, high_priority_free, level;
+  double free, high_priority_free, level, arithmetic;
 };
 
 // Laid out as the structures of the same names of native_backend.py.
@@ -24,9 +25,9 @@ struct PlannerRates {
   const double* burst;
   // The number of each resource's group; -1 for none.
   const int32_t* group;
-  // The share of its rate that a busy resource keeps, by group, then by the number of the group's busy resources,
-  // which is less than `width`.
-  const double* shares;
+  // How many times as long work takes, by group, then for arithmetic and for memory, then by the number of the group's
+  // busy resources, which is less than `width`.
+  const double* slowdowns;
   int64_t resources, width;
 };
 

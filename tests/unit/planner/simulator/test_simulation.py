@@ -13,7 +13,7 @@ from tests.oracles.event_loop import PYTHON_BACKEND
 
 RESOURCES = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(1.0, 3.0, 4.0), TokenBucket(0.7, 2.5, 1.0)]
 #: Resources that slow each other down, or none.
-GROUPS = st.sampled_from([(), (ResourceGroup((0, 1), (1.0, 0.6)),)])
+GROUPS = st.sampled_from([(), (ResourceGroup((0, 1), (1.0, 0.6)),), (ResourceGroup((0, 1), (1.0, 0.9), (1.0, 0.6)),)])
 KEYS = 7
 OUTPUTS = 3
 
@@ -39,7 +39,7 @@ def blocks(draw, key):
     dependencies = draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, key - 1), st.integers(0, OUTPUTS)),
                                  max_size=8)) if size and key else []
     return TaskBlock(key, resource, work, second, draw(each_of(0.0, 0.0, 0.3)), draw(each_of(False, False, True)),
-                     edges, outputs, dependencies)
+                     edges, outputs, dependencies, draw(each_of(0.0, 0.3, 1.0)))
 
 
 def whole_steps():
@@ -158,11 +158,30 @@ def test_the_more_cores_are_busy_the_slower_each_of_them_is(backend):
     assert starts == pytest.approx([1 / 0.5, 1 / 0.5 + 1 / 0.8, 1 / 0.5 + 1 / 0.8 + 2], rel=1e-6)
 
 
+@both_backends
+@pytest.mark.parametrize('arithmetic, seconds', [
+    # Both are bound alike: they end together.
+    ((1.0, 1.0), (5.0, 5.0)), ((0.0, 0.0), (8.0, 8.0)),
+    # The first one takes 5 s; the second one has done 5/8 of its work by then, and does the rest alone.
+    ((1.0, 0.0), (5.0, 5.0 + 4.0 * 3 / 8)),
+    # Half of the work takes 1.25 times as long, and half of it twice as long.
+    ((0.5, 0.5), (6.5, 6.5))])
+def test_memory_slows_work_down_more_than_arithmetic(backend, arithmetic, seconds):
+    simulation = Simulation([TokenBucket(1.0)] * 2, backend=backend,
+                            groups=[ResourceGroup((0, 1), (1.0, 0.8), (1.0, 0.5))])
+    simulation.run([TaskBlock(core, [core, core], [4.0, 1e-9], edges=[(0, 1)], arithmetic=[arithmetic[core], 0.0])
+                    for core in range(2)])
+    # Ends of tasks stay as they were when the task began: the start of the next one shows when the core was free.
+    assert [times.starts[1] for times in simulation.timeline().values()] == pytest.approx(seconds, rel=1e-6)
+
+
 @pytest.mark.parametrize('group, words', [
     (ResourceGroup((0, 1), (1.0,)), 'shares='), (ResourceGroup((0, 1), (0.9, 0.8)), 'shares='),
     (ResourceGroup((0, 1), (1.0, 1.1)), 'shares='), (ResourceGroup((0, 1), (1.0, 0.0)), 'shares='),
     (ResourceGroup((0, 4), (1.0, 0.8)), 'resource 4'), (ResourceGroup((0, 2), (1.0, 0.8)), 'resource 2'),
-    (ResourceGroup((0, 0), (1.0, 0.8)), 'resource 0')])
+    (ResourceGroup((0, 0), (1.0, 0.8)), 'resource 0'),
+    (ResourceGroup((0, 1), (1.0, 0.8), (1.0,)), 'memory_shares='),
+    (ResourceGroup((0, 1), (1.0, 0.8), (1.0, 1.2)), 'memory_shares=')])
 def test_impossible_groups_are_refused(group, words):
     with pytest.raises(InputError, match='group 0: ' + words):
         Simulation(RESOURCES, groups=[group])
