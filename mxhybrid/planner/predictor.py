@@ -25,12 +25,13 @@ from .plain_network import plain_network
 from .profiling.core_benchmark import KernelTimes
 from .profiling.operator_profiler import OperatorProfiler
 from .profiling.profile_key import ProfileKeys
+from .profiling.roofline import arithmetic_share, work_of
 from .search.search_space import SearchSpace
 from .task_graph.array_layouts import Conversions
 from .task_graph.dataflow import Dataflow
 from .task_graph.dynamic_tables import dynamic_tables
 from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
-from .task_graph.operator_tasks import OperatorTasks, ShardTime
+from .task_graph.operator_tasks import ArithmeticShare, OperatorTasks, ShardTime
 from .task_graph.prediction import Prediction, ProgramScale
 from .task_graph.weight_tasks import WeightArrays
 
@@ -98,7 +99,8 @@ class Predictor:
         self._blocked = keys.blocked_outputs()
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._shard_times(measure), self._arrays,
                                                     alike=keys.operator_key, tables=self.dynamic_tables,
-                                                    conversions=self._conversions(keys, measure))
+                                                    conversions=self._conversions(keys, measure),
+                                                    arithmetic_share=self._arithmetic_share(self.graph))
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
@@ -119,6 +121,13 @@ class Predictor:
     def _conversions(self, keys: ProfileKeys, measure: bool) -> Conversions:
         return Conversions(keys.blocked_outputs(), lambda shape: self._profiles.conversion_seconds(shape, measure))
 
+    def _arithmetic_share(self, graph: Graph) -> ArithmeticShare:
+        rates = KernelTimes(*self.cluster.reference).rates if self.cluster.reference else ()
+
+        def share(operator: Operator, operator_shard: OperatorShard) -> float:
+            return arithmetic_share(work_of(graph, operator, operator_shard), *rates)
+        return share
+
     def plain(self, measure: bool = True) -> Prediction:
         """Predict a step of the network without a plan: each rank computes all of it for its own samples, and
         gradients are summed.
@@ -136,7 +145,8 @@ class Predictor:
                                                 operator_shard=operator_shard)
         machine = Machine(self.cluster, self._core_speed)
         model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key,
-                              tables=self.dynamic_tables, conversions=self._conversions(keys, measure))
+                              tables=self.dynamic_tables, conversions=self._conversions(keys, measure),
+                              arithmetic_share=self._arithmetic_share(graph))
         prediction = Prediction(model, splits, {}, self._sums, self._program_scale(model, splits))
         self._profiles.save()
         return prediction
@@ -207,7 +217,8 @@ class Predictor:
                 keys = ProfileKeys(dataflow.graph, collectives(), frozen=self._frozen)
                 return OperatorTasks(dataflow, self._machine, self._shard_times(measure, dataflow.graph),
                                      self._arrays._replace(others=MICRO_BATCH_ARRAYS), alike=keys.operator_key,
-                                     conversions=self._conversions(keys, measure))
+                                     conversions=self._conversions(keys, measure),
+                                     arithmetic_share=self._arithmetic_share(dataflow.graph))
             self._micro_batch_models[micro_batches, measure] = MicroBatchModel(
                 self.network, self._shares, micro_batches, self._frozen, make_model)
         return self._micro_batch_models[micro_batches, measure]

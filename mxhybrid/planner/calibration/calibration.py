@@ -16,6 +16,7 @@ from ...job.job import Job
 from ...kvstore import hooks
 from ...parallel.redistribution.worker_group import worker_group_of
 from ..cluster.cluster_spec import Cluster, Host, TransferCost
+from ..profiling.core_benchmark import MEMORY_BYTES
 from ..simulator.token_bucket import TokenBucket
 from .core_speeds import CoreSpeeds
 from .cost_fitting import Sample, fit_bucket, fit_cost, least_squares, relative_errors, transfer_seconds
@@ -111,8 +112,7 @@ class Calibration:
         hosts, resources = self._hosts()
         speeds = CoreSpeeds(self._job, self._meter, hosts, resources)
         speeds.repeat(SPEED_REPEATS)
-        # The memory kernel reads two arrays of 16 MB and writes one.
-        memory_rate = 3 * (16 << 20) / speeds.speeds()[2]
+        memory_rate = MEMORY_BYTES / speeds.reference()[1]
         #: The share of a core that a rank has.
         self._core = min(min(1.0, host.cores / host.ranks) for host in hosts)
         self._begin('links', 2)
@@ -137,9 +137,8 @@ class Calibration:
         self._begin('transfers at the same time', 2)
         # Once more after some seconds: other programs may have disturbed the first repeats.
         speeds.repeat(LAST_REPEATS)
-        reference, speeds_by_host, _ = speeds.speeds()
-        hosts = [dataclasses.replace(host, speed=by_count[-1], speeds=by_count if len(by_count) > 1 else ())
-                 for host, by_count in zip(hosts, speeds_by_host)]
+        reference, _ = speeds.reference()
+        hosts = speeds.hosts_with_speeds()
         self._log_speeds(hosts)
         self.problem = speeds.problem()
         if self.problem and self._job.rank == 0:
@@ -164,7 +163,8 @@ class Calibration:
 
     def _log_speeds(self, hosts: Sequence[Host]) -> None:
         for host in hosts:
-            speeds = ', '.join('%.2f with %d busy' % (speed, count) for count, speed in enumerate(host.speeds, 1))
+            speeds = ', '.join('%.2f (memory %.2f) with %d busy' % (speed, memory_speed, count) for count, (
+                speed, memory_speed) in enumerate(zip(host.speeds, host.memory_speeds), 1))
             self._log('%s: %d ranks on %.3g cores, each %s times as fast as the reference core', host.name, host.ranks,
                       host.cores, speeds or '%.2f' % host.speed)
 

@@ -1,4 +1,5 @@
 """Speeds of the cores of a job's hosts, by the number of them that are busy (collective)."""
+import dataclasses
 import statistics
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -8,6 +9,7 @@ from ..cluster.cluster_spec import Host
 from ..profiling.core_benchmark import CoreBenchmark, KernelTimes
 from ..profiling.other_programs import BUSY_SHARE, processor_seconds
 from .cpu_meter import CpuMeter
+from .step_benchmark import StepBenchmark, StepTimes, slowdowns
 
 #: Maximal number of counts of busy cores that are measured; speeds between them are interpolated.
 _MOST_COUNTS = 4
@@ -74,7 +76,8 @@ def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after:
 
 
 class CoreSpeeds:
-    """Repeats of the core benchmark on all hosts at once: on one core of each, on all of them, and in between.
+    """Repeats of the core benchmark and of the step benchmark on all hosts at once: on one core of each, on all of them,
+    and in between.
 
     Parameters
     ----------
@@ -96,6 +99,8 @@ class CoreSpeeds:
         self._processors = [(local['boot'], tuple(local['cpus']), len(local['cpus'])) for local in resources]
         self._benchmark = CoreBenchmark()
         self._repeats: Dict[int, List[KernelTimes]] = {phase: [] for phase in self._phases}
+        self._step_benchmark = StepBenchmark() if max(self._cores) > 1 else None
+        self._steps: Dict[int, List[StepTimes]] = {phase: [] for phase in self._phases}
         #: By rank, the largest share of its processors that other programs used.
         self.others = [0.0] * len(self._places)
 
@@ -107,13 +112,18 @@ class CoreSpeeds:
         return local_rank < phase or phase >= self._cores[host]
 
     def repeat(self, times: int) -> None:
-        """Run the benchmark in each phase, `times` times."""
+        """Run the benchmarks in each phase, `times` times."""
         before = self._cpu_seconds()
         for _ in range(times):
             for phase in self._phases:
                 self._meter.barrier()
                 if self._takes_part(self._rank, phase):
                     self._repeats[phase].append(self._benchmark.run())
+                if self._step_benchmark is None or phase == _ALONE:
+                    continue
+                self._meter.barrier()
+                if self._takes_part(self._rank, phase):
+                    self._steps[phase].append(self._step_benchmark.run())
         self._meter.barrier()
         shares = others_share(self._processors, before, self._cpu_seconds())
         self.others = [max(pair) for pair in zip(self.others, shares)]
@@ -124,25 +134,46 @@ class CoreSpeeds:
         mine = CpuSeconds(time.perf_counter(), own if all_programs is None else all_programs, own)
         return [CpuSeconds(*seconds) for seconds in self._meter.allgather(mine)]
 
-    def speeds(self) -> Tuple[KernelTimes, List[Tuple[float, ...]], float]:
-        """Return the kernel times of worker 0's core alone, the speeds of each host relative to it, and the seconds of
-        the memory kernel while all cores are busy.
+    def reference(self) -> Tuple[KernelTimes, float]:
+        """Return the kernel times of worker 0's core alone, and the seconds of the memory kernel while all cores are busy.
         """
+        by_rank = self._kernel_times()
+        return by_rank[0][self._alone], statistics.median(times[max(self._phases)].memory for times in by_rank)
+
+    def hosts_with_speeds(self) -> List[Host]:
+        """Return the hosts with their speeds relative to worker 0's core alone."""
+        by_rank = self._kernel_times()
+        alone = by_rank[0][self._alone]
+        # While several cores are busy, steps show the speed: kernels by themselves slow each other down less.
+        slowed = self._meter.allgather([[phase, *slowdowns(steps, self._steps[1])] for phase, steps
+                                        in self._steps.items() if steps and self._steps[1]])
+        hosts, first_rank = [], 0
+        for host, cores in zip(self._hosts, self._cores):
+            ranks = range(first_rank, first_rank + host.ranks)
+            first_rank += host.ranks
+            if cores == 1:
+                # In a phase for more cores than the host has, all of its cores are busy.
+                hosts.append(dataclasses.replace(host, speed=statistics.mean(
+                    by_rank[rank][max(self._phases)].speed_relative_to(alone) for rank in ranks)))
+                continue
+            speed = by_rank[ranks[0]][1].speed_relative_to(alone)
+            # The first rank of a host takes part in all phases.
+            kinds = [speeds_by_count({min(int(phase), cores): speed / of_kind[kind] for phase, *of_kind
+                                      in slowed[ranks[0]]}, cores) for kind in range(len(StepTimes._fields))]
+            hosts.append(dataclasses.replace(host, speed=kinds[0][-1], speeds=kinds[0], memory_speeds=kinds[1]))
+        return hosts
+
+    @property
+    def _alone(self) -> int:
+        """The phase in which worker 0 computes alone."""
+        return _ALONE if _ALONE in self._phases else 1
+
+    def _kernel_times(self) -> List[Dict[int, KernelTimes]]:
+        """Return the fastest repeat of each rank by phase."""
         mine = {phase: KernelTimes.fastest(repeats) for phase, repeats in self._repeats.items() if repeats}
         # JSON has no numbers as keys.
-        by_rank = [{phase: KernelTimes(*seconds) for phase, seconds in pairs}
-                   for pairs in self._meter.allgather([[phase, list(times)] for phase, times in mine.items()])]
-        alone = by_rank[0][_ALONE if _ALONE in by_rank[0] else 1]
-        speeds = []
-        for number, cores in enumerate(self._cores):
-            ranks = [rank for rank, (host, _) in enumerate(self._places) if host == number]
-            # In a phase for more cores than the host has, all of its cores are busy.
-            measured = {min(phase, cores): statistics.mean(by_rank[rank][phase].speed_relative_to(alone)
-                                                           for rank in ranks if phase in by_rank[rank])
-                        for phase in self._phases if phase != _ALONE}
-            speeds.append(speeds_by_count(measured, cores))
-        last = max(self._phases)
-        return alone, speeds, statistics.median(times[last].memory for times in by_rank)
+        return [{phase: KernelTimes(*seconds) for phase, seconds in pairs}
+                for pairs in self._meter.allgather([[phase, list(times)] for phase, times in mine.items()])]
 
     def problem(self) -> str:
         """Return a description of the hosts on which other programs compute; empty if there are none."""

@@ -43,6 +43,8 @@ class Host:
     speeds : tuple of float
         The speed of a core by the number of cores that compute: one, two and so on, the last for all of them.  Empty
         where their number makes no difference.
+    memory_speeds : tuple of float
+        The same for work that is bound by memory; then `speeds` are those for arithmetic.  Empty where they are equal.
     """
 
     name: str
@@ -52,10 +54,13 @@ class Host:
     speed: float = 1.0
     memory_bytes: Optional[int] = None
     speeds: Tuple[float, ...] = ()
+    memory_speeds: Tuple[float, ...] = ()
 
-    def speeds_of(self, count: int) -> List[float]:
-        """Return the speeds of a core while one, two, and so on up to `count` of them are busy."""
-        speeds = list(self.speeds[:count]) or [self.speed]
+    def speeds_of(self, count: int, memory: bool = False) -> List[float]:
+        """Return the speeds of a core while one, two, and so on up to `count` of them are busy: for arithmetic, or for
+        work that is bound by memory.
+        """
+        speeds = list(((memory and self.memory_speeds) or self.speeds)[:count]) or [self.speed]
         return speeds + [speeds[-1]] * (count - len(speeds))
 
 
@@ -188,8 +193,11 @@ class Cluster:
 
 def _host_as_json(host: Host) -> Dict[str, Any]:
     value = dataclasses.asdict(host)
-    speeds = list(value.pop('speeds'))
-    return dict(value, speeds=speeds) if speeds else value
+    for name in ('speeds', 'memory_speeds'):
+        speeds = list(value.pop(name))
+        if speeds:
+            value[name] = speeds
+    return value
 
 
 def save(path: str, cluster: Cluster) -> None:
@@ -274,10 +282,11 @@ def _parse_host(index: int, value: Any) -> Host:
     section = 'hosts[%d]' % index
     if not isinstance(value, dict):
         raise InputError('cluster: %s=%r: give an object' % (section, value))
-    other_keys = ('name', 'ranks', 'memory_bytes', 'speeds')
+    other_keys = ('name', 'ranks', 'memory_bytes', 'speeds', 'memory_speeds')
     _check_keys(section, value, {*other_keys, 'cores', 'burst_s', 'speed'})
     number_values = {key: number for key, number in value.items() if key not in other_keys}
-    speeds = _parse_speeds(section, value.get('speeds', []))
+    speeds = _parse_speeds(section, 'speeds', value.get('speeds', []))
+    memory_speeds = _parse_speeds(section, 'memory_speeds', value.get('memory_speeds', []))
     defaults = {'burst_s': 0.0, 'speed': speeds[-1] if speeds else 1.0}
     numbers = _parse_numbers(section, number_values, ('cores',), defaults)
     name, ranks, memory = value.get('name', 'host%d' % index), value.get('ranks'), value.get('memory_bytes')
@@ -294,18 +303,21 @@ def _parse_host(index: int, value: Any) -> Host:
     if speeds and speeds[-1] != numbers['speed']:
         raise InputError('cluster: %s.speed=%r: give the last one of speeds, %r, or leave it out'
                          % (section, numbers['speed'], speeds[-1]))
-    return Host(name, ranks, memory_bytes=memory, speeds=speeds, **numbers)
+    if memory_speeds and (len(memory_speeds) != len(speeds) or memory_speeds[0] != speeds[0]):
+        raise InputError('cluster: %s.memory_speeds=%r: give as many numbers as speeds has, and the same first one, or '
+                         'leave it out' % (section, list(memory_speeds)))
+    return Host(name, ranks, memory_bytes=memory, speeds=speeds, memory_speeds=memory_speeds, **numbers)
 
 
-def _parse_speeds(section: str, value: Any) -> Tuple[float, ...]:
+def _parse_speeds(section: str, name: str, value: Any) -> Tuple[float, ...]:
     """Return the speeds of a core by the number of busy cores."""
     if not isinstance(value, list) or not all(
             isinstance(speed, (int, float)) and not isinstance(speed, bool) and 0 < speed <= _MAX_NUMBER
             for speed in value):
-        raise InputError('cluster: %s.speeds=%r: give a list of numbers above 0' % (section, value))
+        raise InputError('cluster: %s.%s=%r: give a list of numbers above 0' % (section, name, value))
     if any(later > earlier for earlier, later in zip(value, value[1:])):
-        raise InputError('cluster: %s.speeds=%r: give numbers that do not grow: the more cores are busy, the slower '
-                         'each of them is' % (section, value))
+        raise InputError('cluster: %s.%s=%r: give numbers that do not grow: the more cores are busy, the slower '
+                         'each of them is' % (section, name, value))
     return tuple(map(float, value))
 
 

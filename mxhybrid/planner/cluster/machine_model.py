@@ -32,8 +32,8 @@ class Machine:
         By rank: the speed of its core while no other core of its host computes, relative to the core that operators
         were timed on.
     shared : numpy.ndarray of float
-        By rank: the speed of its core while all cores of its host compute, as they did when costs were measured,
-        relative to its speed alone.
+        By rank: the speed of its core for work that is bound by memory, while all cores of its host compute, as they did
+        when costs were measured, relative to its speed alone.
     up, down : numpy.ndarray of int
         By host: the numbers of its uplink and its downlink.
     """
@@ -52,13 +52,15 @@ class Machine:
             bucket = TokenBucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else TokenBucket(share)
             cores = [self._add(bucket, '%s core %d' % (host.name, index)) for index in range(count)]
             speeds = [host.speed] * count if bucket.burst else host.speeds_of(count)
-            if speeds[-1] < speeds[0]:
-                self.groups.append(ResourceGroup(tuple(cores), tuple(speed / speeds[0] for speed in speeds)))
+            memory_speeds = speeds if bucket.burst else host.speeds_of(count, memory=True)
+            if min(speeds[-1], memory_speeds[-1]) < speeds[0]:
+                self.groups.append(ResourceGroup(tuple(cores), *(tuple(speed / speeds[0] for speed in of_kind)
+                                                                 for of_kind in (speeds, memory_speeds))))
             for rank in range(host.ranks):
                 core_of.append(cores[rank * count // host.ranks])
                 host_of.append(host_number)
                 speed_of.append(core_speed * speeds[0])
-                shared_of.append(speeds[-1] / speeds[0])
+                shared_of.append(memory_speeds[-1] / speeds[0])
         self.core, self.host, self.speed = np.array(core_of), np.array(host_of), np.array(speed_of)
         self.shared = np.array(shared_of)
         self.up = np.array([self._add(cluster.link, '%s sends' % host.name) for host in cluster.hosts])

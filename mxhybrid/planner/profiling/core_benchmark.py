@@ -17,6 +17,9 @@ from .timer import clock
 REPEAT_S = 0.25
 #: Number of repeats; the fastest one counts.
 REPEATS = 8
+#: Floating-point operations of the kernels, and the bytes that the memory kernel reads and writes.
+_DENSE_FLOP, _CONVOLUTION_FLOP = 2.0 * 256 * 1024 * 1024, 2.0 * 8 * 28 * 28 * 64 * 64 * 3 * 3
+MEMORY_BYTES = 3.0 * (16 << 20)
 #: Minimal number of runs in a repeat.
 _MIN_RUNS = 3
 #: A machine is unsteady if half of the repeats are slower than the fastest one by more than this share.
@@ -33,6 +36,11 @@ class KernelTimes(NamedTuple):
     def speed_relative_to(self, other: 'KernelTimes') -> float:
         """Return how many times as fast this core is as the other one: the geometric mean over all kernels."""
         return math.exp(statistics.mean(math.log(theirs / mine) for mine, theirs in zip(self, other)))
+
+    @property
+    def rates(self) -> Tuple[float, float]:
+        """Floating-point operations per second of the kernels that are bound by arithmetic, and bytes per second."""
+        return (_DENSE_FLOP + _CONVOLUTION_FLOP) / (self.dense + self.convolution), MEMORY_BYTES / self.memory
 
     @classmethod
     def fastest(cls, repeats: Iterable['KernelTimes']) -> 'KernelTimes':

@@ -107,6 +107,14 @@ def work_of(graph: Graph, operator: Operator, operator_shard: OperatorShard) -> 
     return Work(rule.flop(operator, operator_shard), float(rule.elements_moved(operator, operator_shard)) * itemsize)
 
 
+def arithmetic_share(work: Work, flop_per_s: float = _FLOP_PER_S, bytes_per_s: float = _BYTES_PER_S) -> float:
+    """Return the share of the time that is bound by arithmetic on a core of some rates, by default on the nominal core; 0
+    for no work.
+    """
+    arithmetic_s = work.flop / flop_per_s
+    return arithmetic_s / max(arithmetic_s + work.bytes / bytes_per_s, 1e-30)
+
+
 def roofline_seconds(work: Work) -> float:
     """Return the seconds that the nominal core takes."""
     return work.flop / _FLOP_PER_S + work.bytes / _BYTES_PER_S

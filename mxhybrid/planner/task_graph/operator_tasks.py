@@ -28,6 +28,8 @@ from .weight_tasks import WeightArrays, WeightTasks
 #: the same for shards that read and make boxes of the same shapes.  The last argument is the shard by the operator's
 #: rule.
 ShardTime = Callable[[Operator, OutputShard, OperatorShard], Tuple[float, float]]
+#: Returns the share of an operator's shard that is bound by arithmetic; memory bounds the rest.
+ArithmeticShare = Callable[[Operator, OperatorShard], float]
 
 #: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
 #: half.
@@ -73,6 +75,8 @@ class OperatorTasks:
         The dynamic tables of the script, outside of the network.
     conversions : Conversions, optional
         The conversions between layouts of arrays.  By default they take no time.
+    arithmetic_share : callable, optional
+        See :data:`ArithmeticShare`.  By default all work is bound by memory.
 
     Attributes
     ----------
@@ -82,8 +86,11 @@ class OperatorTasks:
     def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime,
                  arrays: WeightArrays = WeightArrays(),  # noqa: B008
                  transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None,
-                 tables: Sequence[DynamicTable] = (), conversions: Optional[Conversions] = None):
+                 tables: Sequence[DynamicTable] = (), conversions: Optional[Conversions] = None,
+                 arithmetic_share: Optional[ArithmeticShare] = None):
         self.dataflow, self.machine, self._shard_time = dataflow, machine, shard_time
+        # Without groups of cores that slow each other down it makes no difference.
+        self._arithmetic_share = arithmetic_share if machine.groups else None
         self._layouts = ArrayLayouts(dataflow, conversions)
         self.graph = dataflow.graph
         self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
@@ -136,6 +143,18 @@ class OperatorTasks:
                       for output_shard, _ in shards.different]
         return times.T[:, shards.kinds]
 
+    def _arithmetic(self, number: int, split: Split) -> Optional[np.ndarray]:
+        """Return the share of each shard that is bound by arithmetic, in the order of the split's ranks."""
+        if self._arithmetic_share is None:
+            return None
+        return self.memo.once(('arithmetic', self._geometry[number], split.degrees, split.partials, split.copies),
+                              self._shares_of_arithmetic, number, split)
+
+    def _shares_of_arithmetic(self, number: int, split: Split) -> np.ndarray:
+        assert self._arithmetic_share is not None
+        shards, operator = self._shards(number, split), self.graph.operators[number]
+        return np.array([self._arithmetic_share(operator, shard) for _, shard in shards.different])[shards.kinds]
+
     def seconds(self, number: int, split: Split) -> np.ndarray:
         """Return the seconds of each shard of an operator, forward and backward together."""
         seconds = self._seconds(number, split, False)
@@ -180,7 +199,7 @@ class OperatorTasks:
         kind, inner = 'backward' if backward else 'forward', sharded.shards.inner
         if inner is None:
             tasks = self.memo.once(('compute', kind, split.ranks), ComputeTasks, self.machine, kind, sharded.ranks)
-            return tasks.with_seconds(seconds)
+            return tasks.with_seconds(seconds, self._arithmetic(number, split))
         share_before = 1 - _SHARE_BEFORE_REDISTRIBUTION if backward else _SHARE_BEFORE_REDISTRIBUTION
         held, needed = sharded.on_ranks(inner.held), sharded.on_ranks(inner.needed)
         return self._transfer_tasks.collective_operator(

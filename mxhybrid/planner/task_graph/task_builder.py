@@ -135,9 +135,11 @@ class TaskSubgraph:
         subgraph.tasks, subgraph.content, subgraph.first, subgraph.last = tasks, content, first, last
         return subgraph
 
-    def with_work(self, work: np.ndarray) -> 'TaskSubgraph':
-        """Return the same tasks with other work; only for tasks that are a :class:`TaskView`."""
-        content = self.content.with_work(work)
+    def with_work(self, work: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> 'TaskSubgraph':
+        """Return the same tasks with other work, see :meth:`BlockContent.with_work`; only for tasks that are a
+        :class:`TaskView`.
+        """
+        content = self.content.with_work(work, arithmetic)
         view = TaskView(self.tasks.machine, content.tasks, content.successors)
         return TaskSubgraph.from_content(view, content, self.first, self.last)
 
@@ -200,9 +202,11 @@ class ComputeTasks:
         endpoints = Endpoints(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
         self._subgraph = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), endpoints, endpoints)
 
-    def with_seconds(self, seconds: np.ndarray) -> TaskSubgraph:
-        """Return the tasks, given their durations on the core that operators were timed on."""
-        return self._subgraph.with_work(seconds / self._speed)
+    def with_seconds(self, seconds: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> TaskSubgraph:
+        """Return the tasks, given their durations on the core that operators were timed on, and the share of each that is
+        bound by arithmetic.
+        """
+        return self._subgraph.with_work(seconds / self._speed, arithmetic)
 
 
 def kind_code(kind: str) -> int:
