@@ -41,6 +41,8 @@ def lines_of(cluster: Any) -> List[str]:
                                                (host.memory_bytes or 0) / 1e9) for host in cluster.hosts]
     lines += ['%-12s speed of a core with 1, 2 and so on busy: %s' % (host.name, ', '.join(
         '%.2f' % speed for speed in host.speeds)) for host in cluster.hosts if host.speeds]
+    lines += ['%-12s the same for work that is bound by memory: %s' % (host.name, ', '.join(
+        '%.2f' % speed for speed in host.memory_speeds)) for host in cluster.hosts if host.memory_speeds]
     lines.append('')
     for name, bucket, latency_s in (('link', link, cluster.link_latency_s),
                                     ('memory', memory, cluster.memory_latency_s)):

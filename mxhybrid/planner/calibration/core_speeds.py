@@ -76,8 +76,8 @@ def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after:
 
 
 class CoreSpeeds:
-    """Repeats of the core benchmark and of the step benchmark on all hosts at once: on one core of each, on all of them,
-    and in between.
+    """Repeats of the core benchmark and of the step benchmark on all hosts at once: on one core of each, on all of
+    them, and in between.
 
     Parameters
     ----------
@@ -135,7 +135,8 @@ class CoreSpeeds:
         return [CpuSeconds(*seconds) for seconds in self._meter.allgather(mine)]
 
     def reference(self) -> Tuple[KernelTimes, float]:
-        """Return the kernel times of worker 0's core alone, and the seconds of the memory kernel while all cores are busy.
+        """Return the kernel times of worker 0's core alone, and the seconds of the memory kernel while all cores are
+        busy.
         """
         by_rank = self._kernel_times()
         return by_rank[0][self._alone], statistics.median(times[max(self._phases)].memory for times in by_rank)

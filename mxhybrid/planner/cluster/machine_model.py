@@ -32,8 +32,8 @@ class Machine:
         By rank: the speed of its core while no other core of its host computes, relative to the core that operators
         were timed on.
     shared : numpy.ndarray of float
-        By rank: the speed of its core for work that is bound by memory, while all cores of its host compute, as they did
-        when costs were measured, relative to its speed alone.
+        By rank: the speed of its core for work that is bound by memory, while all cores of its host compute, relative
+        to its speed alone.  Costs were measured while they did, and are of such work.
     up, down : numpy.ndarray of int
         By host: the numbers of its uplink and its downlink.
     """
@@ -54,8 +54,10 @@ class Machine:
             speeds = [host.speed] * count if bucket.burst else host.speeds_of(count)
             memory_speeds = speeds if bucket.burst else host.speeds_of(count, memory=True)
             if min(speeds[-1], memory_speeds[-1]) < speeds[0]:
-                self.groups.append(ResourceGroup(tuple(cores), *(tuple(speed / speeds[0] for speed in of_kind)
-                                                                 for of_kind in (speeds, memory_speeds))))
+                shares, memory_shares = (tuple(speed / speeds[0] for speed in of_kind)
+                                         for of_kind in (speeds, memory_speeds))
+                self.groups.append(ResourceGroup(tuple(cores), shares,
+                                                 () if memory_shares == shares else memory_shares))
             for rank in range(host.ranks):
                 core_of.append(cores[rank * count // host.ranks])
                 host_of.append(host_number)

@@ -8,11 +8,11 @@ from ...base.errors import InputError
 
 #: A task as ``src/event_loop.cc`` reads it.  `inner` up to `inner_end` and `outer` up to `outer_end` are the ranges of
 #: its successors, in its own block and in other blocks, in the arrays of a :class:`.task_table.TaskTable`.  `second` is
-#: another resource that the task holds, or -1; `arithmetic` is the share of its work that is bound by arithmetic, not by
-#: memory.
-TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('arithmetic', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
-                 ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'), ('high_priority', 'i4'),
-                 ('kind_code', 'i4')], align=True)
+#: another resource that the task holds, or -1; `arithmetic` is the share of its work that is bound by arithmetic, not
+#: by memory.
+TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('arithmetic', 'f8'), ('order', 'i8'), ('resource', 'i4'),
+                 ('second', 'i4'), ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'),
+                 ('high_priority', 'i4'), ('kind_code', 'i4')], align=True)
 #: Key and index in the block make one number, by which tasks that are ready at the same moment are ordered.
 INDEX_BITS = 23
 _MAX_TASKS = 1 << INDEX_BITS

@@ -203,8 +203,8 @@ class ComputeTasks:
         self._subgraph = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), endpoints, endpoints)
 
     def with_seconds(self, seconds: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> TaskSubgraph:
-        """Return the tasks, given their durations on the core that operators were timed on, and the share of each that is
-        bound by arithmetic.
+        """Return the tasks, given their durations on the core that operators were timed on, and the share of each that
+        is bound by arithmetic.
         """
         return self._subgraph.with_work(seconds / self._speed, arithmetic)
 

@@ -26,6 +26,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     # The reference is timed again, not taken from a cache, nor kept in one; no core is faster when both are busy.
     assert not cache.exists() and cluster.reference is not None and all(1e-5 < one < 1 for one in cluster.reference)
     assert host.speeds == () or host.speeds[0] >= host.speeds[-1] == host.speed
+    assert len(host.memory_speeds) == len(host.speeds) and host.memory_speeds[:1] == host.speeds[:1]
     assert 'times as fast as the reference core' in output
     assert host.memory_bytes > 1 << 28
     # There is one host and no link, so the rate is that of memory.

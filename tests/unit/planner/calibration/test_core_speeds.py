@@ -7,6 +7,7 @@ from mxhybrid.planner.calibration.core_speeds import (
     others_share,
     speeds_by_count,
 )
+from mxhybrid.planner.calibration.step_benchmark import StepBenchmark, StepTimes, slowdowns
 
 
 @pytest.mark.parametrize('most, counts', [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 8]), (16, [1, 2, 8, 16]),
@@ -34,3 +35,14 @@ def test_workers_and_servers_of_the_job_are_no_other_programs():
     after = [CpuSeconds(110.0, 66.0, 13.0), CpuSeconds(110.0, 66.0, 12.0), CpuSeconds(15.0, 8.0, 4.0)]
     assert others_share(processors, before, after) == pytest.approx([1 / 20, 1 / 20, 0.4])
     assert others_share(processors[:1], before[:1], [CpuSeconds(110.0, 52.0, 13.0)]) == [0.0]
+
+
+def test_slowdowns_compare_repeats_that_were_made_in_turn():
+    """The machine became twice as slow for the last repeat, and another program disturbed one of the others."""
+    alone = [StepTimes(1.0, 2.0), StepTimes(1.0, 2.0), StepTimes(2.0, 4.0)]
+    busy = [StepTimes(1.1, 2.6), StepTimes(1.5, 2.6), StepTimes(2.2, 5.2)]
+    assert slowdowns(busy, alone) == pytest.approx((1.1, 1.3))
+
+
+def test_steps_of_both_kinds_take_time():
+    assert all(0 < seconds < 10 for seconds in StepBenchmark().run())

@@ -38,7 +38,7 @@ WRITTEN = json.loads(json.dumps(CLUSTER.as_json()))
 
 #: A cluster with a reference, and with cores that slow each other down.
 SLOWED = dataclasses.replace(CLUSTER, reference=(0.006, 0.005, 0.004), hosts=(
-    Host('a', 3, 3.0, 0.0, 0.8, 1 << 30, (1.0, 0.9, 0.8)), CLUSTER.hosts[1]))
+    Host('a', 3, 3.0, 0.0, 0.8, 1 << 30, (1.0, 0.9, 0.8), (1.0, 0.7, 0.6)), CLUSTER.hosts[1]))
 MORE = json.loads(json.dumps(SLOWED.as_json()))
 
 
@@ -64,6 +64,10 @@ def test_known_speeds_and_references_are_in_the_file(tmp_path):
 def test_speeds_by_the_number_of_busy_cores():
     assert [host.speeds_of(2) for host in SLOWED.hosts] == [[1.0, 0.9], [0.5, 0.5]]
     assert [host.speeds_of(4) for host in SLOWED.hosts] == [[1.0, 0.9, 0.8, 0.8], [0.5] * 4]
+    assert [host.speeds_of(4, memory=True) for host in SLOWED.hosts] == [[1.0, 0.7, 0.6, 0.6], [0.5] * 4]
+    # Older files have one list for all work.
+    older = cluster_from_json(without(MORE, 'hosts', 0, 'memory_speeds')).hosts[0]
+    assert older.speeds_of(3, memory=True) == older.speeds_of(3) == [1.0, 0.9, 0.8]
 
 
 @pytest.mark.parametrize('value, words', [
@@ -72,6 +76,14 @@ def test_speeds_by_the_number_of_busy_cores():
     (changed(MORE, [True], 'hosts', 0, 'speeds'), 'hosts[0].speeds=[True]: give a list of numbers above 0'),
     (changed(MORE, [1.0, 1.15], 'hosts', 0, 'speeds'), 'hosts[0].speeds=[1.0, 1.15]: give numbers that do not grow'),
     (changed(MORE, [1.0, 0.9], 'hosts', 0, 'speeds'), 'hosts[0].speed=0.8: give the last one of speeds, 0.9, or leave'),
+    (changed(MORE, [1.0, 0.0, 0.0], 'hosts', 0, 'memory_speeds'),
+     'hosts[0].memory_speeds=[1.0, 0.0, 0.0]: give a list of numbers above 0'),
+    (changed(MORE, [1.0, 0.7, 0.8], 'hosts', 0, 'memory_speeds'),
+     'hosts[0].memory_speeds=[1.0, 0.7, 0.8]: give numbers that do not grow'),
+    (changed(MORE, [1.0, 0.7], 'hosts', 0, 'memory_speeds'),
+     'hosts[0].memory_speeds=[1.0, 0.7]: give as many numbers as speeds has'),
+    (changed(MORE, [0.9, 0.7, 0.6], 'hosts', 0, 'memory_speeds'),
+     'hosts[0].memory_speeds=[0.9, 0.7, 0.6]: give as many numbers as speeds has, and the same first one'),
     (changed(MORE, 3, 'reference'), 'reference=3: give an object'),
     (without(MORE, 'reference', 'memory'), 'reference.memory=None: give a number'),
     (changed(MORE, 0, 'reference', 'dense'), 'reference.dense=0.0: give seconds, more than 0')])
@@ -112,7 +124,7 @@ def test_optional_keys_have_defaults():
     (changed(WRITTEN, [1], 'hosts', 0, 'name'), 'hosts[0].name=[1]: give a text'),
     (changed(WRITTEN, 10 ** 7, 'hosts', 0, 'ranks'), 'hosts[].ranks: 10000001 in all: give at most 16384'),
     (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key: remove it; the keys are burst_s, cores, '
-                                              'memory_bytes, name, ranks, speed, speeds'),
+                                              'memory_bytes, memory_speeds, name, ranks, speed, speeds'),
     (without(WRITTEN, 'link'), 'link=None: give an object'), (without(WRITTEN, 'memory'), 'memory=None'),
     (without(WRITTEN, 'link', 'rate'), 'link.rate=None: give a number'),
     (changed(WRITTEN, 0, 'link', 'rate'), 'link.rate=0.0: give bytes a second, more than 0'),

@@ -3,6 +3,7 @@ import dataclasses
 
 import pytest
 
+from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import Host
 from mxhybrid.planner.cluster.machine_model import Machine
 from mxhybrid.planner.planner import Planner
@@ -34,6 +35,35 @@ def test_cores_of_a_host_slow_each_other_down():
     quota = dataclasses.replace(SLOWED[0], cores=0.5, burst_s=0.1)
     machine = Machine(dataclasses.replace(cluster(), hosts=(quota,)))
     assert machine.groups == [] and machine.speed.tolist() == [0.8, 0.8]
+
+
+def with_memory_speeds(*memory_speeds):
+    return dataclasses.replace(cluster(), hosts=tuple(dataclasses.replace(host, memory_speeds=memory_speeds)
+                                                      for host in SLOWED))
+
+
+def test_memory_has_speeds_of_its_own():
+    machine = Machine(with_memory_speeds(1.0, 0.5))
+    assert machine.groups == [ResourceGroup(cores, (1.0, 0.8), (1.0, 0.5)) for cores in ((0, 1), (2, 3))]
+    # Costs are of work that is bound by memory.
+    assert machine.speed.tolist() == [1.0] * 4 and machine.shared.tolist() == [0.5] * 4
+
+
+def test_operators_are_bound_by_arithmetic_as_far_as_they_compute():
+    planner = Planner(network(), (BATCH, 3, 8, 8), with_memory_speeds(1.0, 0.5), Times())
+    splits = planner.splits(data_parallel())
+
+    def share_of(op, model):
+        numbers = [operator.number for operator in planner.graph.computing if operator.op == op]
+        tasks = [model.compute(number, model.operator(number, splits[number]), False).content.tasks
+                 for number in numbers]
+        return max(float(task['arithmetic'].max()) for task in tasks)
+    convolution, pooling = share_of('Convolution', planner.model), share_of('Pooling', planner.model)
+    assert 1 >= convolution > 2 * pooling >= 0
+    # The seconds of a step are between those with the speeds of arithmetic and of memory for all work.
+    steps = [Planner(network(), (BATCH, 3, 8, 8), with_memory_speeds(*speeds), Times()).predict(data_parallel()).seconds
+             for speeds in ((), (1.0, 0.5))]
+    assert steps[0] < steps[1]
 
 
 def test_a_core_is_idle_where_all_of_its_ranks_are():
