@@ -3,17 +3,21 @@
 MXNet's operators for sgd and adam take 1.5 to 5 ns for each weight of a CPU, since compilers do not vectorise them, and
 the kernels of :mod:`mxhybrid.lane` about 0.5 ns.  Both give the same bits.  All else stays with MXNet: other
 optimizers, other types, row_sparse arrays, GPUs, and the first update of a weight, in which MXNet makes its state.
+
+In a step of a job of several workers, an update reads the sums of a bucket where the lane has computed them, and writes
+them to the gradients on the way.
 """
-from typing import Any, ContextManager, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Collection, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..lane.gradient_bucket import LocalUpdate, is_same
+from ..lane.gradient_bucket import GradientBucket, LocalUpdate, is_same
 from ..lane.kernels import compiled
 from ..native.dense_rules import Update, begin_update, calls_of, has_kernel
 from ..native.optimizer_state import counts_on, state_arrays
 from ..native.storage import layout_function
 from ..native.trainers import device_of, with_updaters
+from ..routes.dense_buckets import PendingSums
 
 #: Bytes of weights that are updated by one operation of MXNet's engine, unless one weight has more.  Several operations
 #: can run at the same time.
@@ -36,6 +40,20 @@ class _Weight(NamedTuple):
     is_plain: bool
 
 
+class _Started(NamedTuple):
+    """A weight whose update was counted, with its rates."""
+
+    known: _Weight
+    update: Update
+    lr: float
+    wd: float
+
+    @property
+    def kind(self) -> Any:
+        """A value that is the same for weights that one operation can update."""
+        return self.known.dtype, self.update.rule, self.update.settings, self.update.in_lists
+
+
 class CompiledUpdates:
     """The compiled updates of one Trainer."""
 
@@ -43,6 +61,22 @@ class CompiledUpdates:
         #: Weights by device and key, and operations by device and keys.
         self._weights: Dict[Tuple[Any, ...], _Weight] = {}
         self._operations: Dict[Tuple[Any, ...], Tuple[List[_Weight], LocalUpdate]] = {}
+        #: Sums of this step that the gradients have not received.
+        self._pending: List[PendingSums] = []
+
+    def take_sums(self, pending: List[PendingSums]) -> None:
+        """Let the update of this step write sums to their gradients."""
+        self.write_sums()
+        self._pending = pending
+
+    def write_sums(self, keys: Optional[Collection[Any]] = None) -> None:
+        """Write pending sums to their gradients, by default all, otherwise those of buckets with one of some keys."""
+        pending, self._pending = self._pending, []
+        for sums in pending:
+            if keys is None or not set(keys).isdisjoint(sums.keys):
+                sums.write()
+            else:
+                self._pending.append(sums)
 
     def updating(self, trainer: Any) -> ContextManager[None]:
         """Surround an update in this worker."""
@@ -51,6 +85,7 @@ class CompiledUpdates:
     def update(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Do as `updater`, MXNet's, with lists of keys and arrays on one device."""
         if not weights or not has_kernel(updater) or layout_function() is None or compiled() is None:
+            self.write_sums(keys)
             updater(keys, gradients, weights)
             return
         context = weights[0].context
@@ -58,9 +93,10 @@ class CompiledUpdates:
         known = [self._weight_of(updater, device, *item) for item in zip(keys, gradients, weights)]
 
         def by_mxnet(positions: List[int]) -> None:
+            self.write_sums([keys[i] for i in positions])
             updater([keys[i] for i in positions], [gradients[i] for i in positions], [weights[i] for i in positions])
 
-        started: List[Tuple[Update, List[int]]] = []
+        started: Dict[Any, _Started] = {}
         for positions in calls_of(updater, [weight.dtype for weight in known]):
             sparse = [i for i in positions if known[i].is_sparse]
             dense = [i for i in positions if not known[i].is_sparse]
@@ -79,10 +115,11 @@ class CompiledUpdates:
             if update is None:
                 by_mxnet(dense if sparse_first else positions)
                 continue
-            started.append((update, dense))
+            for index, i in enumerate(dense):
+                started[keys[i]] = _Started(known[i], update, update.rates[0][index], update.rates[1][index])
             if sparse and not sparse_first:
                 by_mxnet(sparse)
-        self._run(device, keys, known, started)
+        self._run(device, started)
 
     def _weight_of(self, updater: Any, device: Tuple[int, int], key: Any, gradient: Any, weight: Any) -> _Weight:
         name = (*device, key)
@@ -96,29 +133,35 @@ class CompiledUpdates:
         self._weights[name] = known
         return known
 
-    def _run(self, device: Tuple[int, int], keys: Sequence[Any], known: List[_Weight],
-             started: List[Tuple[Update, List[int]]]) -> None:
-        """Push updates to the engine, several weights in one operation."""
-        room_bytes = 0
-        operations: List[Tuple[List[int], List[Update]]] = []
-        last_kind: Any = None
-        for update, positions in started:
-            size_bytes = sum(known[i].size_bytes for i in positions)
-            kind = known[positions[0]].dtype, update.rule, update.settings, update.in_lists
-            if size_bytes > room_bytes or kind != last_kind:
-                operations.append(([], []))
-                last_kind = kind
-                room_bytes = OPERATION_BYTES
-            operations[-1][0].extend(positions)
-            operations[-1][1].append(update)
-            room_bytes -= size_bytes
-        for positions, updates in operations:
-            lrs, wds = [[rate for update in updates for rate in update.rates[index]] for index in (0, 1)]
-            self._operation(device, [keys[i] for i in positions], [known[i] for i in positions]).start(
-                updates[0]._replace(rates=(lrs, wds)), -positions[0])
+    def _run(self, device: Tuple[int, int], started: Dict[Any, _Started]) -> None:
+        """Push updates of weights, by key, to the engine, several of them in one operation."""
+        pending, self._pending = self._pending, []
+        for sums in pending:
+            selected = {key: started[key] for key in sums.keys if key in started}
+            items = list(selected.values())
+            if (len(items) == len(sums.keys) and is_same([item.known.gradient for item in items], sums.gradients)
+                    and all(item.kind == items[0].kind for item in items)):
+                self._start(device, selected, sums.priority, sums.bucket)
+                started = {key: item for key, item in started.items() if key not in selected}
+            elif items:
+                sums.write()
+            else:
+                self._pending.append(sums)
+        operations: List[Dict[Any, _Started]] = []
+        room_bytes, last_kind = 0, None
+        for key, item in started.items():
+            if item.known.size_bytes > room_bytes or item.kind != last_kind:
+                operations.append({})
+                room_bytes, last_kind = OPERATION_BYTES, item.kind
+            operations[-1][key] = item
+            room_bytes -= item.known.size_bytes
+        for index, items_by_key in enumerate(operations):
+            self._start(device, items_by_key, -index)
 
-    def _operation(self, device: Tuple[int, int], keys: List[Any], weights: List[_Weight]) -> LocalUpdate:
-        name = (*device, *keys)
+    def _start(self, device: Tuple[int, int], items_by_key: Dict[Any, _Started], priority: int,
+               bucket: Optional[GradientBucket] = None) -> None:
+        items = list(items_by_key.values())
+        name, weights = (*device, *items_by_key), [item.known for item in items]
         last_weights, operation = self._operations.get(name, ((), None))
         if operation is None or not is_same(last_weights, weights):
             if len(self._operations) >= MOST_OPERATIONS:
@@ -126,7 +169,8 @@ class CompiledUpdates:
             operation = LocalUpdate([weight.weight for weight in weights], [weight.gradient for weight in weights],
                                     [state_arrays(weight.state) for weight in weights])
             self._operations[name] = weights, operation
-        return operation
+        rates = [item.lr for item in items], [item.wd for item in items]
+        operation.start(items[0].update._replace(rates=rates), priority, bucket)
 
 
 def _is_plain(weight: Any, others: Sequence[Any]) -> bool:

@@ -16,7 +16,7 @@ from ..lane.row_store import FirstValues
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
-from ..routes.dense_buckets import DenseBuckets
+from ..routes.dense_buckets import DenseBuckets, PendingSums
 from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
@@ -205,10 +205,14 @@ class Distributed:
         self._before_push(route)
         route.pushpull(arrays, outs, self.updater, priority)
 
-    def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int) -> None:
-        """Push dense arrays of several keys, and write the values to outputs."""
+    def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int,
+                     pending: Optional[List[PendingSums]] = None) -> None:
+        """Push dense arrays of several keys, and write the values to outputs; for `pending` see
+        :meth:`mxhybrid.routes.dense_buckets.DenseBuckets.pushpull`.
+        """
         self._before_push(work[0][0])
-        for index, (route, arrays, outs) in enumerate(self._buckets.pushpull(work, self.updater, priority)):
+        rest = self._buckets.pushpull(work, self.updater, priority, pending)
+        for index, (route, arrays, outs) in enumerate(rest):
             route.pushpull(arrays, outs, self.updater, priority - index)
 
     def before_sums(self, route: Any) -> None:

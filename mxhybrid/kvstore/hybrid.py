@@ -14,6 +14,7 @@ from ..job.join import join, resolve_store
 from ..native import log_filter, trainers
 from ..native.forks import fork_guard
 from ..routes import checks
+from ..routes.dense_buckets import PendingSums
 from ..telemetry.step_meter import NoMeter, StepMeter
 from ..telemetry.traffic import Network, moved_between
 from .call_arguments import CallArguments, one_value_each, pairs
@@ -371,6 +372,18 @@ class Hybrid(KVStore):
         route = self._arguments.route('pull', key)
         with self._meter.call('row_sparse_pull', route):
             return route.pull_on_demand(ids, priority)
+
+    @_unrecorded
+    def sum_for_update(self, keys: Sequence[Any], gradients: Sequence[Any], priority: int) -> List[PendingSums]:
+        """Sum dense gradients in place (collective), except the sums that are returned.
+
+        These take the place of the gradients when the caller updates the weights with them, or writes them.
+        """
+        pending: List[PendingSums] = []
+        with self._meter.call('pushpull', parameter='%d parameters' % len(keys)):
+            self._backend.pushpull_all(self._arguments.pushpull(list(keys), list(gradients), None), priority, pending)
+        self._maybe_report()
+        return pending
 
     @_unrecorded
     def sum_sharded(self, keys: Sequence[Any], start_sums: Callable[[], None]) -> None:

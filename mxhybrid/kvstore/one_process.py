@@ -107,7 +107,7 @@ class OneProcess:
         with _of_dtype(route, outs) as exact:
             self.native.pushpull(route.key, arrays, exact, priority)
 
-    def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int) -> None:
+    def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int, pending: Any = None) -> None:
         """Push and pull several keys."""
         for route, arrays, outs in work:
             self.pushpull(route, arrays, outs, priority)

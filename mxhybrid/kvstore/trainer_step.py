@@ -123,6 +123,7 @@ class TrainerHooks:
             return original(batch_size, ignore_stale_grad)
         finally:
             self._call = None
+            self._compiled_updates.write_sums()  # of a step that ends with an error
 
     def allreduce_grads(self, original: Callable[[], None]) -> None:
         """Replace ``Trainer._allreduce_grads`` (collective)."""
@@ -160,7 +161,10 @@ class TrainerHooks:
         if self.sharding is not None and dense:
             summed = self.sharding.sum(dense, self._call is None or loss_scaler_of(self._trainer) is not None)
             dense = [(key, param) for key, param in dense if key not in summed]
-        if dense:
+        if len(dense) > 1 and self._updates_with_sums:
+            self._compiled_updates.take_sums(store.sum_for_update(
+                [key for key, _ in dense], [param.list_grad() for _, param in dense], -dense[0][0]))
+        elif dense:
             store.pushpull([key for key, _ in dense], [param.list_grad() for _, param in dense],
                            [param.list_data() for _, param in dense] if on_store else None, -dense[0][0])
         for key, param, shard in sharded:
@@ -182,6 +186,13 @@ class TrainerHooks:
             if param._stype == 'default' and key not in copies:
                 out = param.list_data() if on_store else param.list_grad()
                 store.pull(key, out, priority=-key, ignore_sparse=False)
+
+    @property
+    def _updates_with_sums(self) -> bool:
+        """True if the update may take the sums from their buffers: nobody can look at the gradients before."""
+        trainer = self._trainer
+        return (self._call is not None and not trainer._update_on_kvstore and trainer._kvstore.distributed
+                and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer))
 
     @property
     def _optimizer(self) -> Any:

@@ -2,7 +2,7 @@
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from mxnet import initializer, nd
+from mxnet import initializer, lr_scheduler, nd
 from mxnet.context import cpu
 from mxnet.gluon import Trainer
 
@@ -39,6 +39,14 @@ def exchanges_by_itself(trainer: Any) -> bool:
     """Return whether a Trainer's class exchanges gradients without a store, as Horovod's does."""
     return (type(trainer)._allreduce_grads is not Trainer._allreduce_grads
             or type(trainer).allreduce_grads is not Trainer.allreduce_grads)
+
+
+def makes_plain_steps(trainer: Any) -> bool:
+    """Return whether nothing but MXNet's code runs between the exchange of gradients and the update of a step."""
+    names = 'step', '_allreduce_grads', '_update'
+    scheduler = trainer._optimizer.lr_scheduler
+    return (all(getattr(type(trainer), name) is getattr(Trainer, name) and name not in vars(trainer) for name in names)
+            and (scheduler is None or type(scheduler).__module__ == lr_scheduler.__name__))
 
 
 def updates_on_store(trainer: Any) -> bool:

@@ -5,7 +5,8 @@ updates and written to outputs without a Python call for each parameter, as far 
 :mod:`mxhybrid.lane.gradient_bucket`.  If Horovod makes the dense sums, parameters are summed one by one: Horovod itself
 combines them.
 """
-from typing import Any, Dict, List, Tuple
+import functools
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -41,16 +42,18 @@ class DenseBuckets:
         self._bucket_work: List[Tuple['RouteBucket', List[Any]]] = []
         self._rest: List[Work] = []
 
-    def pushpull(self, work: List[Work], updater: Any, priority: int) -> List[Work]:
+    def pushpull(self, work: List[Work], updater: Any, priority: int,
+                 pending: Optional[List['PendingSums']] = None) -> List[Work]:
         """Sum gradients in buckets, update with the sums or keep them, and write the values to outputs.
 
-        Returns the work that has no bucket.  The first bucket has the highest priority, which is `priority`.
+        Returns the work that has no bucket.  The first bucket has the highest priority, which is `priority`.  With a
+        list `pending`, buckets whose sums are to take the place of their gradients are appended to it instead.
         """
         if work is not self._last:
             self._group(work)
             self._last = work
         for index, (bucket, arrays) in enumerate(self._bucket_work):
-            bucket.pushpull(arrays, updater, priority - index)
+            bucket.pushpull(arrays, updater, priority - index, pending)
         return self._rest
 
     def _group(self, work: List[Work]) -> None:
@@ -92,6 +95,20 @@ def divide(routes: List[Any]) -> List[List[Any]]:
     return buckets
 
 
+class PendingSums(NamedTuple):
+    """The sums of a bucket that the gradients have not received yet.
+
+    An update of the weights writes them there, see :class:`mxhybrid.lane.gradient_bucket.LocalUpdate`, or
+    :meth:`write`.
+    """
+
+    keys: List[Any]
+    gradients: List[Any]
+    bucket: GradientBucket
+    priority: int
+    write: Callable[[], None]
+
+
 class RouteBucket:
     """Routes whose gradients are summed together."""
 
@@ -113,7 +130,8 @@ class RouteBucket:
         self._targets: Any = None
         self._copies: Dict[str, Copies] = {}
 
-    def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int) -> None:
+    def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int,
+                 pending: Optional[List['PendingSums']] = None) -> None:
         """Push and pull all routes, see :meth:`mxhybrid.routes.dense_allreduce.DenseAllreduce.pushpull`."""
         self._warn()
         gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(index, arrays)
@@ -130,7 +148,11 @@ class RouteBucket:
             outs = self._update(updater, values, outs, priority)
         else:
             values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
-            self._copy('values', self._sums, values)
+            if pending is not None and is_same(values, gradients) and all(len(targets) == 1 for targets in outs):
+                pending.append(PendingSums([route.key for route in self.routes], gradients, self._bucket, priority,
+                                           functools.partial(self._copy, 'values', self._sums, values)))
+            else:
+                self._copy('values', self._sums, values)
         pairs = [(value, out) for value, targets in zip(values, outs) for out in targets if out is not value]
         self._copy('outs', [value for value, _ in pairs], [out for _, out in pairs])
 

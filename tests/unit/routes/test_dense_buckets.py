@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.settings import Settings
+from mxhybrid.kvstore.compiled_updates import CompiledUpdates
 from mxhybrid.lane import gradient_bucket
 from mxhybrid.lane.allreduce import AllreduceBuffer
 from mxhybrid.routes.dense_allreduce import DenseAllreduce
@@ -61,12 +62,12 @@ def outputs(kind):
     return [[mx.nd.zeros(shape)] for shape in SHAPES]
 
 
-def routes_of(collective, shapes):
+def routes_of(collective, shapes, settings=None):
     """Return routes whose weights have the number of the route as their elements."""
     routes = []
     for key, shape in enumerate(shapes):
         route = DenseAllreduce(key, 'w%d' % key, mx.nd.zeros(shape),
-                               RouteContext(collective, SimpleNamespace(), Settings(), 'unit'))
+                               RouteContext(collective, SimpleNamespace(), settings or Settings(), 'unit'))
         route.init(mx.nd.full(shape, key), [], 0)
         routes.append(route)
     return routes
@@ -144,3 +145,36 @@ def test_updates_write_the_first_outputs_if_they_are_separate_arrays_of_the_same
     assert gradient_bucket.UpdateTargets(weights, states, copies).writes_copies == (kind not in ('float64', 'views'))
     assert not gradient_bucket.UpdateTargets(weights, states).writes_copies
     assert not gradient_bucket.UpdateTargets(weights, states, [weights[0], *copies[1:]]).writes_copies
+
+
+@pytest.mark.parametrize('wire_dtype', ['float32', 'float16'])
+@pytest.mark.parametrize('keys', [[0, 1, 2], [2, 0, 1], [1, 2]], ids=str)
+@pytest.mark.parametrize('name', ['sgd', 'adam', 'nag'])
+def test_updates_write_sums_to_gradients(collective, name, keys, wire_dtype):
+    """Updates of all weights of a bucket take the sums from its buffer, other updates from gradients."""
+    routes = routes_of(collective, SHAPES, Settings(wire_dtype=(('*', wire_dtype),)))
+    for route in routes:
+        route.init(mx.nd.zeros(SHAPES[route.key]), [], 0, keeps_dense=False)
+    updater, reference = [mx.optimizer.get_updater(mx.optimizer.create(name, learning_rate=0.1, wd=0.01))
+                          for _ in range(2)]
+    weights, expected = [[mx.nd.full(shape, key) for key, shape in enumerate(SHAPES)] for _ in range(2)]
+    gradients = [mx.nd.zeros(shape) for shape in SHAPES]
+    buckets, updates = DenseBuckets(collective, 'unit'), CompiledUpdates()
+    work = [(route, [gradient], [gradient]) for route, gradient in zip(routes, gradients)]
+    for step in range(4):
+        sums = [np.random.RandomState([step, key]).normal(size=shape).astype('f2').astype('f4')
+                for key, shape in enumerate(SHAPES)]
+        for gradient, value in zip(gradients, sums):
+            gradient[:] = value
+        pending = []
+        assert buckets.pushpull(work, None, 0, pending) == []
+        assert [key for part in pending for key in part.keys] == [0, 1, 2]
+        for gradient in gradients:
+            gradient[:] = -1
+        updates.take_sums(pending)
+        updates.update(updater, keys, [gradients[key] for key in keys], [weights[key] for key in keys])
+        updates.write_sums()
+        reference(keys, [mx.nd.array(sums[key]) for key in keys], [expected[key] for key in keys])
+        for gradient, value, weight, other in zip(gradients, sums, weights, expected):
+            np.testing.assert_array_equal(gradient.asnumpy(), value)
+            np.testing.assert_array_equal(weight.asnumpy(), other.asnumpy())

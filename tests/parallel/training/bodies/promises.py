@@ -235,6 +235,47 @@ def overflow(worker, kind, **options):
     return dict(weights(net), scales=np.array(scales))
 
 
+class Clipping(gluon.Trainer):
+    """A Trainer that clips the sums of gradients inside of a step."""
+
+    def _update(self, ignore_stale_grad=False):
+        gluon.utils.clip_global_norm([param.grad() for param in self._params], 0.5)
+        super()._update(ignore_stale_grad)
+
+
+class ByGradient(mx.lr_scheduler.LRScheduler):
+    """A learning rate that depends on the sum of a gradient."""
+
+    def __init__(self, param):
+        super().__init__()
+        self._param = param
+
+    def __call__(self, num_update):
+        return 0.1 / (1 + self._param.grad().norm().asscalar())
+
+
+def sums_in_gradients(worker, kind, reader):
+    """Gradients are sums for all that read them, in a step or after it."""
+    net = Model(kind, (4, 3))
+    fill(net.collect_params())
+    settings = dict(OPTIMIZERS['sgd-momentum'])
+    if reader == 'scheduler':
+        settings['lr_scheduler'] = ByGradient(net.out.weight)
+    trainer = (Clipping if reader == 'class' else gluon.Trainer)(
+        net.collect_params(), 'sgd', settings, kvstore=worker.store(), update_on_kvstore=False)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    result = {}
+    for step in range(STEPS):
+        with autograd.record():
+            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+        output.backward()
+        trainer.step(BATCH)
+        result.update({'%d-%d' % (step, index): param.grad().asnumpy()
+                       for index, param in enumerate(net.collect_params().values())})
+    return dict(weights(net), **result)
+
+
 def head(worker, kind, optimizer, **options):
     """A part of the net that all samples use in two steps, some in two others, and no sample in the rest."""
     if not worker.hybrid:  # MXNet leaves stale gradients out only where workers update; the steps are the same
@@ -325,6 +366,9 @@ CASES.update({
     'learning_rate/gradient-on-store': lambda w, d: learning_rate(w, 'gradient', update_on_kvstore=True),
     'parameters/dense-on-store': lambda w, d: parameters(w, 'dense', d, update_on_kvstore=True),
     'clip/gradient': lambda w, d: clip(w, 'gradient'), 'clip/dense': lambda w, d: clip(w, 'dense'),
+    'sums_in_gradients/dense/script': lambda w, d: sums_in_gradients(w, 'dense', 'script'),
+    'sums_in_gradients/dense/class': lambda w, d: sums_in_gradients(w, 'dense', 'class'),
+    'sums_in_gradients/dense/scheduler': lambda w, d: sums_in_gradients(w, 'dense', 'scheduler'),
     'one_parameter/weight': lambda w, d: one_parameter(w, 'weight'),
     'overflow/weight': lambda w, d: overflow(w, 'weight'), 'overflow/gradient': lambda w, d: overflow(w, 'gradient'),
     'overflow/dense': lambda w, d: overflow(w, 'dense'),
