@@ -5,7 +5,8 @@ of one call for those of the other.  In the forward pass, the redistributions of
 In the backward pass, workers have no common order.  So a call that is recorded while an earlier one waits for its
 backward pass, for example if a network is used twice in a step, runs a program of its own, with other numbers.
 """
-from typing import Any, Callable, Dict, List, Tuple
+import functools
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -13,6 +14,7 @@ from mxnet import autograd
 from ...base.errors import InputError
 from ...native.compiled_graph import CompiledGraph, release_discarded
 from ...native.trainers import is_fresh, set_fresh
+from .dropped_networks import release_after
 from .fetched_inputs import TOKEN
 from .rank_program import COMPILED, Program
 
@@ -78,6 +80,8 @@ class CallPool:
         self._after: List[Any] = []
         #: The tokens of abandoned calls.
         self._abandoned: List[Any] = []
+        self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._abandoned),
+                                        functools.partial(_forget, programs, self._runners))
 
     def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run a program with inputs by name; return the program and its outputs."""
@@ -112,7 +116,7 @@ class CallPool:
                              "together: one went through an older call after a newer one's")
         for runner in waiting:
             if 0 < runner.waiting < newest:  # abandoned: after an exception, or if a script only reads the loss
-                self._abandoned = (self._abandoned + [runner.token])[-_WATCHED:]
+                self._abandoned[:] = (self._abandoned + [runner.token])[-_WATCHED:]
                 runner.token, runner.waiting = _new_token(), 0
 
     def _free_runner(self, training: bool, recorded: bool) -> ProgramRunner:
@@ -127,12 +131,30 @@ class CallPool:
 
     def forget(self) -> None:
         """Release the memory of all programs: no more calls come."""
-        for program in [runner.program for runners in self._runners.values() for runner in runners]:
-            program.forget()
-        for program in self._programs.values():
-            program.forget()
-        self._runners.clear()
-        release_discarded()
+        self._finalizer.detach()
+        _forget(self._programs, self._runners)
+
+
+def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned: Sequence[Any]) -> bool:
+    """Return whether the backward passes of all recorded calls have begun.
+
+    False for calls whose backward passes nothing shows: abandoned calls, and calls that recompute segments without
+    redistributions.
+    """
+    runners = [runner for runners in runners_of_sorts.values() for runner in runners]
+    return not abandoned and not any(
+        runner.waiting and not is_fresh(runner.token) or runner.program.recomputes and not runner.program.uses_token
+        for runner in runners)
+
+
+def _forget(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List[ProgramRunner]]) -> None:
+    """Release the memory of programs."""
+    for program in [runner.program for runners in runners_of_sorts.values() for runner in runners]:
+        program.forget()
+    for program in programs.values():
+        program.forget()
+    runners_of_sorts.clear()
+    release_discarded()
 
 
 def _new_token() -> Any:

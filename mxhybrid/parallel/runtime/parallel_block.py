@@ -20,6 +20,7 @@ from ..plans.plan_json import save
 from ..plans.strategies import Explicit
 from ..sharding.box import shape_of
 from .call_pool import CallPool
+from .dropped_networks import release_dropped
 from .layout_table import layout_table, recompute_lines
 from .micro_batches import output_boxes, read_boxes
 from .model_files import ModelFiles
@@ -154,6 +155,7 @@ class Parallel(gluon.Block):
             gradients, but it was not given ``input_grad``; the Trainer has another store.
         """
         self._check(args)
+        release_dropped()
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         if self._programs[training].redistributions:
             self._workers.count_call(NETWORK_CALL)

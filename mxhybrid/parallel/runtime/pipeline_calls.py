@@ -12,6 +12,7 @@ those of earlier backward passes, in one order on all ranks (:mod:`~.schedule`).
 
 With ``'gpipe'``, a thread of the pipeline gives the backward passes to the engine (:mod:`~.engine_threads`).
 """
+import functools
 import threading
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -27,6 +28,7 @@ from ...native.trainers import is_fresh, set_fresh
 from ..ops.registry import is_loss
 from ..plans.stages import Stages
 from .call_pool import ProgramRunner
+from .dropped_networks import release_after
 from .engine_threads import CallingThread
 from .micro_batches import SampleRoutes, gather_rows, output_boxes, read_boxes, routes_of_inputs, routes_of_outputs
 from .rank_program import Program
@@ -126,6 +128,9 @@ class PipelineCalls:
         self._last: Optional[_Call] = None
         #: The highest number of micro-batches whose activations this rank held.
         self.most_alive = 0
+        # MXNet keeps a call that waits for its backward pass, and the call keeps this object.
+        self._finalizer = release_after(self, lambda: True, functools.partial(
+            _forget, programs, self._runners, self._thread))
 
     def run(self, training: bool, batch: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run the network on this worker's samples; return the program and the outputs."""
@@ -220,13 +225,8 @@ class PipelineCalls:
 
     def forget(self) -> None:
         """Release the memory of all programs: no more calls come."""
-        for program in self._programs.values():
-            program.forget()
-        self._runners.clear()
-        release_discarded()
-        if self._thread is not None:
-            mx.nd.waitall()  # a backward pass that has begun still calls it
-            self._thread.close()
+        self._finalizer.detach()
+        _forget(self._programs, self._runners, self._thread)
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
@@ -356,3 +356,15 @@ class PipelineCalls:
                              'operator that does not use it, as SoftmaxOutput: call backward() of the loss itself'
                              % (schedule, low))
         return low
+
+
+def _forget(programs: Mapping[bool, Program], runners: Dict[bool, ProgramRunner], thread: Optional[CallingThread]
+            ) -> None:
+    """Release the memory of programs, and end the thread of a pipeline."""
+    for program in programs.values():
+        program.forget()
+    runners.clear()
+    release_discarded()
+    if thread is not None:
+        mx.nd.waitall()  # a backward pass that has begun still calls it
+        thread.close()

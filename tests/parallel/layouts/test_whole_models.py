@@ -67,6 +67,7 @@ def resumed(split, directory, tmp_path_factory):
     """Jobs that go on from checkpoints, by the number of their workers; further bodies on two workers."""
     two = {'sgd': resuming(directory, 'on2', ['sgd'], 'layers,trick,grid', 'grid,alone,layers'),
            'pieces': body(BODIES / 'uneven_pieces.py', tmp_path_factory.mktemp('pieces')),
+           'dropped': body(BODIES / 'dropped.py'),
            'faults': words(tmp_path_factory.mktemp('faults'), 'faults')}  # in the end worker 0 calls alone
     one = {'sgd': resuming(directory, 'on1', ['sgd'], ',,', 'domain,trick,layers'),
            'others': resuming(directory, 'all-on1', CASES[1:], '', 'layers')}
@@ -176,6 +177,12 @@ def test_pieces_may_be_of_any_size(request, tmp_path, wire):
                          env={'MXHYBRID_WIRE': wire}).ok()
     for rank in range(2):
         assert result.results[rank] == {'same': [True] * 10, 'held': [513, 4096]}
+
+
+def test_networks_that_no_script_refers_to_are_released(resumed):
+    """Networks without forget(), also such whose backward pass comes after the last reference is gone."""
+    for rank in range(2):
+        assert resumed[2]['dropped'].results[rank] == {'same': [True] * 16, 'made': True, 'left': [0, 0, 0, 0]}
 
 
 def test_memory_shrinks(tmp_path):

@@ -1,0 +1,78 @@
+"""Networks that no script refers to are noted by a finalizer, and released by the thread of the script."""
+import gc
+import threading
+
+import mxnet as mx
+import pytest
+
+from mxhybrid.parallel.runtime import dropped_networks
+from mxhybrid.parallel.runtime.dropped_networks import release_after, release_dropped
+
+
+class Owner:
+    """An object in a cycle, as networks are."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def others():
+    """Networks of other tests wait until these tests are over."""
+    before = list(dropped_networks._dropped)
+    dropped_networks._dropped.clear()
+    yield
+    dropped_networks._dropped.extend(before)
+
+
+def test_the_thread_that_calls_releases_what_another_thread_has_collected():
+    released, owner = [], Owner()
+    release_after(owner, lambda: True, lambda: released.append(threading.current_thread()))
+    release_dropped()
+    assert released == []
+    del owner
+    collecting = threading.Thread(target=gc.collect)
+    collecting.start()
+    collecting.join()
+    assert released == []
+    release_dropped()
+    release_dropped()
+    assert released == [threading.current_thread()]
+
+
+def test_a_network_waits_for_its_backward_passes_and_others_do_not():
+    begun, released, owners = [], [], [Owner(), Owner()]
+    release_after(owners[0], lambda: bool(begun), lambda: released.append('waits'))
+    release_after(owners[1], lambda: True, lambda: released.append('done'))
+    owners.clear()
+    gc.collect()
+    release_dropped()
+    assert released == ['done']
+    begun.append(True)
+    release_dropped()
+    assert released == ['done', 'waits']
+
+
+def test_a_forgotten_network_is_not_released_again():
+    released, owner = [], Owner()
+    release_after(owner, lambda: True, lambda: released.append(True)).detach()
+    del owner
+    gc.collect()
+    release_dropped()
+    assert released == []
+
+
+def test_an_error_of_an_operation_comes_to_the_caller_and_the_network_is_released_later(monkeypatch):
+    released, owner = [], Owner()
+    release_after(owner, lambda: True, lambda: released.append(True))
+    del owner
+    gc.collect()
+
+    def fail():
+        raise mx.base.MXNetError('an operation failed')
+    monkeypatch.setattr(mx.nd, 'waitall', fail)
+    with pytest.raises(mx.base.MXNetError, match='an operation failed'):
+        release_dropped()
+    monkeypatch.undo()
+    release_dropped()
+    assert released == [True]
