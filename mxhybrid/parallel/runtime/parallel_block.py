@@ -225,7 +225,11 @@ class Parallel(gluon.Block):
     __repr__ = report
 
     def forget(self) -> None:
-        """Release the memory of redistributions: no worker calls the network again."""
+        """Release the memory of redistributions: no worker calls the network again.
+
+        A later call of a split network does this for a network to which no object refers any more, once the backward
+        passes of its recorded calls have begun.
+        """
         self._calls.forget()
         for other in self._others.by_shapes.values():
             other.forget()
