@@ -55,14 +55,14 @@ def counts():
 
 
 def left(before):
-    """Return these numbers once none is above `before`, or after a minute: threads end a little later than their last
-    call, and cycles of objects are collected.
+    """Return by how much these numbers are above `before`, once none is, or after a minute: threads end a little later
+    than their last call, and cycles of objects are collected.
     """
     deadline = time.monotonic() + 60
     while any(count > former for count, former in zip(counts(), before)) and time.monotonic() < deadline:
         gc.collect()
         release_dropped()
-    return [count - former for count, former in zip(counts(), before)]
+    return [max(0, count - former) for count, former in zip(counts(), before)]
 
 
 store = mxhybrid.create()
