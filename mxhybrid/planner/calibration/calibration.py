@@ -19,7 +19,7 @@ from ..cluster.cluster_spec import Cluster, Host, TransferCost
 from ..profiling.core_benchmark import MEMORY_BYTES
 from ..simulator.token_bucket import TokenBucket
 from .core_speeds import CoreSpeeds
-from .cost_fitting import Sample, fit_bucket, fit_cost, least_squares, relative_errors, transfer_seconds
+from .cost_fitting import Sample, StepReading, fit_bucket, fit_cost, fit_steps, least_squares, transfer_seconds
 from .cpu_meter import CpuMeter, Measurement
 from .horovod_benchmark import HorovodBenchmark
 from .host_resources import core_share, hosts_of, local_resources
@@ -284,42 +284,36 @@ class Calibration:
         summed += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
         self._begin('steps', 2 * len(OWN_WEIGHTS) + len(summed) + 2)
         # Without sums, by weights that each rank has for itself: the cost of a step and of updates.
-        rows, measurements = [], []
+        readings, measurements = [], []
         for weights in OWN_WEIGHTS:
             steps = TrainerSteps(weights, workers=self._workers)
             for updates in (0, 1):
                 measurements.append(self._meter.measure(functools.partial(steps.step, bool(updates)), steps.compute,
                                                         0.4))
-                rows.append((1.0, weights.number, updates * weights.number, updates * weights.size))
-        seconds = [measurement.core_s for measurement in measurements]
-        fitted = least_squares(rows, seconds).tolist()
-        self._log('step and update: %s', _error_text(relative_errors(rows, seconds, fitted)))
+                readings.append(StepReading(weights.number, updates * weights.number, updates * weights.size, 0, 0,
+                                            measurements[-1].core_s))
         waits = [measurement.elapsed_s - measurement.core_s for measurement in measurements[:2]]
-        step = TransferCost(fitted[0], fitted[1], 0.0, max(0.0, waits[1] - waits[0]))
-        update = TransferCost(0.0, fitted[2], fitted[3])
-        # With sums; the additional time is theirs.
-        sums: List[Tuple[float, float]] = []
-        seconds = []
+        # With sums.
         for weights in self._in_time(summed, LEAST_WEIGHTS):
             steps = TrainerSteps(weights)
             measurement = self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5)
-            if not sums:
+            if weights is summed[0]:
                 waits.append(measurement.elapsed_s - measurement.core_s)
                 scripts = [self._meter.measure(ScriptSteps(self._workers, weights, passes).step, None, 0.4)
                            for passes in (0, PASSES)]
                 script_s = scripts[0].core_s - measurement.core_s
-            sums.append((float(weights.sums), float(weights.size)))
-            seconds.append(measurement.core_s - step.seconds(weights.number, 0)
-                           - update.seconds(weights.number, weights.size))
-        fitted = least_squares(sums, seconds).tolist()
-        self._log('sum: %s', _error_text(relative_errors(sums, seconds, fitted)))
+            readings.append(StepReading(weights.number, weights.number, weights.size, weights.sums, weights.size,
+                                        measurement.core_s))
+        fit = fit_steps(readings)
+        self._log('step, update and sum: %s', _error_text(fit.errors))
         # The calls of a network, forward and backward, come before each step, and its values evict the script's data
         # from the caches.
         more_s = max(0.0, scripts[1].script_s - scripts[0].script_s)
         self._log('step behind a network: %.3g ms more', 1e3 * more_s)
         latency = self._extra_latency(waits[2] - max(0.0, waits[1]), messages)
-        return {'step': dataclasses.replace(step, fixed_s=step.fixed_s + max(0.0, script_s) + more_s),
-                'update': update, 'sum': TransferCost(fitted[0], 0.0, fitted[1], latency)}
+        return {'step': dataclasses.replace(fit.step, fixed_s=fit.step.fixed_s + max(0.0, script_s) + more_s,
+                                            latency_s=max(0.0, waits[1] - waits[0])),
+                'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=latency)}
 
     def _measure_rows(self) -> Dict[str, TransferCost]:
         ranks = self._job.num_workers

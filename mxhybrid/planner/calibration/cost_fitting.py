@@ -44,6 +44,50 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
     return coefficients
 
 
+class StepReading(NamedTuple):
+    """The seconds of a core for a step of a Trainer.
+
+    Attributes
+    ----------
+    parameters : int
+    updated, updated_bytes : float
+        The number and the bytes of the weights that are updated.
+    sums, summed_bytes : float
+        The number of sums of gradients, and their bytes.
+    seconds : float
+    """
+
+    parameters: float
+    updated: float
+    updated_bytes: float
+    sums: float
+    summed_bytes: float
+    seconds: float
+
+
+class StepFit(NamedTuple):
+    """The costs of a step, of updates and of sums, and the relative error of each reading."""
+
+    step: TransferCost
+    update: TransferCost
+    sum: TransferCost
+    errors: np.ndarray
+
+
+def fit_steps(readings: Sequence[StepReading]) -> StepFit:
+    """Return the costs that explain the readings of all steps together.
+
+    The errors of whole steps count.  The cost of sums as the difference of steps with and without them would have the
+    errors of both, which are as large as a small sum.
+    """
+    rows = [(1.0, *reading[:-1]) for reading in readings]
+    seconds = [reading.seconds for reading in readings]
+    fixed_s, per_parameter_s, per_update_s, per_updated_byte_s, per_sum_s, per_summed_byte_s = coefficients = \
+        least_squares(rows, seconds).tolist()
+    return StepFit(TransferCost(fixed_s, per_parameter_s, 0.0), TransferCost(0.0, per_update_s, per_updated_byte_s),
+                   TransferCost(per_sum_s, 0.0, per_summed_byte_s), relative_errors(rows, seconds, coefficients))
+
+
 def relative_errors(rows: Any, seconds: Any, coefficients: Any) -> np.ndarray:
     """Return the relative error of each reading."""
     readings = np.asarray(seconds, float)

@@ -5,12 +5,15 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.planner.calibration.cost_fitting import (
     Sample,
+    StepReading,
     fit_bucket,
     fit_cost,
+    fit_steps,
     least_squares,
     relative_errors,
     transfer_seconds,
 )
+from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 SIZES = [1 << at for at in range(12, 23)]
@@ -81,3 +84,37 @@ def test_a_way_without_a_burst():
         found, latency, left = fit_bucket(SIZES, seconds)
         assert found.burst == found.peak == 0 and max(left) < 0.1
         assert found.rate == pytest.approx(1e9, rel=0.05) and latency == pytest.approx(1e-4, rel=0.1)
+
+
+STEP, UPDATE, SUM = TransferCost(5e-4, 1e-5, 0.0), TransferCost(0.0, 1e-5, 1.5e-10), TransferCost(5e-5, 0.0, 1.2e-10)
+#: The number of weights, their bytes, and the number of sums, 0 where each worker has weights of its own.
+STEPS = [(2, 2e3, 0), (64, 64e3, 0), (2, 8e6, 0), (2, 16e6, 0), (2, 2e3, 1), (64, 64e3, 1), (8, 8e6, 8), (2, 16e6, 2),
+         (32, 16e6, 8), (8, 16e6, 8)]
+
+
+def step_readings(random, spread):
+    """Return readings of all steps, with and without updates where nothing is summed, with a relative error."""
+    cases = [(number, size, sums, updates) for number, size, sums in STEPS
+             for updates in ((0, 1) if not sums else (1,))]
+    readings = []
+    for number, size, sums, updates in cases:
+        seconds = (STEP.seconds(number, 0) + updates * UPDATE.seconds(number, size) + sums * SUM.fixed_s
+                   + (size if sums else 0) * SUM.per_byte_s)
+        readings.append(StepReading(number, updates * number, updates * size, sums, size if sums else 0,
+                                    seconds * random.uniform(1 - spread, 1 + spread)))
+    return readings
+
+
+def test_costs_of_steps_are_found_in_exact_seconds():
+    fit = fit_steps(step_readings(np.random.RandomState(0), 0.0))
+    for found, true in zip(fit[:3], (STEP, UPDATE, SUM)):
+        assert vars(found) == pytest.approx(vars(true), rel=1e-6, abs=1e-15)
+    assert fit.errors.max() < 1e-6
+
+
+def test_a_sum_is_found_in_noise():
+    """A fit of the differences of steps with and without sums is off by 20 % in one of ten draws, and by up to 44 %."""
+    random = np.random.RandomState(3)
+    true = SUM.seconds(1, 2 << 20)
+    errors = [abs(fit_steps(step_readings(random, 0.1)).sum.seconds(1, 2 << 20) / true - 1) for _ in range(200)]
+    assert np.quantile(errors, 0.9) < 0.16 and max(errors) < 0.3
