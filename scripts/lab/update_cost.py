@@ -87,7 +87,7 @@ class Way:
 def main() -> None:
     """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--network', choices=NETWORKS, default='mlp')
+    parser.add_argument('--weights', choices=NETWORKS, default='mlp')
     parser.add_argument('--optimizer', choices=OPTIMIZERS, default='sgd')
     parser.add_argument('--clip', type=float, help='clip_gradient of the optimizer')
     parser.add_argument('--ways', default='mxnet,worker,by hand,store,sharded')
@@ -102,7 +102,7 @@ def main() -> None:
         if options.optimizer == 'sgd':
             settings['momentum'] = 0.9
         optimizer: Any = classes[options.optimizer](**settings) if own else options.optimizer
-        ways.append(Way(name, network(options.network), optimizer, {} if own else settings))
+        ways.append(Way(name, network(options.weights), optimizer, {} if own else settings))
     for _ in range(options.rounds):
         for way in ways:
             way.measure(options.steps)
