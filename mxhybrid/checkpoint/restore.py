@@ -137,6 +137,7 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
         trainer_hooks.move_weights_to_workers()
+        trainer_hooks.release_arrays()
     for item in items:
         if shard_of(item.param) is None:
             _put_weight(item, stored, source, workers.broadcast, workers.together)

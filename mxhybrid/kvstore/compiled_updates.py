@@ -78,6 +78,11 @@ class CompiledUpdates:
             else:
                 self._pending.append(sums)
 
+    def release_arrays(self) -> None:
+        """Release the arrays of earlier updates: a former optimizer state would be kept beside one that is loaded."""
+        self._weights.clear()
+        self._operations.clear()
+
     def updating(self, trainer: Any) -> ContextManager[None]:
         """Surround an update in this worker."""
         return with_updaters(trainer, lambda updater: _CompiledUpdater(updater, self))

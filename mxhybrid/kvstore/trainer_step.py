@@ -382,12 +382,17 @@ class TrainerHooks:
             states_file.save(fname, trainer._updaters[0], trainer._kvstore.backend.on_demand_routes(),
                              dump_optimizer=True, sharded_states=sharded_states)
 
+    def release_arrays(self) -> None:
+        """Release arrays of earlier updates, before a state is loaded."""
+        self._compiled_updates.release_arrays()
+
     def load_states(self, original: Callable[[str], None], fname: str) -> None:
         """Surround ``Trainer.load_states``: every worker gets the contents of worker 0's file (collective)."""
         self.tables.refuse_states('load_states')
         refuse_shards(self._trainer._params, 'load_states')
         start(self._trainer)
         self.move_weights_to_workers()
+        self.release_arrays()
         if not self._keeps_state():
             original(fname)
             return
