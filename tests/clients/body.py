@@ -174,7 +174,7 @@ def main():
                 for part in ('split', 'alone'):
                     (Path(folder) / part).mkdir()
                 results['%s: %s' % (name, label)] = compared(CLIENTS[name], plan, Path(folder))
-    report(store.rank, found=results)
+    report(store.rank, outcomes=results)
 
 
 main()

@@ -42,7 +42,7 @@ def test_equals_one_process(name):
     client = CLIENTS[name]
     result = run_job(BODY, 'horovodrun', args=[name], workers=2, timeout=280).ok()
     for rank in range(2):
-        found = result.results[rank]['found']
+        found = result.results[rank]['outcomes']
         assert len(found) == (2 if client.whole_weights is None else 3)
         for label, values in found.items():
             named = client.mixing + (client.unsplit if label.endswith('split') else ())

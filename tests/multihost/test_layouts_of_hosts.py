@@ -17,4 +17,4 @@ def test_a_network_over_two_hosts(cluster, wire, hosts):
     result = cluster.run(0, over_hosts(list(zip(('hosta', 'hostb'), hosts)),
                                        [BODY, json.dumps({'cnn': {'net': 'cnn', 'plans': plans}})]), body=BODY,
                          env={'MXHYBRID_WIRE': wire}).ok()
-    check([result.results[rank]['found']['cnn'] for rank in range(4)], plans)
+    check([result.results[rank]['outcomes']['cnn'] for rank in range(4)], plans)

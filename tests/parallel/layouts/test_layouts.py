@@ -39,7 +39,7 @@ PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'ch
 def found_by(result, workers, networks):
     """Return the reports of all workers for every plan, by the name of the network that is trained."""
     assert sorted(result.results) == list(range(workers))
-    return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in networks}
+    return {name: [result.results[rank]['outcomes'][name] for rank in range(workers)] for name in networks}
 
 
 def trained(networks, launcher='horovodrun', workers=4, timeout=200, env=None):
@@ -216,7 +216,7 @@ def test_tables_stay_on_the_servers_while_layers_behind_them_are_split(four):
         assert result.results[rank]['worst'] < 1e-12
         # Two workers each have half of 16 x 16 + 16 weights; and workers 0 and 2 the last layer's 16 + 1.
         held = ('2 of 4 here, 1.1 kB', 2) if rank % 2 else ('4 of 4 here, 1.2 kB', 4)
-        assert result.results[rank]['told'] == (
+        assert result.results[rank]['report_line'] == (
             'split weights: %s of 2.3 kB; gradients that are summed: %d among 2 workers' % held)
 
 
@@ -277,7 +277,7 @@ def uses(four):
 
 def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
     for one in uses:
-        assert one['found'] and all(apart < 1e-10 for apart in one['found'].values()), one['found']
+        assert one['differences'] and all(apart < 1e-10 for apart in one['differences'].values()), one['differences']
 
 
 @pytest.mark.parametrize('name, message', [
@@ -299,7 +299,7 @@ def test_mistakes_of_a_script_are_named(uses, name, message):
 def test_redistributions_in_the_report_of_the_store(uses):
     for one in uses:
         assert re.fullmatch(r'redistributions between layers: [1-9]\d* in a step, forwards and backwards, in which '
-                            r'this worker sends [\d.]+ kB', one['told']), one['told']
+                            r'this worker sends [\d.]+ kB', one['report_line']), one['report_line']
 
 
 def test_redistributions_in_traces(tmp_path):

@@ -24,17 +24,17 @@ def four(tmp_path_factory):
 def test_a_pipeline_is_equal_to_one_process(four, name):
     error = 1e-5 if name == 'float32' else 1e-10
     for rank, worker in enumerate(four):
-        found = worker['found'][name]
+        found = worker['outcomes'][name]
         assert found['error'] < error and found['losses'] < error * 100, (rank, found)
         assert found['alive'] == ALIVE[name][rank]
 
 
 def test_the_tied_weight_is_on_the_first_and_the_last_stage(four):
-    assert [worker['found']['1f1b']['tied'] for worker in four] == [[0, 3]] * 4
+    assert [worker['outcomes']['1f1b']['tied'] for worker in four] == [[0, 3]] * 4
 
 
 def test_the_report_shows_the_stages(four):
-    report = four[0]['found']['1f1b']['report']
+    report = four[0]['outcomes']['1f1b']['report']
     assert 'pipeline of 4 stages, 8 micro-batches, 1f1b on 4 workers' in report
     assert 'stage 0 on ranks 0: ' in report and 'stage 3 on ranks 3: ' in report
     assert 'a stage holds those of at most 1 or 2 or 3 or 4 micro-batches' in report
@@ -43,7 +43,7 @@ def test_the_report_shows_the_stages(four):
 
 def test_a_saved_plan_and_other_batches(four):
     for worker in four:
-        assert worker['found']['files']['same'] and worker['found']['files']['apart'] < 1e-12
+        assert worker['outcomes']['files']['same'] and worker['outcomes']['files']['apart'] < 1e-12
 
 
 def test_stages_overlap(four):

@@ -38,7 +38,7 @@ def run(bodies, launcher, workers, **options):
 
 def found_by(result):
     """Return the results of the workers, by rank."""
-    return [values['found'] for _, values in sorted(result.results.items())]
+    return [values['outcomes'] for _, values in sorted(result.results.items())]
 
 
 @pytest.fixture(scope='module')
@@ -143,7 +143,7 @@ def test_state_of_all_optimizers_goes_along(request, alone, split, directory, la
 
 def test_errors_of_worker_0_are_raised_on_all(resumed):
     result = resumed[2]['faults']
-    first, second = (result.results[rank]['found'] for rank in (0, 1))
+    first, second = (result.results[rank]['outcomes'] for rank in (0, 1))
     assert first == second
     misfit, failed, refused = [True, True, False], [False, False, True], [False, True, False]
     errors = first['errors']

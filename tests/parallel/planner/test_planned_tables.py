@@ -19,7 +19,7 @@ def trained(tmp_path, *args, **env):
                      env=dict(env, MXHYBRID_LOG_LEVEL='INFO')).ok()
     assert sorted(result.results) == [0, 1]
     for rank in range(2):
-        found = result.results[rank]['found']
+        found = result.results[rank]['outcomes']
         assert max(one['worst'] for one in found.values()) < 1e-10
         assert found['servers']['route'] == 'server gradients' and found['servers']['partitions'] == 3
         assert found['allreduce']['route'] == 'row allreduce'
@@ -29,12 +29,12 @@ def trained(tmp_path, *args, **env):
 def test_rows_travel_as_the_plan_says(tmp_path):
     result = trained(tmp_path)
     worker_0, worker_1 = (result.results[rank] for rank in range(2))
-    assert worker_0['found'] == worker_1['found']
-    outcomes = worker_0['found']
-    assert '%s: rows by servers, 3 partitions' % TABLE in outcomes['servers']['told']
-    assert '%s: rows by allreduce' % TABLE in outcomes['allreduce']['told']
+    assert worker_0['outcomes'] == worker_1['outcomes']
+    outcomes = worker_0['outcomes']
+    assert '%s: rows by servers, 3 partitions' % TABLE in outcomes['servers']['layout_table']
+    assert '%s: rows by allreduce' % TABLE in outcomes['allreduce']['layout_table']
     # A table that is left out is named, and goes as without a plan.
-    assert '%s: the plan does not name this table' % TABLE in outcomes['left out']['told']
+    assert '%s: the plan does not name this table' % TABLE in outcomes['left out']['layout_table']
     assert (outcomes['left out']['route'], outcomes['left out']['partitions']) == ('server gradients', 2)
     # The user's setting takes precedence.
     assert (outcomes['overruled']['route'], outcomes['overruled']['partitions']) == ('server gradients', 1)
@@ -53,8 +53,8 @@ def test_a_plan_that_is_searched_for(tmp_path):
     result = run_job(BODIES / 'planned_tables.py', workers=2, args=[str(tmp_path), 'auto'], timeout=200,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
     for rank in range(2):
-        found = result.results[rank]['found']['auto']
-        assert found['told'] == result.results[0]['found']['auto']['told']
+        found = result.results[rank]['outcomes']['auto']
+        assert found['layout_table'] == result.results[0]['outcomes']['auto']['layout_table']
         assert found['worst'] < 1e-5 and found['route'] in ('row allreduce', 'server gradients')
     assert "plan='auto': a step takes " in result.output
 
@@ -65,12 +65,12 @@ def test_dense_weights_are_summed_as_the_plan_says(tmp_path, env, sums):
     assert [result.results[rank]['sums'] for rank in range(2)] == [sums] * 2
     warning = 'the plan has gradients of dense weights summed by horovod, but in this job lane sums them'
     assert (warning in result.output) == (sums == 'lane')
-    assert 'dense weights: summed by horovod' in result.results[0]['found']['servers']['told']
+    assert 'dense weights: summed by horovod' in result.results[0]['outcomes']['servers']['layout_table']
 
 
 def test_a_store_that_was_made_before_counts(tmp_path):
     result = run_job(BODIES / 'planned_tables.py', workers=2, args=[str(tmp_path), 'store first'], timeout=120,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
     assert [result.results[rank]['sums'] for rank in range(2)] == ['lane'] * 2
-    assert 'dense weights: summed by horovod' in result.results[0]['told']
+    assert 'dense weights: summed by horovod' in result.results[0]['layout_table']
     assert 'the plan has gradients of dense weights summed by horovod, but in this job lane sums them' in result.output

@@ -58,7 +58,7 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
     job = run_job(AUTO, 'horovodrun', workers=2, servers=2, args=[str(path)], timeout=200).ok()
     assert sorted(job.results) == [0, 1]
     for rank, results in job.results.items():
-        searched, content = results['found'], results['content']
+        searched, content = results['outcomes'], results['content']
         assert (content['workers'], content['servers'], set(content['tables'])) == (2, 2, TABLES)
         assert content['tables']['net_days_weight']['samples'] == []  # moves too little
         for name, entry in content['tables'].items():

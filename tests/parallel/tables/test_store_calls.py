@@ -70,7 +70,8 @@ def test_calls_give_what_mxnets_own_store_gives(alone, results_of, job, referenc
     workers = 3 if job else 1
     result = results_of(job)['direct'] if job else alone['hybrid']
     for rank in range(workers):
-        comparing.assert_equal(alone[reference].results[0]['found'], result.results[rank]['found'], 'rank %d' % rank)
+        comparing.assert_equal(alone[reference].results[0]['outcomes'], result.results[rank]['outcomes'],
+                               'rank %d' % rank)
         assert result.results[rank]['kind'] == ('hybrid', rank, workers, True)
 
 

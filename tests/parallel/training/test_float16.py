@@ -39,7 +39,7 @@ def three(tmp_path_factory):
         'launch.py', workers=3, servers=2, timeout=200, env=HALF)
 
 
-def assert_found(expected, result, kind='found'):
+def assert_found(expected, result, kind='outcomes'):
     """Compare values bit for bit, on every worker; only worker 0 has optimizer state."""
     for rank, values in result.results.items():
         for case, arrays in expected.items():
@@ -68,7 +68,7 @@ def body(monkeypatch):
 def test_no_other_roundings_than_those_documented(alone, together):
     assert sorted(together.results) == [0, 1]
     result = alone['apart']
-    expected = result['found']
+    expected = result['outcomes']
     assert {'adam', 'sgd-notlazy', 'rmsprop', 'replaced', 'rows', 'dense', 'half-rows', 'half-dense'} < set(expected)
     assert_found(expected, together)
     assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
@@ -77,7 +77,7 @@ def test_no_other_roundings_than_those_documented(alone, together):
 def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(body, alone, three):
     result = three['wire']
     assert sorted(result.results) == [0, 1, 2]
-    expected = alone['pulled']['found']
+    expected = alone['pulled']['outcomes']
     dense = {'dense': 12, 'half-dense': 14}  # each worker's part is rounded, and then the sum
     assert_found({case: expected[case] for case in set(expected) - set(dense)}, result)
     for case, key in dense.items():
@@ -85,11 +85,11 @@ def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(b
             total = sum(part.astype('f2').astype('f4') for part in parts).astype('f2')
             assert (np.abs(total.astype('f8') - sum(parts)) <= rounding.sum_bound(parts)).all()
             for rank in range(3):
-                np.testing.assert_array_equal(result.results[rank]['found'][case][step], total)
+                np.testing.assert_array_equal(result.results[rank]['outcomes'][case][step], total)
 
 
 def test_errors_stay_within_the_bounds_that_follow_from_float16(body, alone, together):
-    rounded, exact = together.results[1]['found'], alone['exact']['found']
+    rounded, exact = together.results[1]['outcomes'], alone['exact']['outcomes']
     for key, name, model in ((0, 'sgd', rounding.Sgd(body.SHAPE, 0.1, 0.9)),
                              (1, 'adam', rounding.Adam(body.SHAPE, 0.01))):
         for _, touched, parts in sums(body, key, 2):

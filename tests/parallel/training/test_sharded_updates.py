@@ -35,7 +35,7 @@ def test_every_case_equals_one_process(results):
     for rank, values in results.results.items():
         assert len(values['expected']) > 20
         for case, expected in values['expected'].items():
-            assert_near(expected, values['found'][case], 'rank %d, %s' % (rank, case))
+            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
 
 
 def test_report_has_the_bytes_of_state(results):
@@ -69,7 +69,7 @@ def test_split_networks(tmp_path):
     for rank, values in result.results.items():
         assert len(values['expected']) == 3
         for case, expected in values['expected'].items():
-            assert_near(expected, values['found'][case], 'rank %d, %s' % (rank, case))
+            assert_near(expected, values['outcomes'][case], 'rank %d, %s' % (rank, case))
 
 
 @pytest.mark.slow

@@ -238,7 +238,7 @@ def errors():
     }
 
 
-def redistributions_told():
+def redistribution_line():
     kvstore = mxhybrid.create()
     net = split(build(), STRIPS)
     rates_and_multipliers(net, gluon.Trainer(net.collect_params(), 'sgd', kvstore=kvstore))
@@ -262,4 +262,4 @@ other = net.for_data((BATCH - 1,) + SHAPE)
 differences['one build for each shape'] = float(not (
     net.for_data([BATCH - 1] + list(SHAPE)) is other
     and net is net.for_data((BATCH,) + SHAPE) is other.for_data((BATCH,) + SHAPE)))
-report(store.rank, found=differences, errors=errors(), told=redistributions_told())
+report(store.rank, differences=differences, errors=errors(), report_line=redistribution_line())

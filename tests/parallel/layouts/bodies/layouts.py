@@ -154,7 +154,7 @@ def main():
     for name, given in json.loads(sys.argv[1]).items():
         GIVEN.update({**OPTIONS, **given})
         found[name] = compare_plans(first)
-    report(first.rank, found=found, wires=first._job.wires)
+    report(first.rank, outcomes=found, wires=first._job.wires)
 
 
 main()

@@ -245,7 +245,7 @@ def main():
     results['inside'], _ = train(pipeline(2, 4, inside={'layer*': {'channels': 2}}), 4, store)
     results['uneven'], _ = train(pipeline({'embedding*': [2], 'layer*': [0, 1, 3], 'decoder*': [0, 1, 3]}, 2), 2, store)
     results['float32'], _ = train(pipeline(LAYERS, 8), 8, store, norm=False, dtype='float32')
-    report(store.rank, found=results, sent=overlap(store),
+    report(store.rank, outcomes=results, sent=overlap(store),
            memory={schedule: memory(schedule) for schedule in ('1f1b', 'gpipe')},
            output_of_data={schedule: output_of_data(schedule) for schedule in ('1f1b', 'gpipe')})
 

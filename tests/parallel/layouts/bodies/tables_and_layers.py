@@ -87,4 +87,4 @@ for (name, param), value in zip(net.collect_params().items(), values(net).values
         continue
     mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
     worst = max(worst, float(np.abs(mine - value).max()))
-report(store.rank, worst=worst, parts=parts, told=store.report().split('\n')[-2])
+report(store.rank, worst=worst, parts=parts, report_line=store.report().split('\n')[-2])

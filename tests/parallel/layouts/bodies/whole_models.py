@@ -234,7 +234,7 @@ def main():
     store = mxhybrid.create()
     if arguments.part == 'faults':
         results, net = faults(arguments.directory, dtype, store)
-        report(store.rank, found=results)
+        report(store.rank, outcomes=results)
         if store.rank == 0:
             net.save_parameters(os.path.join(arguments.directory, 'alone.params'))  # the other one has ended
         return
@@ -252,7 +252,7 @@ def main():
             else:
                 source = arguments.sources.split(',')[at]
                 results['%s/%s' % (case, source)] = resume(directory, case, dtype, source, known[name], arguments.label)
-    report(store.rank, found=results)
+    report(store.rank, outcomes=results)
 
 
 if __name__ == '__main__':

@@ -81,7 +81,7 @@ def trained_by(plan, settings, expected, **options):
     route = next(one for one in trainer._kvstore.backend.routes.values() if one.name.endswith(TABLE))
     worst = max(float(np.abs(value - expected[name]).max()) for name, value in values(net).items())
     return {'worst': worst, 'route': route.kind, 'partitions': route.partitioning and route.partitioning.count,
-            'told': repr(net)}
+            'layout_table': repr(net)}
 
 
 def message(path, tables):
@@ -96,20 +96,20 @@ def main():
     path, dense = os.path.join(sys.argv[1], '%d.json' % os.getpid()), ''.join(sys.argv[2:])
     if dense == 'store first':
         mxhybrid.create(dense='lane')
-        told = repr(split(path, dense='horovod'))
-        report(current().rank, told=told, sums=current().sums)
+        layout_table = repr(split(path, dense='horovod'))
+        report(current().rank, layout_table=layout_table, sums=current().sums)
         return
     alone = build()
     train(alone, None, slice(None))
     if dense == 'auto':
         outcomes = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
                               search_seconds=1)
-        report(current().rank, found={'auto': outcomes})
+        report(current().rank, outcomes={'auto': outcomes})
         return
     outcomes = {name: trained(path, tables, settings, dense, values(alone))
                 for name, (tables, settings) in PLANS.items()}
     errors = [message(path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
                                                    {TABLE: {'route': 'servers', 'partitions': 0}})]
-    report(current().rank, found=outcomes, errors=errors, sums=current().sums)
+    report(current().rank, outcomes=outcomes, errors=errors, sums=current().sums)
 
 main()

@@ -205,7 +205,7 @@ def main():
     if not arguments.alone:
         kind = (store.kv.type, store.kv.rank, store.kv.num_workers, store.kv.is_capable('optimizer'))
         report(rank, kind=kind)
-    report(rank, found=results)
+    report(rank, outcomes=results)
 
 
 if __name__ == '__main__':

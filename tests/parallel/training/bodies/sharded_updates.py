@@ -312,7 +312,7 @@ def main():
     left = Training(mxhybrid.create(shard_updates=True), dense())
     left.trainer._kvstore_params['update_on_kvstore'] = True
     left.fit()
-    report(rank, found=results, expected=expected, said=refused(), table=training.store.report(),
+    report(rank, outcomes=results, expected=expected, said=refused(), table=training.store.report(),
            left=left.values)
 
 
@@ -345,7 +345,7 @@ def plans(store):
         differences = [np.abs(first.data().asnumpy() - second.data().asnumpy()).max() for first, second in
                        zip(net.collect_params().values(), again.collect_params().values())]
         results[name]['resumed'], expected[name]['resumed'] = np.array(max(differences)), np.array(0.0)
-    report(store.rank, found=results, expected=expected)
+    report(store.rank, outcomes=results, expected=expected)
 
 
 def fit_split(training, net):

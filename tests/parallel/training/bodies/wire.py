@@ -255,9 +255,9 @@ def main():
                     'half-dense': worker.halves(14) if arguments.alone else worker.sums(14, False, 'float16')})
     if arguments.alone:
         by_allreduce = {'sgd': worker.table('sgd', 0, None, True), 'rows': results['dense']}
-        report(0, found=results, by_allreduce=by_allreduce if arguments.rounded == 'apart' else None)
+        report(0, outcomes=results, by_allreduce=by_allreduce if arguments.rounded == 'apart' else None)
         return
-    report(worker.rank, found=results, reports=worker.reports)
+    report(worker.rank, outcomes=results, reports=worker.reports)
     if arguments.extra:
         report(worker.rank, by_allreduce={'sgd': worker.table('sgd', 0, arguments.directory, True),
                                           'rows': worker.sums(12, True, routes='allreduce')})
