@@ -20,13 +20,17 @@ namespace {
 /// others.
 constexpr size_t kFragment = 1 << 16;
 constexpr int kPriorityShift = 28;
+constexpr uint32_t kSizeMask = (1U << kPriorityShift) - 1;
 /// The most unsent bytes in the kernel's queue, where urgent messages cannot overtake others, on a slow link.
 constexpr int kUnsent = 1 << 15;
 /// A smaller number of received bytes is not worth the system call that asks the kernel to gather it.
 constexpr size_t kMinThreshold = 1 << 13;
 /// A segment that lacks at least this many bytes is received directly; smaller ones go through a buffer.
 constexpr size_t kDirect = 1 << 13;
-constexpr int kSegmentsAtOnce = 32;
+/// The size of that buffer.  Copying as many bytes takes as long as about two system calls.
+constexpr size_t kStaging = 1 << 14;
+/// The most fragments that one system call sends, and that one receives directly; and the most parts of sent fragments.
+constexpr int kFragmentsAtOnce = 4, kPartsAtOnce = 64;
 /// The orders in which streams are sent.  Answers to the other host, and the pushes before them, precede allreduces:
 /// the other host is blocked on these rows, and without them it cannot reach its own inputs of the allreduces, for
 /// which all hosts wait.
@@ -38,7 +42,7 @@ constexpr int kReads = 16;
 }  // namespace
 
 Connection::Connection(int socket, MessageSink& sink, Traffic& traffic)
-    : socket_(socket), sink_(sink), traffic_(traffic), staging_(kFragment) {
+    : socket_(socket), sink_(sink), traffic_(traffic), staging_(kStaging) {
   fcntl(socket_, F_SETFL, fcntl(socket_, F_GETFL) | O_NONBLOCK);
   // These calls fail for the sockets of tests, which are not of TCP.
   const int on = 1;
@@ -77,53 +81,74 @@ void Connection::send(std::unique_ptr<OutgoingMessage> message) {
 
 size_t Connection::unsent() const { return std::accumulate(queued_, queued_ + kPriorities, size_t{0}); }
 
-bool Connection::begin_fragment() {
-  for (uint32_t priority : answers_ > 0 ? kWithAnswers : kWithoutAnswers) {
-    if (queued_[priority] == 0) continue;
-    fragment_left_ = std::min(queued_[priority], kFragment);
-    fragment_ = priority << kPriorityShift | static_cast<uint32_t>(fragment_left_);
-    fragment_header_left_ = sizeof fragment_;
-    return true;
+/// Return the stream that is sent next while that number of answers is queued, or kPriorities.
+uint32_t Connection::next_stream(size_t answers) const {
+  for (uint32_t priority : answers > 0 ? kWithAnswers : kWithoutAnswers) {
+    if (queued_[priority] > 0) return priority;
   }
-  return false;
+  return kPriorities;
+}
+
+bool Connection::begin_fragment() {
+  const uint32_t priority = next_stream(answers_);
+  if (priority == kPriorities) return false;
+  set_fragment(fragment_head(priority, queued_[priority]));
+  return true;
+}
+
+/// Return the head of a fragment with as many of the queued bytes of a stream as fit.
+uint32_t Connection::fragment_head(uint32_t priority, size_t queued) {
+  return priority << kPriorityShift | static_cast<uint32_t>(std::min(queued, kFragment));
+}
+
+void Connection::set_fragment(uint32_t head) {
+  fragment_ = head;
+  fragment_header_left_ = sizeof fragment_;
+  fragment_left_ = head & kSizeMask;
 }
 
 bool Connection::write() {
   if (is_blocked_) return true;
   while (fragment_left_ > 0 || fragment_header_left_ > 0 || begin_fragment()) {
+    // One call also sends the next fragments, if they are of the same stream: their heads are heads[1], heads[2], ...
     const uint32_t priority = fragment_ >> kPriorityShift;
     auto& queue = queues_[priority];
-    struct iovec segments[kSegmentsAtOnce];
-    int count = 0;
+    uint32_t heads[kFragmentsAtOnce] = {fragment_};
+    struct iovec parts[kPartsAtOnce];
+    int count = 0, fragments = 1;
     if (fragment_header_left_ > 0) {
-      char* header = reinterpret_cast<char*>(&fragment_);
-      segments[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
+      char* header = reinterpret_cast<char*>(&heads[0]);
+      parts[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
     }
-    size_t left_in_fragment = fragment_left_;
-    for (auto message = queue.begin(); message != queue.end() && left_in_fragment > 0; ++message) {
-      OutgoingMessage& message_out = **message;
-      size_t skip = message_out.done;
-      const Segment parts[3] = {{reinterpret_cast<char*>(&message_out.header), sizeof(Header)},
-                                message_out.segments[0],
-                                message_out.segments[1]};
-      for (const Segment& segment : parts) {
-        if (skip >= segment.size) {
-          skip -= segment.size;
-          continue;
-        }
-        const size_t size = std::min(segment.size - skip, left_in_fragment);
-        if (size == 0 || count == kSegmentsAtOnce) break;
-        segments[count++] = {segment.data + skip, size};
-        left_in_fragment -= size;
-        skip = 0;
+    size_t offered = fragment_header_left_, left_in_fragment = fragment_left_;
+    size_t queued = queued_[priority] - fragment_left_, answers = answers_;  // after these fragments
+    auto message = queue.begin();
+    size_t position = (*message)->done;
+    while (count + 1 < kPartsAtOnce) {
+      if (left_in_fragment == 0) {
+        if (queued == 0 || fragments == kFragmentsAtOnce || next_stream(answers) != priority) break;
+        uint32_t& head = heads[fragments++];
+        head = fragment_head(priority, queued);
+        left_in_fragment = head & kSizeMask;
+        queued -= left_in_fragment;
+        parts[count++] = {&head, sizeof head};
+        offered += sizeof head;
       }
-      if (count == kSegmentsAtOnce) break;
+      const Segment bytes = (*message)->bytes_at(position);
+      const size_t size = std::min(bytes.size, left_in_fragment);
+      parts[count++] = {bytes.data, size};
+      offered += size;
+      left_in_fragment -= size;
+      position += size;
+      if (position == (*message)->size()) {
+        answers -= (*message)->header.kind == Message::kRows;
+        ++message;
+        position = 0;
+      }
     }
     struct msghdr vector = {};
-    vector.msg_iov = segments;
+    vector.msg_iov = parts;
     vector.msg_iovlen = count;
-    const size_t offered = std::accumulate(segments, segments + count, size_t{0},
-                                           [](size_t sum, const struct iovec& segment) { return sum + segment.iov_len; });
     const ssize_t sent = sendmsg(socket_, &vector, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -134,21 +159,20 @@ bool Connection::write() {
       lose(std::strerror(errno));
       return false;
     }
-    size_t left = sent;
-    is_blocked_ = left < offered;  // another call would say that the socket takes nothing
-    const size_t header_bytes = std::min(left, fragment_header_left_);
-    // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
-    Traffic::add(traffic_.sent[static_cast<int>(queue.front()->header.kind)], header_bytes);
-    fragment_header_left_ -= header_bytes;
-    left -= header_bytes;
-    fragment_left_ -= left;
-    queued_[priority] -= left;
-    while (left > 0) {
+    is_blocked_ = static_cast<size_t>(sent) < offered;  // another call would say that the socket takes nothing
+    int fragment = 0;
+    for (size_t left = sent; left > 0;) {
+      if (fragment_left_ == 0 && fragment_header_left_ == 0) set_fragment(heads[++fragment]);
       OutgoingMessage& message_out = *queue.front();
-      const size_t size = std::min(left, message_out.size() - message_out.done);
-      Traffic::add(traffic_.sent[static_cast<int>(message_out.header.kind)], size);
+      const size_t header_bytes = std::min(left, fragment_header_left_);
+      const size_t size = std::min({left - header_bytes, fragment_left_, message_out.size() - message_out.done});
+      // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
+      Traffic::add(traffic_.sent[static_cast<int>(message_out.header.kind)], header_bytes + size);
+      fragment_header_left_ -= header_bytes;
+      fragment_left_ -= size;
+      queued_[priority] -= size;
       message_out.done += size;
-      left -= size;
+      left -= header_bytes + size;
       if (message_out.done == message_out.size()) {
         if (message_out.sent) message_out.sent();
         answers_ -= message_out.header.kind == Message::kRows;
@@ -208,28 +232,78 @@ bool Connection::read() {
 
 bool Connection::read_some() {
   for (int i = 0; i < kReads; ++i) {
-    size_t got, direct = 0;
-    IncomingMessage& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];
-    if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.segments[in.segment].size - in.done >= kDirect) {
-      direct = std::min(in.segments[in.segment].size - in.done, arriving_left_);
+    // The rest of a large segment is received directly, with the heads of fragments between its parts.  This expects
+    // that the next fragments are of the same stream and hold as much of the segment as they can; if they do not, their
+    // bytes lie in parts of the segment that are yet to be received, and are taken from there.
+    const bool between_heads = arriving_header_got_ == 0;
+    const uint32_t priority = between_heads ? arriving_ >> kPriorityShift : 0;  // of the last fragment
+    IncomingMessage& in = incoming_[priority];
+    size_t lacking = 0;
+    if (between_heads && in.got == sizeof(Header)) lacking = in.segments[in.segment].size - in.done;
+    uint32_t heads[kFragmentsAtOnce];
+    struct iovec rooms[2 * kFragmentsAtOnce + 2];
+    int count = 0, expected_heads = 0;
+    size_t room = 0, first = 0;
+    if (lacking >= kDirect) {
+      char* to = in.segments[in.segment].data + in.done;
+      first = std::min(lacking, arriving_left_);
+      if (first > 0) rooms[count++] = {to, first};
+      size_t size = first;
+      for (bool ends = first == arriving_left_; ends && lacking > size && expected_heads < kFragmentsAtOnce;
+           ends = size == kFragment) {
+        to += size;
+        lacking -= size;
+        size = std::min(lacking, kFragment);
+        rooms[count++] = {&heads[expected_heads++], sizeof(uint32_t)};
+        rooms[count++] = {to, size};
+      }
     }
-    // The same call receives the bytes that follow the segment.
-    struct iovec rooms[2] = {{direct > 0 ? in.segments[in.segment].data + in.done : nullptr, direct},
-                             {staging_.data(), staging_.size()}};
-    const bool any_direct = direct > 0;
-    if (!receive(any_direct ? rooms : rooms + 1, any_direct ? 2 : 1, &got)) return false;
-    const size_t room = direct + staging_.size();
-    direct = std::min(direct, got);
-    if (direct > 0) {
-      in.done += direct;
-      arriving_left_ -= direct;
-      count_received(in, direct);
-      finish_segments(in);
+    rooms[count++] = {staging_.data(), staging_.size()};
+    for (int k = 0; k < count; ++k) room += rooms[k].iov_len;
+    size_t got;
+    if (!receive(rooms, count, &got)) return false;
+    const bool is_all = got < room;
+    const struct iovec* next = rooms;
+    if (first > 0) {
+      const size_t size = std::min(first, got);
+      got -= size;
+      ++next;
+      take_in_place(in, size);
     }
-    feed(staging_.data(), got - direct);
-    if (got < room) return true;
+    for (int k = 0; k < expected_heads && got > 0; ++k) {
+      const size_t head_bytes = std::min(got, sizeof(uint32_t)), expected = next[1].iov_len;
+      feed(reinterpret_cast<const char*>(&heads[k]), head_bytes);
+      got -= head_bytes;
+      ++next;
+      if (got == 0) break;
+      if (arriving_ >> kPriorityShift != priority || arriving_left_ < expected) {
+        Buffer misplaced(got);
+        for (size_t copied = 0; copied < got; ++next) {
+          const size_t size = std::min(got - copied, next->iov_len);
+          std::memcpy(misplaced.data() + copied, next->iov_base, size);
+          copied += size;
+        }
+        feed(misplaced.data(), got);
+        got = 0;
+        break;
+      }
+      const size_t size = std::min(expected, got);
+      got -= size;
+      ++next;
+      take_in_place(in, size);
+    }
+    feed(staging_.data(), got);
+    if (is_all) return true;
   }
   return true;
+}
+
+/// Note bytes of a segment that were received at their place.
+void Connection::take_in_place(IncomingMessage& in, size_t size) {
+  in.done += size;
+  arriving_left_ -= size;
+  count_received(in, size);
+  finish_segments(in);
 }
 
 void Connection::feed(const char* data, size_t size) {
@@ -243,7 +317,7 @@ void Connection::feed(const char* data, size_t size) {
       size -= copied;
       if (arriving_header_got_ < sizeof arriving_) return;
       arriving_header_got_ = 0;
-      arriving_left_ = arriving_ & ((1U << kPriorityShift) - 1);
+      arriving_left_ = arriving_ & kSizeMask;
       if (arriving_ >> kPriorityShift >= kPriorities || arriving_left_ == 0 || arriving_left_ > kFragment) {
         throw std::runtime_error("a malformed fragment");
       }

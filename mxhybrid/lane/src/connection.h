@@ -100,6 +100,14 @@ struct OutgoingMessage {
   size_t done = 0;
 
   size_t size() const { return sizeof(Header) + segments[0].size + segments[1].size; }
+  /// Return the contiguous bytes from a position, which is less than the size.
+  Segment bytes_at(size_t position) {
+    if (position < sizeof(Header)) return {reinterpret_cast<char*>(&header) + position, sizeof(Header) - position};
+    position -= sizeof(Header);
+    const Segment& segment = segments[position >= segments[0].size];
+    if (&segment == &segments[1]) position -= segments[0].size;
+    return {segment.data + position, segment.size - position};
+  }
 };
 
 /// The receiver of messages.
@@ -148,8 +156,12 @@ class Connection {
     size_t done = 0;  // bytes of the segment
   };
 
+  uint32_t next_stream(size_t answers) const;
   bool begin_fragment();
+  static uint32_t fragment_head(uint32_t priority, size_t queued);
+  void set_fragment(uint32_t head);
   bool read_some();
+  void take_in_place(IncomingMessage& in, size_t size);
   bool receive(struct iovec* rooms, int count, size_t* got);
   void feed(const char* data, size_t size);
   size_t feed_message(uint32_t priority, const char* data, size_t size);
