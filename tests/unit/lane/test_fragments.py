@@ -83,7 +83,7 @@ def test_one_call_sends_and_receives_several_fragments():
         assert job.socket.recv(1 << 20) == b''.join(sent)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(st.data())
 def test_fragments_of_any_sizes_and_streams_are_received(data):
     """Fragments of other streams come between those of a large message, at the places where its next bytes belong."""
