@@ -47,7 +47,7 @@ def test_the_name_of_a_host_matters_to_gloo_only(monkeypatch, environ, asks):
         assert several_hosts
         raise NameAskedError
 
-    hvd = types.SimpleNamespace(is_initialized=lambda: True, rank=lambda: 0, size=lambda: 1)
+    hvd = types.SimpleNamespace(init=lambda: None, is_initialized=lambda: True, rank=lambda: 0, size=lambda: 1)
     monkeypatch.setattr(horovodrun, 'load_horovod', lambda: hvd)
     monkeypatch.setattr(horovodrun, 'check_host_name', asked)
     settings, telemetry = Settings(), Session()

@@ -97,7 +97,8 @@ def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls
     exact.weight.set_data(values)
     with autograd.record():
         (exact(data.astype('float64')) ** 2).sum().backward()
-    np.testing.assert_allclose(gradient, exact.weight.grad().asnumpy(), rtol=1e-4)
+    expected = exact.weight.grad().asnumpy()
+    np.testing.assert_allclose(gradient, expected, atol=1e-5 * np.abs(expected).max())  # terms of a sum may cancel
 
 
 @pytest.mark.parametrize('channels, words', [(2, ''), (4, '2 operators read net_weight, among them deconvolution0')])
