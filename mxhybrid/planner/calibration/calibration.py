@@ -293,7 +293,7 @@ class Calibration:
                 readings.append(StepReading(weights.number, updates * weights.number, updates * weights.size, 0, 0,
                                             measurements[-1].core_s))
         waits = [measurement.elapsed_s - measurement.core_s for measurement in measurements[:2]]
-        # With sums.
+        # The same steps with sums among the workers.
         for weights in self._in_time(summed, LEAST_WEIGHTS):
             steps = TrainerSteps(weights)
             measurement = self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5)

@@ -153,7 +153,7 @@ class CoreSpeeds:
             ranks = range(first_rank, first_rank + host.ranks)
             first_rank += host.ranks
             if cores == 1:
-                # In a phase for more cores than the host has, all of its cores are busy.
+                # All cores of the host are busy in a phase for more cores than it has.
                 hosts.append(dataclasses.replace(host, speed=statistics.mean(
                     by_rank[rank][max(self._phases)].speed_relative_to(alone) for rank in ranks)))
                 continue

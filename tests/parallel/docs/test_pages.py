@@ -222,7 +222,7 @@ def test_an_optimizer_of_ones_own(folder):
 
 @pytest.mark.parametrize('page, replaced, launcher, by', [
     ('docs/from-horovod.md', '', 'horovodrun -np 2 --gloo python', 'horovodrun -np 2 --gloo python'),
-    # In a job of one worker, MXNet's local store does the work of its servers.
+    # MXNet's local store does the work of the servers in a job of one worker.
     ('docs/from-dist-sync.md', "'dist_sync'", 'python', 'python'),
     ('docs/from-dist-sync.md', '', '', 'python scripts/launch.py -n 2 -s 1 --launcher local python')])
 def test_scripts_of_other_stores(page, replaced, launcher, by, folder):
