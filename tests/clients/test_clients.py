@@ -42,9 +42,9 @@ def test_equals_one_process(name):
     client = CLIENTS[name]
     result = run_job(BODY, 'horovodrun', args=[name], workers=2, timeout=280).ok()
     for rank in range(2):
-        found = result.results[rank]['outcomes']
-        assert len(found) == (2 if client.whole_weights is None else 3)
-        for label, values in found.items():
+        outcomes = result.results[rank]['outcomes']
+        assert len(outcomes) == (2 if client.whole_weights is None else 3)
+        for label, values in outcomes.items():
             named = client.mixing + (client.unsplit if label.endswith('split') else ())
             if not label.endswith('megatron'):  # which lets every worker compute what has small weights
                 assert _unnamed([line.partition(': ')[0] for line in values['joint']], named) == [], label
@@ -82,5 +82,5 @@ def test_is_planned(name):
     with mx.autograd.record():
         planner = make_planner(cluster(2), _with_values(client), client.shapes if len(client.shapes) > 1 else
                           client.shapes[0], batch_axis=client.batch_axis, dtype=client.dtype)
-    found = planner.search(None, 20)
-    assert set(planner.splits(found.plan)) == {operator.number for operator in planner.graph.computing}
+    best = planner.search(None, 20)
+    assert set(planner.splits(best.plan)) == {operator.number for operator in planner.graph.computing}

@@ -54,9 +54,9 @@ def language_model(ids, labels):
     normal = mx.sym.LayerNorm(embedded, axis=-1, name='norm')
     series = mx.sym.SwapAxis(normal, dim1=0, dim2=1)
     states = [mx.sym.zeros(shape=(2, 0, 4), dtype='float64') for _ in range(2)]
-    made = mx.sym.RNN(series, mx.sym.var('params', shape=(2 * 4 * 4 * 2 + 4 * 4 * (6 + 4 + 4 + 4),)), *states,
+    lstm = mx.sym.RNN(series, mx.sym.var('params', shape=(2 * 4 * 4 * 2 + 4 * 4 * (6 + 4 + 4 + 4),)), *states,
                       state_size=4, num_layers=2, mode='lstm', state_outputs=True, name='lstm')
-    outputs = mx.sym.SwapAxis(made[0], dim1=0, dim2=1)
+    outputs = mx.sym.SwapAxis(lstm[0], dim1=0, dim2=1)
     logits = mx.sym.FullyConnected(outputs, num_hidden=7, flatten=False, name='out')
     loss = -mx.sym.pick(mx.sym.log_softmax(logits, axis=-1), labels, axis=-1, keepdims=True)
     return mx.sym.mean(loss, axis=0, exclude=True)
@@ -151,8 +151,9 @@ def heads(x):
     heads = mx.sym.reshape(mx.sym.transpose(mx.sym.reshape(mx.sym.tanh(x), shape=(0, 0, 2, -1)), axes=(0, 2, 1, 3)),
                            shape=(-1, 0, 0), reverse=True)
     scores = mx.sym.softmax(mx.sym.batch_dot(mx.sym.contrib.div_sqrt_dim(heads), heads, transpose_b=True))
-    made = mx.sym.transpose(mx.sym.reshape(mx.sym.batch_dot(scores, heads), shape=(-4, -1, 2, 0, 0)), axes=(0, 2, 1, 3))
-    return mx.sym.reshape_like(made, x)
+    context = mx.sym.transpose(mx.sym.reshape(mx.sym.batch_dot(scores, heads), shape=(-4, -1, 2, 0, 0)),
+                               axes=(0, 2, 1, 3))
+    return mx.sym.reshape_like(context, x)
 
 
 def sequences(x, lengths):
@@ -203,7 +204,7 @@ def definite(x):
 
 def two_inputs_behind_each_other(x, y):
     joint = mx.sym.concat(mx.sym.tanh(x), y, mx.sym.sin(y), dim=0)
-    made = mx.sym.FullyConnected(joint, num_hidden=3, name='dense')
-    first, second, third = mx.sym.split(made, num_outputs=3, axis=0)
-    return mx.sym.Group([made, first * second - third, mx.sym.slice_axis(made, axis=0, begin=0, end=10),
-                         mx.sym.reshape(made, shape=(3, -1, 3))])
+    output = mx.sym.FullyConnected(joint, num_hidden=3, name='dense')
+    first, second, third = mx.sym.split(output, num_outputs=3, axis=0)
+    return mx.sym.Group([output, first * second - third, mx.sym.slice_axis(output, axis=0, begin=0, end=10),
+                         mx.sym.reshape(output, shape=(3, -1, 3))])

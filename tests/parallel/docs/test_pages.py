@@ -190,10 +190,10 @@ def test_results():
 
 def test_cluster_file():
     """docs/planner.md shows a cluster file that can be loaded, and explains each of its keys."""
-    found = cluster_spec.cluster_from_json(json.loads(written_cluster()))
-    assert found.measured is None and found.ranks == 8 and found.hosts[1].speed == 1
+    cluster = cluster_spec.cluster_from_json(json.loads(written_cluster()))
+    assert cluster.measured is None and cluster.ranks == 8 and cluster.hosts[1].speed == 1
     described = [key for row in table('key') for key in re.findall('`(.*?)`', row[0])]
-    written = found.as_json()
+    written = cluster.as_json()
     # A file lacks reference, speeds and memory_speeds where nobody measured them.
     keys = {'format', 'measured', 'reference.*', 'hosts[].speeds', 'hosts[].memory_speeds'}
     keys |= {'hosts[].' + key for key in written['hosts'][0]}
@@ -259,8 +259,8 @@ def anchors(text):
 def test_links(page):
     """Relative links lead to files, and to headings that are there."""
     text = re.sub(r'^```.*?^```$', '', PAGES[page], flags=re.MULTILINE | re.DOTALL)
-    found = re.findall(r'\]\(([^)\s]*)\)', text)
-    for link in found:
+    links = re.findall(r'\]\(([^)\s]*)\)', text)
+    for link in links:
         target, _, anchor = link.partition('#')
         if target.startswith('https://'):
             continue

@@ -24,9 +24,9 @@ def four(tmp_path_factory):
 def test_a_pipeline_is_equal_to_one_process(four, name):
     error = 1e-5 if name == 'float32' else 1e-10
     for rank, worker in enumerate(four):
-        found = worker['outcomes'][name]
-        assert found['error'] < error and found['losses'] < error * 100, (rank, found)
-        assert found['alive'] == ALIVE[name][rank]
+        outcome = worker['outcomes'][name]
+        assert outcome['error'] < error and outcome['losses'] < error * 100, (rank, outcome)
+        assert outcome['alive'] == ALIVE[name][rank]
 
 
 def test_the_tied_weight_is_on_the_first_and_the_last_stage(four):

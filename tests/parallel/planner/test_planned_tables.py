@@ -19,10 +19,10 @@ def trained(tmp_path, *args, **env):
                      env=dict(env, MXHYBRID_LOG_LEVEL='INFO')).ok()
     assert sorted(result.results) == [0, 1]
     for rank in range(2):
-        found = result.results[rank]['outcomes']
-        assert max(one['worst'] for one in found.values()) < 1e-10
-        assert found['servers']['route'] == 'server gradients' and found['servers']['partitions'] == 3
-        assert found['allreduce']['route'] == 'row allreduce'
+        outcomes = result.results[rank]['outcomes']
+        assert max(one['worst'] for one in outcomes.values()) < 1e-10
+        assert outcomes['servers']['route'] == 'server gradients' and outcomes['servers']['partitions'] == 3
+        assert outcomes['allreduce']['route'] == 'row allreduce'
     return result
 
 
@@ -53,9 +53,9 @@ def test_a_plan_that_is_searched_for(tmp_path):
     result = run_job(BODIES / 'planned_tables.py', workers=2, args=[str(tmp_path), 'auto'], timeout=200,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
     for rank in range(2):
-        found = result.results[rank]['outcomes']['auto']
-        assert found['layout_table'] == result.results[0]['outcomes']['auto']['layout_table']
-        assert found['worst'] < 1e-5 and found['route'] in ('row allreduce', 'server gradients')
+        outcome = result.results[rank]['outcomes']['auto']
+        assert outcome['layout_table'] == result.results[0]['outcomes']['auto']['layout_table']
+        assert outcome['worst'] < 1e-5 and outcome['route'] in ('row allreduce', 'server gradients')
     assert "plan='auto': a step takes " in result.output
 
 

@@ -53,11 +53,11 @@ def test_the_next_search_measures_nothing():
     assert timed > 0
     for seed in range(2, 6):
         again = Planner(net, (BATCH, 3, 8, 8), on, profiles)
-        found = again.search(seconds=None, proposals=100, seed=seed)
-        assert found.prediction.seconds > 0
+        best = again.search(seconds=None, proposals=100, seed=seed)
+        assert best.prediction.seconds > 0
         # Readers of its result do not change it either.
-        table = prediction_table(again.network, again.splits(found.plan), found.prediction)
-        assert table.count('\n') > len(again.graph.computing) and found.prediction.critical_path()
+        table = prediction_table(again.network, again.splits(best.plan), best.prediction)
+        assert table.count('\n') > len(again.graph.computing) and best.prediction.critical_path()
         assert profiles.measured == timed
     # A plan that is asked for by itself is timed as it is.
     assert again.predict(first.plan).seconds == first.prediction.seconds
@@ -139,9 +139,9 @@ def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_
         net.add(nn.BatchNorm(in_channels=3))
     net.initialize()
     planner = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
-    found = planner.predict(data_parallel())
-    assert found.layers_to_split() == {}
-    words = prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()), found)
+    prediction = planner.predict(data_parallel())
+    assert prediction.layers_to_split() == {}
+    words = prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()), prediction)
     assert not any('split' in line for line in words if 'summing' in line or 'updating' in line)
 
 
@@ -164,8 +164,8 @@ def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says(
 def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, caplog):
     """Ids of its positions come of an activation."""
     profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
-    found = Planner(transformer(), [(4, 10), (4, 10), (4,)], cluster(2), profiles).search(seconds=None, proposals=20)
-    assert profiles.measured > 20 and found.prediction.seconds > 0
+    best = Planner(transformer(), [(4, 10), (4, 10), (4,)], cluster(2), profiles).search(seconds=None, proposals=20)
+    assert profiles.measured > 20 and best.prediction.seconds > 0
     assert 'cannot be timed' not in caplog.text
 
 
@@ -192,9 +192,9 @@ def test_layers_of_attention_are_found_to_be_repeated_and_stay_on_their_ranks(la
     assert gpt_planner._space.complete(decided) == splits and {split.ranks for split in splits.values()} == {(0,)}
     splits = gpt_planner.splits(data_parallel())
     assert gpt_planner._space.complete({number: splits[number] for number in gpt_planner._space.deciding}) == splits
-    found = gpt_planner.search(seconds=None, proposals=200, seed=1)
+    best = gpt_planner.search(seconds=None, proposals=200, seed=1)
     # The link is slow: no plan that sums gradients is as fast as one worker alone.
-    assert found.prediction.seconds < 0.2 * found.plain.seconds
+    assert best.prediction.seconds < 0.2 * best.plain.seconds
 
 
 def test_searches_begin_with_tensor_parallelism_where_heads_can_be_divided():
@@ -243,10 +243,10 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
 
 def test_a_plan_is_compared_with_the_network_without_one():
     """The network without a plan has BatchNorms that exchange nothing."""
-    made = make_planner(on=cluster(4, rate=1e5))
-    plain, joint = made.plain(), made.predict(data_parallel())
+    planner = make_planner(on=cluster(4, rate=1e5))
+    plain, joint = planner.plain(), planner.predict(data_parallel())
     assert 0 < plain.seconds < joint.seconds
-    result = made.search(seconds=None, proposals=50, seed=1)
+    result = planner.search(seconds=None, proposals=50, seed=1)
     assert result.plain.seconds == plain.seconds
     assert result.name == 'data parallel' or result.prediction.seconds < plain.seconds
     on = cluster(4, rate=1e5)
@@ -283,8 +283,8 @@ def test_the_network_without_a_plan_is_not_its_split_form():
     assert plain.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s / 4)
     assert parallel.seconds_of()['dense0_fwd'][0] == pytest.approx(dense_s)
     assert plain.seconds < parallel.seconds - dense_s / 2
-    found = net_planner.search(seconds=None, proposals=0)
-    assert found.plain.seconds == plain.seconds
+    best = net_planner.search(seconds=None, proposals=0)
+    assert best.plain.seconds == plain.seconds
 
 
 def test_the_network_without_a_plan_may_have_the_size_of_the_joint_batch_in_it():

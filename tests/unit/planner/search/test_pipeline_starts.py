@@ -88,17 +88,17 @@ def test_a_search_finds_a_pipeline_where_gradients_are_large():
 
 
 def test_a_search_without_pipelines_finds_none():
-    found = gpt_planner(pipelines=False).search(seconds=None, proposals=50)
-    assert found.plan.micro_batches == 1
-    assert not [name for name in found.others if name.startswith('pipeline')]
+    best = gpt_planner(pipelines=False).search(seconds=None, proposals=50)
+    assert best.plan.micro_batches == 1
+    assert not [name for name in best.others if name.startswith('pipeline')]
 
 
 def test_a_pipeline_to_begin_with_is_compared():
     planner = gpt_planner(pipelines=False)
     plan = pipeline(4, 16, 'eager-1f1b')
-    found = planner.search(seconds=None, proposals=20, start=plan)
-    assert found.name == 'imported' and found.prediction.seconds == planner.predict(plan).seconds
-    assert planner.splits(found.plan) == planner.splits(plan) and planner.stages(found.plan) == planner.stages(plan)
+    best = planner.search(seconds=None, proposals=20, start=plan)
+    assert best.name == 'imported' and best.prediction.seconds == planner.predict(plan).seconds
+    assert planner.splits(best.plan) == planner.splits(plan) and planner.stages(best.plan) == planner.stages(plan)
     slow = gpt_planner(cluster(4, rate=1e12), pipelines=False)
     assert slow.search(seconds=None, proposals=20, start=pipeline(2, 2)).name != 'imported'
 
@@ -107,10 +107,10 @@ def test_less_memory_takes_a_schedule_that_needs_less():
     planner = gpt_planner(cluster(2, rate=1e6))
     eager = planner.search(seconds=None, proposals=20)
     assert planner.stages(eager.plan).schedule == 'eager-1f1b'
-    found = planner.search(seconds=None, proposals=20, memory_bytes=eager.prediction.largest_memory() - 1)
-    assert found.prediction.largest_memory() < eager.prediction.largest_memory()
-    assert found.plan.micro_batches > 1  # no plan without micro-batches needs so little
-    assert min(point.bytes for point in found.front) > eager.prediction.largest_memory()
+    best = planner.search(seconds=None, proposals=20, memory_bytes=eager.prediction.largest_memory() - 1)
+    assert best.prediction.largest_memory() < eager.prediction.largest_memory()
+    assert best.plan.micro_batches > 1  # no plan without micro-batches needs so little
+    assert min(point.bytes for point in best.front) > eager.prediction.largest_memory()
 
 
 def test_workers_whose_layers_have_other_names_take_the_same_pipeline():

@@ -60,8 +60,8 @@ def test_a_small_table_has_no_more_rows_than_it_can():
 
 
 def test_searches_with_tables_find_plans_without_pipelines():
-    found = make_planner(cluster(2, 1), tables={users(): 3}).search(None, 30)
-    assert found.plan.stages is None and found.prediction.memory.min() > 0
+    best = make_planner(cluster(2, 1), tables={users(): 3}).search(None, 30)
+    assert best.plan.stages is None and best.prediction.memory.min() > 0
     with pytest.raises(InputError, match='a pipeline with dynamic tables is not predicted'):
         make_planner(cluster(2, 1), tables={users(): 3}).predict(pipeline(2, 2))
 

@@ -329,8 +329,8 @@ def test_data_parallelism_takes_as_long_as_its_sums():
     planner = make_planner(cluster(RANKS, rate=bytes_a_second))
     sizes = sum(int(np.prod(shape)) * 4 for name, shape in planner.graph.parameters.items()
                 if name not in planner.graph.auxiliary)
-    found = planner.predict(data_parallel())
-    assert found.seconds == pytest.approx(2 * sizes * (RANKS - 1) / RANKS / bytes_a_second, rel=0.05)
+    prediction = planner.predict(data_parallel())
+    assert prediction.seconds == pytest.approx(2 * sizes * (RANKS - 1) / RANKS / bytes_a_second, rel=0.05)
 
 
 def test_a_split_layer_needs_a_part_of_the_memory():

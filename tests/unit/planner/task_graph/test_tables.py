@@ -157,11 +157,11 @@ def test_a_chain_finds_the_best_routes_of_tables(rate, cost):
 
 def test_found_plans_name_the_routes_of_tables():
     planner = planner_on(cluster(2, 1, rate=1e6))
-    found = planner.search(seconds=None, proposals=300, seed=1)
-    assert set(found.plan.store.tables) == {'embedding0_weight', 'embedding1_weight'}
-    assert planner.predict(found.plan).seconds == found.prediction.seconds
-    again = planner.search(seconds=None, proposals=10, start=found.plan)
-    assert again.prediction.seconds <= found.prediction.seconds
+    best = planner.search(seconds=None, proposals=300, seed=1)
+    assert set(best.plan.store.tables) == {'embedding0_weight', 'embedding1_weight'}
+    assert planner.predict(best.plan).seconds == best.prediction.seconds
+    again = planner.search(seconds=None, proposals=10, start=best.plan)
+    assert again.prediction.seconds <= best.prediction.seconds
 
 
 def test_a_search_from_python(tmp_path):
