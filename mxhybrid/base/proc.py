@@ -81,7 +81,10 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 def thread_times(pid: int) -> Dict[str, List[float]]:
-    """Return for each thread of a process, by id, the seconds on a CPU and the seconds of waiting for one."""
+    """Return the times of each thread of a process, by id.
+
+    They are the seconds on a CPU, the seconds of waiting for one, and how often the thread got one.
+    """
     times = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir('/proc/%d/task' % pid):
@@ -93,12 +96,12 @@ def thread_times(pid: int) -> Dict[str, List[float]]:
 def _times_of(directory: str) -> List[float]:
     try:
         with open(directory + 'schedstat') as file:
-            ran_ns, waited_ns = file.read().split()[:2]
-        return [int(ran_ns) / 1e9, int(waited_ns) / 1e9]
+            ran_ns, waited_ns, turns = file.read().split()[:3]
+        return [int(ran_ns) / 1e9, int(waited_ns) / 1e9, int(turns)]
     except FileNotFoundError:  # a kernel without scheduler statistics: the thread counts as if it waited all the time
         with open(directory + 'stat') as file:
             fields = file.read().rpartition(')')[2].split()
-        return [(int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / TICKS_PER_S, time.monotonic()]
+        return [(int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / TICKS_PER_S, time.monotonic(), 0]
 
 
 def disk_bytes() -> int:

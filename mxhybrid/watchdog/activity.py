@@ -21,6 +21,10 @@ SAMPLE_INTERVAL_S = 0.9
 #: Least shares of the time between two samples that a computing thread is on a CPU, and is on one or waits for one.
 #: Threads that only poll for work or for the lock, hundreds of times a second, stay below one of the two.
 RUN_SHARE, RUNNABLE_SHARE = 0.04, 0.3
+#: Where dozens of processes share a core, a computing thread gets a smaller share.  It waits for a CPU nearly all the
+#: time, and keeps one for some milliseconds, the scheduler's time slice, whenever it gets one; a polling thread gives
+#: it up after some microseconds.  The least share of the time, and the least seconds for each time on a CPU.
+CROWDED_RUNNABLE_SHARE, LEAST_SLICE_S = 0.9, 0.0005
 
 #: The time of a sample, the state letter of the process, and the times of each thread (`proc.thread_times`).
 ThreadSample = Dict[str, Any]
@@ -64,15 +68,17 @@ class Activity:
 
 def _is_computing(times: Any, former: Any, elapsed_s: float) -> bool:
     """Return whether a thread computed between two samples of its times."""
-    ran_s, waited_s = times[0] - former[0], times[1] - former[1]
-    return bool(ran_s >= RUN_SHARE * elapsed_s and ran_s + waited_s >= RUNNABLE_SHARE * elapsed_s)
+    ran_s, waited_s, turns = (new - old for new, old in zip(times, former))
+    runnable_s = ran_s + waited_s
+    return bool((ran_s >= RUN_SHARE * elapsed_s and runnable_s >= RUNNABLE_SHARE * elapsed_s)
+                or (turns and ran_s >= LEAST_SLICE_S * turns and runnable_s >= CROWDED_RUNNABLE_SHARE * elapsed_s))
 
 
 def checked_sample(value: Any) -> Optional[ThreadSample]:
     """Return a sample that another process sent as JSON; None if it is not one."""
     try:
         return {'time_s': float(value['time_s']), 'state': str(value.get('state', '')),
-                'threads': {str(thread): [float(ran), float(waited)]
-                            for thread, (ran, waited) in value['threads'].items()}}
+                'threads': {str(thread): [float(ran), float(waited), int(turns)]
+                            for thread, (ran, waited, turns) in value['threads'].items()}}
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

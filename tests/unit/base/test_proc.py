@@ -28,7 +28,7 @@ def test_a_running_process(child):
     state, start = proc.state_and_start(child.pid)
     assert state in 'SR' and start.isdigit() and proc.state_and_start(child.pid)[1] == start
     assert next(proc.ancestors(child.pid)) == os.getpid() and list(proc.ancestors(child.pid))[-1] in (0, 1)
-    assert all(ran >= 0 and waited >= 0 for ran, waited in proc.thread_times(child.pid).values())
+    assert all(ran >= 0 and waited >= 0 and turns >= 0 for ran, waited, turns in proc.thread_times(child.pid).values())
     assert str(child.pid) in proc.thread_times(child.pid)
 
 

@@ -1,6 +1,8 @@
 """The activity of a process, by the CPU time of its threads."""
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -74,11 +76,48 @@ def test_a_process_that_has_gone_has_no_sample(program):
     assert sample_threads(process.pid) is None and not Activity().add_sample(None)
 
 
+@pytest.mark.parametrize('ran, waited, turns, computes', [
+    (0.02, 0.98, 8, True),     # 100 computing processes on 2 cores
+    (0.02, 0.97, 400, False),  # a polling thread beside them
+    (0.02, 0.40, 8, False), (0.0, 0.0, 0, False), (0.0, 1.0, 0, False)])
+def test_a_thread_that_gets_a_small_share_of_a_crowded_core(ran, waited, turns, computes):
+    seen = Activity()
+    seen.add_sample({'time_s': 5.0, 'threads': {'1': [3.0, 7.0, 90]}})
+    assert seen.add_sample({'time_s': 6.0, 'threads': {'1': [3.0 + ran, 7.0 + waited, 90 + turns]}}) is computes
+
+
+#: A process that gets 1.4 % of a core, since another one of the same group of the scheduler computes there.
+CROWDED = """
+import os, signal, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+other = os.fork()
+if not other:
+    signal.alarm(30)
+    sum(range(10 ** 12))
+os.nice(19)
+print('up', flush=True)
+end = time.monotonic() + 10
+while time.monotonic() < end:
+    pass
+os.kill(other, signal.SIGKILL)
+"""
+
+
+def test_a_process_that_computes_on_a_crowded_core_is_seen_computing():
+    command = [sys.executable, '-S', '-c', CROWDED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout.readline() == b'up\n'
+        try:
+            assert any(watched(process.pid))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_threads_that_come_and_go_do_not_count():
     seen = Activity()
-    seen.add_sample({'time_s': 0.0, 'threads': {'1': [5.0, 0.0], '2': [1.0, 0.0]}})
-    assert not seen.add_sample({'time_s': 1.0, 'threads': {'1': [5.0, 0.0], '3': [9.0, 0.0]}})
+    seen.add_sample({'time_s': 0.0, 'threads': {'1': [5.0, 0.0, 0], '2': [1.0, 0.0, 0]}})
+    assert not seen.add_sample({'time_s': 1.0, 'threads': {'1': [5.0, 0.0, 0], '3': [9.0, 0.0, 0]}})
     assert seen.is_computing is False
-    assert seen.add_sample({'time_s': 2.0, 'threads': {'1': [5.05, 0.9], '3': [9.0, 0.0]}})
+    assert seen.add_sample({'time_s': 2.0, 'threads': {'1': [5.05, 0.9, 0], '3': [9.0, 0.0, 0]}})
     seen.reset()
-    assert seen.is_computing is None and not seen.add_sample({'time_s': 3.0, 'threads': {'1': [6.0, 0.0]}})
+    assert seen.is_computing is None and not seen.add_sample({'time_s': 3.0, 'threads': {'1': [6.0, 0.0, 0]}})

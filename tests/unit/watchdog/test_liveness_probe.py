@@ -32,7 +32,8 @@ def test_a_probe_answers_every_client(program):
 
 @pytest.mark.parametrize('answer', [
     b'', b'null', b'{', b'[]', b'"x"', b'\xff', b'{"time_s": 1}', b'{"time_s": "x", "threads": {}}', b'[' * 100000,
-    b'{"time_s": 1, "threads": []}', b'{"time_s": 1, "threads": {"1": [1]}}', b'{"time_s": 1, "threads": {"1": "ab"}}',
+    b'{"time_s": 1, "threads": []}', b'{"time_s": 1, "threads": {"1": [1]}}',
+    b'{"time_s": 1, "threads": {"1": [1, 1]}}', b'{"time_s": 1, "threads": {"1": "abc"}}',
     b' ' * (2 * MAX_ANSWER_BYTES), None], ids=lambda answer: repr(answer)[:20])
 def test_malformed_and_late_answers_count_as_none(answer):
     with socket.create_server(('127.0.0.1', 0)) as listener:

@@ -152,25 +152,31 @@ from mxhybrid.watchdog.script import ScriptWatcher
 
 def watch():
     script = ScriptWatcher()
-    for _ in range(3):
-        reason = script.waits_for(None, True)
+    reasons = []
+    for _ in range(5):
+        reasons.append(str(script.waits_for(None, True)))
         time.sleep(1)
-    print(reason, script.waits_for('votes', True), script.waits_for(None, False), sep='; ', flush=True)
+    print(*reasons, script.waits_for('votes', True), script.waits_for(None, False), sep='; ', flush=True)
     os._exit(0)
 threading.Thread(target=watch).start()
 """
 MXNET = 'import time\ndef wait():\n    time.sleep(60)\ndef compute():\n    while True: pass\n'
 
 
-@pytest.mark.parametrize('body, expected', [
-    ('mxnet.wait()', AN_ARRAY), ('time.sleep(60)', None),
-    ('threading.Thread(target=mxnet.compute, daemon=True).start(); mxnet.wait()', None)],
+@pytest.mark.parametrize('body, waits', [
+    ('mxnet.wait()', True), ('time.sleep(60)', False),
+    ('threading.Thread(target=mxnet.compute, daemon=True).start(); mxnet.wait()', False)],
     ids=['in a library', 'in the script', 'while another thread computes'])
-def test_the_reason_for_which_a_script_waits(body, expected, tmp_path):
+def test_the_reason_for_which_a_script_waits(body, waits, tmp_path):
     (tmp_path / 'mxnet').mkdir()
     (tmp_path / 'mxnet' / '__init__.py').write_text(MXNET)
     process = run_python(PROGRAM + body, str(tmp_path))
-    assert process.communicate(timeout=60)[0] == '%s; votes; None\n' % expected
+    *reasons, in_call, busy = process.communicate(timeout=60)[0].rstrip('\n').split('; ')
+    # The script may enter the library after the first look; a verdict takes two.
+    verdicts = set(reasons[2:])
+    # One sample may miss that a thread computes, where the machine itself stood still.
+    assert verdicts == {AN_ARRAY} if waits else 'None' in verdicts
+    assert (in_call, busy) == ('votes', 'None')
 
 
 @pytest.mark.parametrize('step, expected', [(0, AN_ARRAY), (1 << 20, None)])
@@ -179,6 +185,6 @@ def test_a_script_that_reads_or_writes_a_file_goes_on(step, expected, monkeypatc
     monkeypatch.setattr(script_module, '_is_in_libraries', lambda: True)
     monkeypatch.setattr(script_module.proc, 'disk_bytes', lambda: next(moved))
     monkeypatch.setattr(script_module, 'sample_threads',
-                        lambda pid: {'time_s': next(clock), 'threads': {'1': [0.0, 0.0]}})
+                        lambda pid: {'time_s': next(clock), 'threads': {'1': [0.0, 0.0, 0]}})
     script = ScriptWatcher()
     assert [script.waits_for(None, True) for _ in range(3)][-1] == expected

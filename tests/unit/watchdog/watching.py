@@ -54,4 +54,4 @@ class Sampler:
     def __call__(self, process):
         time_s = self.clock()
         return {'time_s': time_s, 'state': self.state,
-                'threads': {'1': [time_s if process['pid'] in self.busy else 0.0, 0.0], '2': [0.0, 0.0]}}
+                'threads': {'1': [time_s if process['pid'] in self.busy else 0.0, 0.0, 0], '2': [0.0, 0.0, 0]}}
