@@ -27,12 +27,12 @@ struct Decimal {
 /// Return the number that printf wrote, in any locale: digits, then 'e' and an exponent.
 Decimal decimal_of(const char* printed) {
   Decimal decimal;
-  const char* at = printed;
-  for (; *at != 'e'; ++at) {
-    if (std::isdigit(static_cast<unsigned char>(*at))) decimal.digits += *at;
+  const char* next = printed;
+  for (; *next != 'e'; ++next) {
+    if (std::isdigit(static_cast<unsigned char>(*next))) decimal.digits += *next;
   }
   while (decimal.digits.size() > 1 && decimal.digits.back() == '0') decimal.digits.pop_back();
-  decimal.exponent = std::atoi(at + 1) + 1;
+  decimal.exponent = std::atoi(next + 1) + 1;
   return decimal;
 }
 
@@ -56,25 +56,27 @@ Decimal shortest(double value) {
 }
 
 /// Parse a positive number without sign and suffix as ParseFloat<float> of dmlc-core does.
-float parse(const char* at) {
+float parse(const char* text) {
   uint64_t before = 0;
-  for (; std::isdigit(static_cast<unsigned char>(*at)); ++at) before = before * 10 + static_cast<uint64_t>(*at - '0');
+  for (; std::isdigit(static_cast<unsigned char>(*text)); ++text) {
+    before = before * 10 + static_cast<uint64_t>(*text - '0');
+  }
   float value = static_cast<float>(before);
-  if (*at == '.') {
+  if (*text == '.') {
     uint64_t power = 1, after = 0;
     int digits = 0;
-    for (++at; std::isdigit(static_cast<unsigned char>(*at)); ++at, ++digits) {
+    for (++text; std::isdigit(static_cast<unsigned char>(*text)); ++text, ++digits) {
       if (digits >= kMostDigits) continue;
-      after = after * 10 + static_cast<uint64_t>(*at - '0');
+      after = after * 10 + static_cast<uint64_t>(*text - '0');
       power *= 10;
     }
     value += static_cast<float>(static_cast<double>(after) / static_cast<double>(power));
   }
-  if (*at != 'e') return value;
-  ++at;
-  const bool divides = *at == '-';
+  if (*text != 'e') return value;
+  ++text;
+  const bool divides = *text == '-';
   float scale = 1;
-  int exponent = std::abs(std::atoi(at));
+  int exponent = std::abs(std::atoi(text));
   for (; exponent >= 8; exponent -= 8) scale *= 1e8f;
   for (; exponent > 0; --exponent) scale *= 10.f;
   return divides ? value / scale : value * scale;

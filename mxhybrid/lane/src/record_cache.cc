@@ -23,12 +23,12 @@ RecordCache::RecordCache(int descriptor, const std::string& name, size_t record_
           std::max(std::max(budget, kLeastBytes) / record_bytes, kLeastRecords), kInFrame - 1))),
       most_new_(std::max<uint32_t>(most_ / kNewShare, 1)),
       batch_(std::min<size_t>(kBatch, most_new_)),  // so that each queue has a record that no load keeps in memory
-      log_(descriptor, name, record_bytes, [this](uint32_t slot, uint32_t place) {
+      log_(descriptor, name, record_bytes, [this](uint32_t slot, uint32_t position) {
         uint32_t& location = location_of(slot);
         if (location & kInFrame) {
-          entries_[location & ~kInFrame].place = place;
+          entries_[location & ~kInFrame].position = position;
         } else {
-          location = place + 1;
+          location = position + 1;
         }
       }) {}
 
@@ -55,13 +55,13 @@ uint32_t RecordCache::take_frame() {
       entry.uses = &queue == &new_ ? 0 : entry.uses - 1;
       reused_.push_back(frame);
     } else {
-      uint32_t place = entry.place;
-      if (place == kNone) {
+      uint32_t position = entry.position;
+      if (position == kNone) {
         queue.push_front(frame);  // where it stays if writing fails
-        place = log_.append(entry.slot, bytes_of(frame));
+        position = log_.append(entry.slot, bytes_of(frame));
         queue.pop_front();
       }
-      location_of(entry.slot) = place + 1;
+      location_of(entry.slot) = position + 1;
       entry = Entry();
       return frame;
     }
@@ -75,10 +75,10 @@ uint32_t RecordCache::frame_of(uint32_t slot) {
 
 char* RecordCache::change(uint32_t slot) {
   const uint32_t frame = frame_of(slot);
-  uint32_t& place = entries_[frame].place;
-  if (place != kNone) {
-    log_.drop(place);
-    place = kNone;
+  uint32_t& position = entries_[frame].position;
+  if (position != kNone) {
+    log_.drop(position);
+    position = kNone;
   }
   return bytes_of(frame);
 }
@@ -93,13 +93,13 @@ char* RecordCache::create(uint32_t slot) {
 
 void RecordCache::remove(uint32_t slot) {
   const uint32_t location = location_of(slot);
-  uint32_t place = location - 1;
+  uint32_t position = location - 1;
   if (location & kInFrame) {
     const uint32_t frame = location & ~kInFrame;
-    place = entries_[frame].place;
+    position = entries_[frame].position;
     entries_[frame] = Entry();
   }
-  if (place != kNone) log_.drop(place);
+  if (position != kNone) log_.drop(position);
   location_of(slot) = kNowhere;
 }
 
@@ -131,10 +131,10 @@ void RecordCache::load(const uint32_t* slots, size_t count, uint32_t step) {
   try {
     // Frames first: the records that leave them may move others in the log.
     for (size_t i = 0; i < missing_.size(); ++i) taken_.push_back(take_frame());
-    places_.clear();
-    for (uint32_t slot : missing_) places_.push_back(location_of(slot) - 1);
-    log_.read(places_, [this](size_t position, const char* record) {
-      std::memcpy(bytes_of(taken_[position]), record, record_bytes_);
+    positions_.clear();
+    for (uint32_t slot : missing_) positions_.push_back(location_of(slot) - 1);
+    log_.read(positions_, [this](size_t index, const char* record) {
+      std::memcpy(bytes_of(taken_[index]), record, record_bytes_);
     });
   } catch (...) {
     new_.insert(new_.begin(), taken_.begin(), taken_.end());
@@ -147,25 +147,25 @@ void RecordCache::load(const uint32_t* slots, size_t count, uint32_t step) {
       continue;
     }
     location = taken_[i] | kInFrame;
-    entries_[taken_[i]] = {missing_[i], places_[i], load_, step, 0};
+    entries_[taken_[i]] = {missing_[i], positions_[i], load_, step, 0};
     new_.push_back(taken_[i]);
   }
 }
 
 void RecordCache::copy(const uint32_t* slots, size_t count, char* to) {
-  std::vector<uint32_t> places;
-  std::vector<size_t> positions;
+  std::vector<uint32_t> positions;
+  std::vector<size_t> indices;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t location = location_of(slots[i]);
     if (location & kInFrame) {
       std::memcpy(to + i * record_bytes_, bytes_of(location & ~kInFrame), record_bytes_);
     } else {
-      places.push_back(location - 1);
-      positions.push_back(i);
+      positions.push_back(location - 1);
+      indices.push_back(i);
     }
   }
-  log_.read(places, [&](size_t position, const char* record) {
-    std::memcpy(to + positions[position] * record_bytes_, record, record_bytes_);
+  log_.read(positions, [&](size_t index, const char* record) {
+    std::memcpy(to + indices[index] * record_bytes_, record, record_bytes_);
   });
 }
 

@@ -49,14 +49,14 @@ class RecordCache {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  /// A location is kNowhere if there is no record, the number of a frame with the bit kInFrame, or a place in the log
-  /// plus 1.
+  /// A location is kNowhere if there is no record, the number of a frame with the bit kInFrame, or a position in the
+  /// log plus 1.
   static constexpr uint32_t kNowhere = 0, kInFrame = uint32_t{1} << 31;
 
   /// The state of a frame, the memory of a record.
   struct Entry {
     uint32_t slot = kNone;   // kNone: no record
-    uint32_t place = kNone;  // of the same bytes in the log
+    uint32_t position = kNone;  // of the same bytes in the log
     uint32_t load = 0;       // the number of the load for which the record stays in memory
     uint32_t step = 0;       // the last step that used it
     uint32_t uses = 0;       // steps that used it again
@@ -78,7 +78,7 @@ class RecordCache {
   std::deque<uint32_t> new_, reused_;
   uint32_t load_ = 1;
   RecordLog log_;
-  std::vector<uint32_t> missing_, taken_, places_;  // of a load: slots, and their frames and places
+  std::vector<uint32_t> missing_, taken_, positions_;  // of a load: slots, and their frames and positions
 };
 
 }  // namespace lane

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kSegmentBytes = 256 << 10;
 /// Records of a power of two of bytes are within as few sectors as possible.
 constexpr size_t kSector = 512;
-/// A file has places for this share more records than are live, and for kSpareSegments more.  The fewer there are, the
+/// A file has room for this share more records than are live, and for kSpareSegments more.  The fewer there are, the
 /// more live records a segment has that is cleaned.
 constexpr double kSpare = 0.25;
 constexpr uint64_t kSpareSegments = 6;
@@ -41,14 +41,14 @@ RecordLog::RecordLog(int descriptor, const std::string& name, size_t record_byte
 }
 
 void RecordLog::reserve(uint64_t records) {
-  const uint64_t places = records + static_cast<uint64_t>(static_cast<double>(records) * kSpare);
-  const uint64_t needed = places / per_segment_ + 1 + kSpareSegments, segments = live_counts_.size();
+  const uint64_t with_spare = records + static_cast<uint64_t>(static_cast<double>(records) * kSpare);
+  const uint64_t needed = with_spare / per_segment_ + 1 + kSpareSegments, segments = live_counts_.size();
   if (needed <= segments) return;
   const uint64_t growth = std::min(static_cast<uint64_t>(static_cast<double>(segments) * kGrowth),
                                    kMostGrowth / segment_bytes_);
   const uint64_t grown = std::max(needed, segments + growth);
-  if (grown * per_segment_ > kMaxPlaces) {
-    throw std::runtime_error("storage: a file has room for " + std::to_string(kMaxPlaces) +
+  if (grown * per_segment_ > kMaxPositions) {
+    throw std::runtime_error("storage: a file has room for " + std::to_string(kMaxPositions) +
                              " rows, a quarter of it for rows that are written again: use more partitions");
   }
   file_.grow(grown * segment_bytes_);
@@ -74,17 +74,17 @@ uint32_t RecordLog::put(uint32_t slot, const char* record) {
     free_.pop_back();
     filled_ = 0;
   }
-  const uint32_t number = filled_++, place = filling_.segment * per_segment_ + number;
+  const uint32_t number = filled_++, position = filling_.segment * per_segment_ + number;
   slots_of(filling_.bytes)[number] = slot;
   std::memcpy(record_of(filling_.bytes, number), record, record_bytes_);
-  live_[place >> 6] |= uint64_t{1} << (place & 63);
+  live_[position >> 6] |= uint64_t{1} << (position & 63);
   ++live_counts_[filling_.segment];
-  return place;
+  return position;
 }
 
-void RecordLog::drop(uint32_t place) {
-  const uint32_t segment = place / per_segment_;
-  live_[place >> 6] &= ~(uint64_t{1} << (place & 63));
+void RecordLog::drop(uint32_t position) {
+  const uint32_t segment = position / per_segment_;
+  live_[position >> 6] &= ~(uint64_t{1} << (position & 63));
   if (--live_counts_[segment] == 0 && segment != filling_.segment && segment != writing_.segment) {
     free_.push_back(segment);
   }
@@ -100,28 +100,28 @@ void RecordLog::clean() {
   }
   file_.read(cleaned_.data(), segment_bytes_, uint64_t{victim} * segment_bytes_);
   for (uint32_t number = 0; number < per_segment_; ++number) {
-    const uint32_t place = victim * per_segment_ + number;
-    if (!is_live(place)) continue;
+    const uint32_t position = victim * per_segment_ + number;
+    if (!is_live(position)) continue;
     const uint32_t slot = slots_of(cleaned_)[number];
     moved_(slot, put(slot, record_of(cleaned_, number)));
-    drop(place);
+    drop(position);
   }
 }
 
-void RecordLog::read(const std::vector<uint32_t>& places, const DirectFile::Take& take) {
+void RecordLog::read(const std::vector<uint32_t>& positions, const DirectFile::Take& take) {
   std::vector<uint64_t> offsets;
-  std::vector<size_t> positions;
-  for (size_t position = 0; position < places.size(); ++position) {
-    const uint32_t segment = places[position] / per_segment_, number = places[position] % per_segment_;
+  std::vector<size_t> indices;
+  for (size_t index = 0; index < positions.size(); ++index) {
+    const uint32_t segment = positions[index] / per_segment_, number = positions[index] % per_segment_;
     const Open* open = segment == filling_.segment ? &filling_ : segment == writing_.segment ? &writing_ : nullptr;
     if (open) {
-      take(position, record_of(open->bytes, number));
+      take(index, record_of(open->bytes, number));
     } else {
       offsets.push_back(uint64_t{segment} * segment_bytes_ + header_bytes_ + number * record_bytes_);
-      positions.push_back(position);
+      indices.push_back(index);
     }
   }
-  file_.read_all(offsets, record_bytes_, [&](size_t position, const char* bytes) { take(positions[position], bytes); });
+  file_.read_all(offsets, record_bytes_, [&](size_t index, const char* bytes) { take(indices[index], bytes); });
 }
 
 size_t RecordLog::memory_bytes() const {

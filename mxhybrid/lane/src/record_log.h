@@ -1,5 +1,5 @@
 // The records of a row store in a file that is a log: records are only ever appended, so that writes are long, and a
-// record that is written again gets another place.
+// record that is written again gets another position.
 //
 // The file consists of segments.  A segment begins with the slots of its records.  When few segments are free, the one
 // with the fewest live records is cleaned: these are appended again, and the segment is free (Rosenblum and Ousterhout,
@@ -18,23 +18,24 @@ namespace lane {
 
 class RecordLog {
  public:
-  /// Places are below this number.
-  static constexpr uint64_t kMaxPlaces = uint64_t{1} << 31;
-  /// A record got another place since its segment was cleaned.
-  using Moved = std::function<void(uint32_t slot, uint32_t place)>;
+  /// Positions, which count records in the file, are below this number.
+  static constexpr uint64_t kMaxPositions = uint64_t{1} << 31;
+  /// A record got another position since its segment was cleaned.
+  using Moved = std::function<void(uint32_t slot, uint32_t position)>;
 
   /// Use an empty file, by its descriptor, which the object closes; `name` stands in messages.
   RecordLog(int descriptor, const std::string& name, size_t record_bytes, Moved moved);
 
   /// Reserve blocks of the disk for a number of live records; throws MemoryRefused.
   void reserve(uint64_t records);
-  /// Write the record of a slot and return its place.  Fewer records are live than were reserved.  Cleaning may move
+  /// Write the record of a slot and return its position.  Fewer records are live than were reserved.  Cleaning may move
   /// other records.
   uint32_t append(uint32_t slot, const char* record);
-  /// Forget the record at a place.
-  void drop(uint32_t place);
-  /// Read the records at places; call `take` with the position of each place in the list and its record, in any order.
-  void read(const std::vector<uint32_t>& places, const DirectFile::Take& take);
+  /// Forget the record at a position.
+  void drop(uint32_t position);
+  /// Read the records at positions; call `take` with the index of each position in the list, and its record.  The order
+  /// is any.
+  void read(const std::vector<uint32_t>& positions, const DirectFile::Take& take);
 
   uint64_t file_bytes() const { return file_.size(); }
   size_t memory_bytes() const;
@@ -48,7 +49,7 @@ class RecordLog {
     uint32_t segment = kNone;
   };
 
-  bool is_live(uint32_t place) const { return live_[place >> 6] >> (place & 63) & 1; }
+  bool is_live(uint32_t position) const { return live_[position >> 6] >> (position & 63) & 1; }
   uint32_t* slots_of(const AlignedBuffer& segment) const { return reinterpret_cast<uint32_t*>(segment.data()); }
   char* record_of(const AlignedBuffer& segment, uint32_t number) const {
     return segment.data() + header_bytes_ + number * record_bytes_;
@@ -62,7 +63,7 @@ class RecordLog {
   DirectFile file_;
   const Moved moved_;
 
-  std::vector<uint64_t> live_;         // a bit for each place
+  std::vector<uint64_t> live_;         // a bit for each position
   std::vector<uint32_t> live_counts_;  // by segment
   std::vector<uint32_t> free_;         // segments without live records; none of them is open
   Open filling_, writing_;

@@ -104,8 +104,8 @@ uint64_t RowStore::rank_of(uint64_t slot) const {
 }
 
 void RowStore::remove_over_capacity() {
-  const uint64_t kept = std::max<uint64_t>(options_.capacity - options_.capacity / kShare, touched_);
-  uint64_t excess = size() - std::min(size(), kept);
+  const uint64_t kept_rows = std::max<uint64_t>(options_.capacity - options_.capacity / kShare, touched_);
+  uint64_t excess = size() - std::min(size(), kept_rows);
   // Find the rank up to which rows are removed, 16 bits at a time.
   constexpr int kDigit = 16;
   std::vector<uint64_t> numbers(1 << kDigit);

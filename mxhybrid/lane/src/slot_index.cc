@@ -15,9 +15,9 @@ void SlotIndex::insert(uint64_t hash, uint32_t slot) {
     number = next_of(number);
   }
   Chunk& chunk = at(number);
-  const int place = __builtin_ctz(empty);
-  chunk.tags[place] = tag_of(hash);
-  chunk.slots[place] = slot;
+  const int index = __builtin_ctz(empty);
+  chunk.tags[index] = tag_of(hash);
+  chunk.slots[index] = slot;
   ++entries_;
 }
 
@@ -26,9 +26,9 @@ void SlotIndex::erase(uint64_t hash, uint32_t slot) {
   for (size_t number = home_of(hash);; number = next_of(number)) {
     Chunk& chunk = at(number);
     for (uint32_t matches = chunk.matches(tag); matches; matches &= matches - 1) {
-      const int place = __builtin_ctz(matches);
-      if (chunk.slots[place] != slot) continue;
-      chunk.tags[place] = 0;
+      const int index = __builtin_ctz(matches);
+      if (chunk.slots[index] != slot) continue;
+      chunk.tags[index] = 0;
       --entries_;
       return;
     }

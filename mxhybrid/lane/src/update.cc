@@ -205,7 +205,7 @@ static_assert(rules_are_in_order(), "the row of a rule stands at its number");
 /// a row here.
 struct SettingRow {
   const char* name;
-  double Rule::*given;
+  double Rule::*exact;
   float UpdateSettings::*rounded;
 };
 
@@ -235,12 +235,12 @@ Rule make_rule(uint32_t kind, const double* settings) {
   if (kind >= kNumRules) throw std::runtime_error("no rule has number " + std::to_string(kind));
   Rule rule;
   rule.kind = static_cast<RuleKind>(kind);
-  for (const SettingRow& setting : kSettings) rule.*setting.given = *settings++;
+  for (const SettingRow& setting : kSettings) rule.*setting.exact = *settings++;
   return rule;
 }
 
 UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count) {
-  for (const SettingRow& setting : kSettings) this->*setting.rounded = attribute(rule.*setting.given);
+  for (const SettingRow& setting : kSettings) this->*setting.rounded = attribute(rule.*setting.exact);
   if (rule.kind == RuleKind::kAdam) {  // as in class Adam of python/mxnet/optimizer/optimizer.py
     const double first = 1. - std::pow(rule.beta1, count), second = 1. - std::pow(rule.beta2, count);
     lr = attribute(rule.lr * (std::sqrt(second) / first));

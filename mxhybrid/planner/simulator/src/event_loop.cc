@@ -25,10 +25,10 @@ class Simulation {
 
   int64_t run(const PlannerTimeline* before, const int64_t* changed, int64_t count, double first_removed,
               double limit) {
-    const int64_t kept = before ? kept_snapshots(*before, changed, count, first_removed) : 0;
-    begin(before, kept);
-    Resources resources(rates_, kept ? before->states + (kept - 1) * rates_.resources : nullptr);
-    return dispatch_all(resources, kept ? before->dispatched[kept - 1] : 0, limit);
+    const int64_t kept_count = before ? kept_snapshots(*before, changed, count, first_removed) : 0;
+    begin(before, kept_count);
+    Resources resources(rates_, kept_count ? before->states + (kept_count - 1) * rates_.resources : nullptr);
+    return dispatch_all(resources, kept_count ? before->dispatched[kept_count - 1] : 0, limit);
   }
 
  private:
@@ -76,15 +76,15 @@ class Simulation {
   }
 
   // Copies the events before the last valid snapshot, and counts the predecessors that each other task waits for.
-  void begin(const PlannerTimeline* before, int64_t kept) {
-    *timeline_.snapshots = kept;
+  void begin(const PlannerTimeline* before, int64_t kept_count) {
+    *timeline_.snapshots = kept_count;
     *timeline_.finish = 0.0;
     int64_t dispatched = 0;
-    if (kept) {
-      dispatched = before->dispatched[kept - 1];
-      std::copy_n(before->dispatched, kept, timeline_.dispatched);
-      std::copy_n(before->last_ready, kept, timeline_.last_ready);
-      std::copy_n(before->states, kept * rates_.resources, timeline_.states);
+    if (kept_count) {
+      dispatched = before->dispatched[kept_count - 1];
+      std::copy_n(before->dispatched, kept_count, timeline_.dispatched);
+      std::copy_n(before->last_ready, kept_count, timeline_.last_ready);
+      std::copy_n(before->states, kept_count * rates_.resources, timeline_.states);
     }
     each_task([&](int64_t number) { events_[number] = Event{0.0, 0.0, 0.0, -1, 0}; });
     each_task([&](int64_t number) {

@@ -28,7 +28,7 @@ struct Redistribution {
   const int32_t* receivers;
   int64_t sender_count, receiver_count, itemsize;
   // The elements by rank that a receiver takes from its own array; null if there are none.
-  const int64_t* kept = nullptr;
+  const int64_t* own_elements = nullptr;
   // The seconds by rank for which senders compute first, and receivers last, while no other core of the host computes;
   // null if they compute nothing.
   const double* before = nullptr;
@@ -77,9 +77,9 @@ class SubgraphBuilder {
     for (int64_t index = 0; index < redistribution.receiver_count; ++index) {
       const int32_t rank = redistribution.receivers[index];
       // The core copies at the rate of memory what does not travel.
-      const int64_t kept_bytes = redistribution.kept ? redistribution.kept[rank] * redistribution.itemsize : 0;
-      const double kept_s = static_cast<double>(kept_bytes) / machine_.memory_rate;
-      receive_tasks_[rank] = spend(cost.kind, rank, received_[rank].seconds(cost) + kept_s, 0.0,
+      const int64_t own_elements = redistribution.own_elements ? redistribution.own_elements[rank] : 0;
+      const double copy_s = static_cast<double>(own_elements * redistribution.itemsize) / machine_.memory_rate;
+      receive_tasks_[rank] = spend(cost.kind, rank, received_[rank].seconds(cost) + copy_s, 0.0,
                                    redistribution.after ? redistribution.after[rank] : 0.0);
       if (before_receivers) edge(before_receivers[index], receive_tasks_[rank]);
       if (send_tasks_[rank] >= 0) edge(send_tasks_[rank], receive_tasks_[rank]);

@@ -26,7 +26,7 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
     Endpoints first, last;
     ReversedTransfers reversed(machine->ranks);
     std::vector<int32_t> piece_tasks;
-    std::vector<int64_t> kept(machine->ranks), kept_of_pieces(machine->ranks);
+    std::vector<int64_t> own_elements(machine->ranks), own_of_pieces(machine->ranks);
     for (int64_t index = 0; index < count; ++index) {
       const PlannerTransfers transfers{array_at<int32_t>(numbers[0]), array_at<int32_t>(numbers[1]),
                                        array_at<int64_t>(numbers[2]), numbers[3]};
@@ -52,25 +52,26 @@ int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost
           readers{needed, needed_boxes, needed_count, dimensions}, summing{pieces, piece_boxes, piece_count, dimensions};
       int32_t first_sender, first_receiver;
       if (piece_count == 0) {
-        find_kept(holders, readers, kept);
-        if (back) keep_only(gradients, gradient_count, kept);
+        find_own(holders, readers, own_elements);
+        if (back) keep_only(gradients, gradient_count, own_elements);
         first_sender = builder.redistribute({direction(transfers, gradients, gradient_count), senders, receivers,
-                                             sender_count, receiver_count, itemsize, kept.data(), before, after},
+                                             sender_count, receiver_count, itemsize, own_elements.data(), before,
+                                             after},
                                             *cost, true, nullptr, nullptr);
         first_receiver = first_sender + static_cast<int32_t>(sender_count);
       } else {
-        find_kept(holders, summing, kept);
-        find_kept(summing, readers, kept_of_pieces);
-        if (back) keep_only(gradients, gradient_count, kept_of_pieces);
+        find_own(holders, summing, own_elements);
+        find_own(summing, readers, own_of_pieces);
+        if (back) keep_only(gradients, gradient_count, own_of_pieces);
         first_sender = builder.redistribute({direction(back ? gathered : transfers, gradients, gradient_count),
                                              senders, pieces, sender_count, piece_count, itemsize,
-                                             (back ? kept_of_pieces : kept).data(), before},
+                                             (back ? own_of_pieces : own_elements).data(), before},
                                             *cost, true, nullptr, nullptr);
         piece_tasks.resize(piece_count);
         std::iota(piece_tasks.begin(), piece_tasks.end(), first_sender + static_cast<int32_t>(sender_count));
         first_receiver = builder.redistribute({direction(back ? transfers : gathered, pieces, piece_count), pieces,
                                                receivers, piece_count, receiver_count, itemsize,
-                                               (back ? kept : kept_of_pieces).data(), nullptr, after},
+                                               (back ? own_elements : own_of_pieces).data(), nullptr, after},
                                               *cost, true, piece_tasks.data(), nullptr) +
                          static_cast<int32_t>(piece_count);
       }

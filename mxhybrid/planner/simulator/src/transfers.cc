@@ -24,23 +24,23 @@ std::vector<std::vector<int64_t>> group_by_box(const PlannerRankBoxes& held) {
   return groups;
 }
 
-void find_kept(const PlannerRankBoxes& held, const PlannerRankBoxes& needed, std::vector<int64_t>& kept) {
-  std::fill(kept.begin(), kept.end(), 0);
+void find_own(const PlannerRankBoxes& held, const PlannerRankBoxes& needed, std::vector<int64_t>& own_elements) {
+  std::fill(own_elements.begin(), own_elements.end(), 0);
   const int64_t width = 2 * held.dimensions;
   int64_t source = 0;
   for (int64_t target = 0; target < needed.count; ++target) {
     const int32_t rank = needed.ranks[target];
     while (source < held.count && held.ranks[source] < rank) ++source;
     if (source < held.count && held.ranks[source] == rank) {
-      kept[rank] = overlap(held.boxes + source * width, needed.boxes + target * width, held.dimensions);
+      own_elements[rank] = overlap(held.boxes + source * width, needed.boxes + target * width, held.dimensions);
     }
   }
 }
 
-void keep_only(const int32_t* ranks, int64_t count, std::vector<int64_t>& kept) {
+void keep_only(const int32_t* ranks, int64_t count, std::vector<int64_t>& own_elements) {
   const int32_t* end = ranks + count;
-  for (size_t rank = 0; rank < kept.size(); ++rank) {
-    if (!std::binary_search(ranks, end, static_cast<int32_t>(rank))) kept[rank] = 0;
+  for (size_t rank = 0; rank < own_elements.size(); ++rank) {
+    if (!std::binary_search(ranks, end, static_cast<int32_t>(rank))) own_elements[rank] = 0;
   }
 }
 

@@ -15,10 +15,10 @@ int64_t overlap(const int64_t* box, const int64_t* other, int64_t dimensions);
 std::vector<std::vector<int64_t>> group_by_box(const PlannerRankBoxes& held);
 
 // Sets, by rank, the number of elements that its held and its needed box have in common; 0 for ranks without both.
-void find_kept(const PlannerRankBoxes& held, const PlannerRankBoxes& needed, std::vector<int64_t>& kept);
+void find_own(const PlannerRankBoxes& held, const PlannerRankBoxes& needed, std::vector<int64_t>& own_elements);
 
 // Sets the numbers of all ranks but some, which are in ascending order, to 0.
-void keep_only(const int32_t* ranks, int64_t count, std::vector<int64_t>& kept);
+void keep_only(const int32_t* ranks, int64_t count, std::vector<int64_t>& own_elements);
 
 // The transfers of gradients: those of the outputs, in the opposite direction, from some of the targets.
 class ReversedTransfers {
