@@ -2,7 +2,7 @@
 import ctypes
 import operator
 import weakref
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
 import numpy as np
 from mxnet.base import check_call
@@ -49,18 +49,17 @@ class GradientBucket:
         push_native(self._library.bucket_scatter if scatter else self._library.bucket_start, share, self._gradients,
                     self.buffer.handles, priority, b'mxhybrid_bucket', self._library.bucket_close)
 
-    def update(self, rule: str, settings: Mapping[str, float], targets: 'UpdateTargets',
-               rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
-        """Push an update of weights with the sums to the engine; `rates` are learning rates and weight decays.
+    def update(self, update: Update, targets: 'UpdateTargets', priority: int) -> None:
+        """Push an update of weights with the sums to the engine.
 
-        Targets and rates are those of the gradients that are not None.
+        Its rates, and the targets, are those of the gradients that are not None.
         """
-        count = len(rates[0])
-        lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
-        update = self._library.checked(self._library.update_new(
-            self.pointer, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
-            targets.copies, lrs, wds))
-        push_native(self._library.bucket_update, update, self.output_handles, targets.handles, priority,
+        count = len(update.rates[0])
+        lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
+        parameter = self._library.checked(self._library.update_new(
+            self.pointer, self._library.rules[update.rule], rule_settings(update.settings), int(update.in_lists), count,
+            targets.weights, targets.states, targets.copies, lrs, wds))
+        push_native(self._library.bucket_update, parameter, self.output_handles, targets.handles, priority,
                     b'mxhybrid_update', self._library.update_close, ends_itself=False)
 
 

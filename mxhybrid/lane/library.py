@@ -13,7 +13,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 33
+_VERSION = 34
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -133,7 +133,8 @@ _FUNCTIONS = {
     'bucket_update': (None, [_POINTER, _POINTER]),
     'arrays_new': (_POINTER, [_POINTER, _POINTER, _POINTER, _U32, _POINTERS]),
     'arrays_close': (None, [_POINTER]),
-    'update_new': (_POINTER, [_POINTER, _U32, _DOUBLES, _U32, _POINTERS, _POINTERS, _POINTER, _DOUBLES, _DOUBLES]),
+    'update_new': (_POINTER, [_POINTER, _U32, _DOUBLES, _INT, _U32, _POINTERS, _POINTERS, _POINTER, _DOUBLES,
+                              _DOUBLES]),
     'update_close': (None, [_POINTER]),
     'local_update_new': (_POINTER, [_POINTER, _U32, _U32, _DOUBLES, _INT, _U32, _POINTER, _COUNTS, _DOUBLES, _DOUBLES]),
     'local_update_close': (None, [_POINTER]),

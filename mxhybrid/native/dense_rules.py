@@ -15,7 +15,8 @@ class Update(NamedTuple):
     """An update of several weights: a rule of ``lane/src/update.h``, its settings, state, and rates.
 
     `states` holds two arrays for each weight, None where the rule has fewer; `rates` are learning rates and weight
-    decays, which MXNet's operator would get `in_lists` for several weights, or singly.
+    decays.  `in_lists` says whether MXNet's operator would get them as lists for several weights, or as the two numbers
+    of one weight: MXNet rounds a list and a number differently.
     """
 
     rule: str

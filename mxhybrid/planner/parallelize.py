@@ -51,7 +51,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     plan : plan, dict or str
         A plan of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, the name of a JSON file, or
         ``'auto'``: then worker 0 searches for a plan, and the workers try it with copies of the network and data of
-        zeros.  It is taken if its steps are faster than those of data parallelism and of the network without a plan.
+        zeros.  It is used if its steps are faster than steps with data parallelism, and than steps without a plan.
     data : tuple of int, or list of them
         Shape of the joint batch of all workers, of each input.
     batch_axis : int or list of int, optional
@@ -60,7 +60,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     dtype : dtype or list of them, optional
         The types of the inputs.
     input_grad : bool, optional
-        True if gradients go back to the inputs, as is needed if these are computed.
+        True if the inputs get gradients, for example because other layers compute the inputs.
     batch_norm : str, optional
         ``'joint'``: statistics are those of the joint batch, as in one process.  ``'local'``: each worker's statistics
         and running averages are those of its own samples, as in data parallelism without a plan; only samples and
@@ -73,8 +73,8 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         Gives values to parameters that have none, as ``net.initialize(init)`` does.  Worker 0 draws the same values as
         one process, one parameter after the other, and sends each worker its shards; no worker has the whole network.
     recompute : str or list of str, optional
-        The names of blocks, or patterns of them (shell wildcards), whose activations are not kept for the backward
-        pass, but computed again in it.  It replaces the setting in the plan.
+        The names of blocks, or patterns of names (shell wildcards): the backward pass computes the activations of
+        these blocks again, instead of keeping them.  The argument takes precedence over the plan.
 
     Returns
     -------

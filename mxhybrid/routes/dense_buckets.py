@@ -176,7 +176,7 @@ class RouteBucket:
                   for targets, weight in zip(outs, weights)]
         if self._targets is None or not self._targets.is_of(weights, update.states, copies):
             self._targets = UpdateTargets(weights, update.states, copies)
-        self._bucket.update(update.rule, update.settings, self._targets, update.rates, priority)
+        self._bucket.update(update, self._targets, priority)
         return [targets[1:] for targets in outs] if self._targets.writes_copies else outs
 
     def _own_sums(self) -> List[Any]:

@@ -147,7 +147,7 @@ class ShardedBucket:
             self._shard_bucket, self._targets, self._updated_keys = self._bucket_of(shards), None, keys
         if self._targets is None or not self._targets.is_of(weights, update.states):
             self._targets = UpdateTargets(weights, update.states, base=self._buffer.input)
-        self._shard_bucket.update(update.rule, update.settings, self._targets, update.rates, self._priority)
+        self._shard_bucket.update(update, self._targets, self._priority)
         return True
 
     def _bucket_of(self, shards: List[Shard]) -> GradientBucket:

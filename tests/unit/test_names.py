@@ -74,6 +74,40 @@ def long_lived_bare_names(source):
     return sorted(lines)
 
 
+def without_comments_and_texts(source):
+    """Return C++ source with blanks in place of comments and of the contents of texts."""
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', lambda match: re.sub(r'[^\n]', ' ', match.group()), source,
+                  flags=re.DOTALL)
+
+
+def end_of_block(text, start):
+    """Return the position at which the block, or the list of parameters and the block after it, ends around `start`."""
+    depth = 0
+    for match in re.compile(r'[(){}]').finditer(text, start):
+        depth += 1 if match.group() in '({' else -1
+        if depth < 0 and match.group() == '}':
+            return match.start()
+        if depth < 0:  # the end of a list of parameters: a block, or nothing, follows
+            opening = re.compile(r'[;{]').search(text, match.end())
+            return end_of_block(text, opening.end()) if opening and opening.group() == '{' else match.start()
+    return len(text)
+
+
+def long_lived_bare_names_of_cpp(source):
+    """Return the lines of C++ that declare a bare name which is used more than `MAX_LINES` lines later."""
+    text, lines = without_comments_and_texts(source), set()
+    names = '|'.join(sorted(BARE_NAMES))
+    for match in re.finditer(r'(\w+|[>\]])[ *&]+(%s)\b *(?=[=;{,):\[])(?!==)' % names, text):
+        type_name, name = match.groups()
+        if type_name in ('return', 'else', 'case'):
+            continue
+        uses = re.compile(r'(?<![.\w])(?<!->)%s\b' % name).finditer(text, match.end(), end_of_block(text, match.end()))
+        last = max((use.start() for use in uses), default=match.start(2))
+        if text.count('\n', match.start(2), last) > MAX_LINES:
+            lines.add((text.count('\n', 0, match.start(2)) + 1, name))
+    return sorted(lines)
+
+
 def parameters(function):
     """Return the parameters of a function."""
     arguments = function.args
@@ -133,6 +167,25 @@ def test_names_say_their_role(folder, bare_names):
     refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in files
                for lines in [bare_names(path.read_text())] if lines}
     assert not refused, 'rename these parameters, attributes or variables, at line and name, to what they are'
+
+
+@pytest.mark.parametrize('folder', ['mxhybrid', 'tests'])
+def test_names_of_cpp_say_their_role(folder):
+    files = [path for path in sorted((PACKAGE.parent / folder).rglob('*')) if path.suffix in ('.cc', '.h')]
+    assert len(files) > 3
+    refused = {path.relative_to(PACKAGE.parent).as_posix(): lines for path in files
+               for lines in [long_lived_bare_names_of_cpp(path.read_text())] if lines}
+    assert not refused, 'rename these variables, at line and name, to what they are'
+
+
+@pytest.mark.parametrize('source, count', [
+    ('void f() {\n  int found = 0;%s\n  return found;\n}', 1),
+    ('void f() {\n  auto& made = *run;%s\n  made.end();\n}', 1),
+    ('int f(const char* at) {%s\n\n  return *at;\n}', 1), ('void f() {\n  { int found = 0; }%s\n  g(found);\n}', 0),
+    ('void f() {\n  int x = 0;  // found%s\n  return found(x);\n}', 0), ('int at(int x);%s\nint y = at(2);', 0),
+    ('void f() {\n  int found = 0; g(found);%s\n  h.found = "found";\n}', 0)])
+def test_bare_names_of_cpp_are_found(source, count):
+    assert len(long_lived_bare_names_of_cpp(source % ('\n  g();' * 5))) == count
 
 
 @pytest.mark.parametrize('lines, count', [

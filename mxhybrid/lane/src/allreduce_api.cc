@@ -23,6 +23,7 @@ namespace {
 struct BucketUpdate {
   std::shared_ptr<GradientBucket> bucket;
   Rule rule;
+  bool in_lists;  // see LocalUpdate
   std::vector<GradientBucket::Target> targets;
   /// Null if the updated weights are not copied.
   std::shared_ptr<WrittenArrays> copies;
@@ -131,12 +132,13 @@ void* lane_arrays_new(void* get_data, void* free, void* reorder, uint32_t count,
 void lane_arrays_close(void* arrays) { delete static_cast<std::shared_ptr<WrittenArrays>*>(arrays); }
 /// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.  `copies` is a result of
 /// lane_arrays_new, or null.
-void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
+void* lane_update_new(void* share, uint32_t kind, const double* settings, int in_lists, uint32_t count, void** weights,
                       void** states, void* copies, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
         auto update = std::make_unique<BucketUpdate>(
-            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings), {}, {}});
+            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings),
+                         in_lists != 0, {}, {}});
         if (copies != nullptr) update->copies = *static_cast<std::shared_ptr<WrittenArrays>*>(copies);
         for (uint32_t i = 0; i < count; ++i) {
           update->targets.push_back({static_cast<char*>(weights[i]),
@@ -153,7 +155,8 @@ void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update)
 /// EngineSyncFunc.
 void lane_bucket_update(void*, void* update) {
   BucketUpdate& bucket_update = *static_cast<BucketUpdate*>(update);
-  bucket_update.bucket->update(bucket_update.rule, bucket_update.targets, bucket_update.copies.get());
+  bucket_update.bucket->update(bucket_update.rule, bucket_update.in_lists, bucket_update.targets,
+                               bucket_update.copies.get());
 }
 /// Return an update for lane_local_update.  `arrays` is a result of lane_arrays_new with the weight, the gradient and two
 /// states of each of `count` weights.  `share` is the bucket whose sums the gradients will be, or null: then they are

@@ -104,10 +104,9 @@ void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
   buffer_.start(complete, kind, pieces);
 }
 
-void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets, const WrittenArrays* copies) {
+void GradientBucket::update(const Rule& rule, bool in_lists, const std::vector<Target>& targets,
+                            const WrittenArrays* copies) {
   UpdateSettings settings(rule, 1);
-  // MXNet passes the settings of adam singly, and those of the other optimizers as lists for several weights.
-  const bool in_lists = rule.kind != RuleKind::kDenseAdam;
   for (size_t i = 0; i < items_.size(); ++i) {
     const Target& target = targets[i];
     set_rates(&settings, {target.lr, target.wd}, in_lists);

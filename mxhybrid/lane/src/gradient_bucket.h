@@ -76,9 +76,9 @@ class GradientBucket {
     char* state[2];
     double lr, wd;
   };
-  /// Update weights with the sums; `targets` are in the order of the gradients that are not null.  The weights are also
-  /// written to `copies`, unless it is null.
-  void update(const Rule& rule, const std::vector<Target>& targets, const WrittenArrays* copies = nullptr);
+  /// Update weights with the sums; `targets` are in the order of the gradients that are not null, and `in_lists` is that
+  /// of LocalUpdate.  The weights are also written to `copies`, unless it is null.
+  void update(const Rule& rule, bool in_lists, const std::vector<Target>& targets, const WrittenArrays* copies = nullptr);
   /// Make an update of the weights of all gradients that are not null, with the sums, and write these to the gradients.
   void update(const LocalUpdate& local) const;
 

@@ -207,10 +207,10 @@ def megatron(model: int, batch: int = 1, sequence: bool = False) -> Plan:
     2019).
 
     Attention is split over heads: the projections that make queries, keys and values over their outputs, the projection
-    after attention over its inputs.  Where two dense layers have an activation between them, the first is split
-    over its outputs, the second over its inputs.  Embeddings, the output layer and its softmax are split over the
-    vocabulary.  LayerNorm, residual sums and all other operators are computed by every worker of a group; Dropout is
-    split over times, since copies would draw other numbers.
+    after attention over its inputs.  If two dense layers have an activation between them, the first one is split over
+    its outputs, the second one over its inputs.  Embeddings, the output layer and its softmax are split over the
+    vocabulary.  Every worker of a group computes LayerNorm, residual sums and all other operators.  Dropout is split
+    over times, since several workers that compute the same values would drop different ones.
 
     Parameters
     ----------

@@ -286,12 +286,12 @@ def data_parallel() -> Plan:
 
 
 def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = (), sequence: int = 1) -> Plan:
-    """Split over a grid of workers, whose factors multiply to their number (Gholami et al., SPAA 2018).
+    """Split over a grid of workers; the product of the factors is the number of workers (Gholami et al., SPAA 2018).
 
-    Dense layers are split over ``batch`` ranges of samples and all other factors together of outputs (their "1.5D"
-    product), convolutions over samples, or with `domain` over ``batch`` ranges of samples and those of height and
-    width.  With `sequence`, dense layers are also split over the times of sequences, and all other operators over
-    ``sequence`` x ``model`` ranges of times; attention gathers keys and values.
+    Dense layers are split over ``batch`` ranges of samples, and over as many ranges of outputs as the product of all
+    other factors (their "1.5D" product).  Convolutions are split over samples; with `domain`, over ``batch`` ranges of
+    samples and over the height and width of images.  With `sequence`, dense layers are also split over the times of
+    sequences, and all other operators over ``sequence`` x ``model`` ranges of times; attention gathers keys and values.
 
     Parameters
     ----------
@@ -335,12 +335,13 @@ def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
     Parameters
     ----------
     by_pattern : dict of str to dict
-        For names that match the pattern (shell wildcards; the first match counts): degrees by name of the dimension
-        (``samples``, ``channels``, ``height``, ``width``, ``length``), ``partials`` (the number of partial sums, one
-        for each range of the dimension that a convolution, a dense layer or an embedding sums over), and ``ranks``, a
-        list.  ``heads`` are those of attention: a dimension of scores, the outputs of the projections that make
-        queries, keys and values, and the inputs of the projection after attention.  Operators that match no pattern,
-        or have no heads where heads are split, are split like their inputs.
+        The split of the operators whose names match a pattern (shell wildcards; the first match counts): degrees by
+        name of the dimension (``samples``, ``channels``, ``height``, ``width``, ``length``), ``partials`` (the number
+        of partial sums, one for each range of the dimension that a convolution, a dense layer or an embedding sums
+        over), and ``ranks``, a list of workers.  ``heads`` splits the heads of attention where an operator has them:
+        in a dimension of scores, in the outputs of the projections that make queries, keys and values, and in the
+        inputs of the projection after attention.  Operators that match no pattern, and operators without heads if the
+        pattern splits heads, are split like their inputs.
 
     Raises
     ------

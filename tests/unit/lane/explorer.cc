@@ -97,18 +97,18 @@ void fail(const char* what) {
 void add_thread(std::function<void()> body, bool service) {
   Run& run = *at_hand;
   run.threads.push_back(std::make_unique<Thread>());
-  Thread& made = *run.threads.back();
-  made.body = std::move(body);
-  made.service = service;
+  Thread& thread = *run.threads.back();
+  thread.body = std::move(body);
+  thread.service = service;
   if (run.current) {
-    made.view = run.current->view;
+    thread.view = run.current->view;
     ++run.current->view.clock[id_of(run.current)];
   }
-  View::at(made.view.clock, run.threads.size() - 1) = 1;
-  getcontext(&made.context);
-  made.context.uc_stack.ss_sp = made.stack.get();
-  made.context.uc_stack.ss_size = kStack;
-  makecontext(&made.context, start, 0);
+  View::at(thread.view.clock, run.threads.size() - 1) = 1;
+  getcontext(&thread.context);
+  thread.context.uc_stack.ss_sp = thread.stack.get();
+  thread.context.uc_stack.ss_size = kStack;
+  makecontext(&thread.context, start, 0);
 }
 
 void wait_until(std::function<bool()> condition) {

@@ -45,36 +45,36 @@ struct Order {
 
 template <typename T>
 T load(const volatile T* address, int how) {
-  auto* const place = const_cast<volatile T*>(address);
-  if (!is_explored(address)) return *place;
+  auto* const target = const_cast<volatile T*>(address);
+  if (!is_explored(address)) return *target;
   schedule();
   const Order order(how);
-  Location& found = location(place);
+  Location& memory_location = location(target);
   View& view = at_hand->current->view;
-  uint32_t& seen = View::at(view.seen, found.number);
-  uint32_t& floor = View::at(at_hand->sequential, found.number);
-  const uint32_t newest = static_cast<uint32_t>(found.stores.size()) - 1;
+  uint32_t& seen = View::at(view.seen, memory_location.number);
+  uint32_t& floor = View::at(at_hand->sequential, memory_location.number);
+  const uint32_t newest = static_cast<uint32_t>(memory_location.stores.size()) - 1;
   const uint32_t oldest = order.sequential ? std::max(seen, floor) : seen;
   const uint32_t taken = newest - choose(newest - oldest + 1);
   seen = taken;
   if (order.sequential) floor = std::max(floor, taken);
-  if (order.acquires) view.join(found.stores[taken].released);
-  return static_cast<T>(found.stores[taken].value);
+  if (order.acquires) view.join(memory_location.stores[taken].released);
+  return static_cast<T>(memory_location.stores[taken].value);
 }
 
 template <typename T>
-void add_store(Location& found, volatile T* address, T value, const Order& order, const View* before) {
+void add_store(Location& memory_location, volatile T* address, T value, const Order& order, const View* before) {
   View& view = at_hand->current->view;
-  const uint32_t number = static_cast<uint32_t>(found.stores.size()), me = id_of(at_hand->current);
-  View::at(view.seen, found.number) = number;
-  if (order.sequential) View::at(at_hand->sequential, found.number) = number;
+  const uint32_t number = static_cast<uint32_t>(memory_location.stores.size()), me = id_of(at_hand->current);
+  View::at(view.seen, memory_location.number) = number;
+  if (order.sequential) View::at(at_hand->sequential, memory_location.number) = number;
   // For operations that read and write: the view that the previous one has released.
   View released = before ? *before : View();
   if (order.releases) {
     released.join(view);
     ++view.clock[me];
   }
-  found.stores.push_back({static_cast<uint64_t>(value), std::move(released)});
+  memory_location.stores.push_back({static_cast<uint64_t>(value), std::move(released)});
   *address = value;
 }
 
@@ -100,11 +100,11 @@ T read_and_write(volatile T* address, int how, Change change) {
   }
   schedule();
   const Order order(how);
-  Location& found = location(address);
-  const View before = found.stores.back().released;
+  Location& memory_location = location(address);
+  const View before = memory_location.stores.back().released;
   if (order.acquires) at_hand->current->view.join(before);
   const T old = *address;
-  add_store(found, address, static_cast<T>(change(old)), order, &before);
+  add_store(memory_location, address, static_cast<T>(change(old)), order, &before);
   return old;
 }
 
@@ -117,18 +117,18 @@ void touch(const volatile void* address, size_t size, bool writes) {
   auto& clock = run.current->view.clock;
   const uintptr_t first = reinterpret_cast<uintptr_t>(address);
   for (uintptr_t word = first / 4; word <= (first + size - 1) / 4; ++word) {
-    Word& found = run.words[word];
-    bool fine = found.writer == me || found.written <= View::at(clock, found.writer);
-    for (auto& [reader, time] : found.reads) {
+    Word& accesses = run.words[word];
+    bool fine = accesses.writer == me || accesses.written <= View::at(clock, accesses.writer);
+    for (auto& [reader, time] : accesses.reads) {
       fine = fine && (!writes || reader == me || time <= View::at(clock, reader));
     }
     if (!fine) fail(writes ? "a data race: a write" : "a data race: a read");
     if (writes) {
-      found.reads.clear();
-      found.writer = me;
-      found.written = clock[me];
+      accesses.reads.clear();
+      accesses.writer = me;
+      accesses.written = clock[me];
     } else {
-      found.reads[me] = clock[me];
+      accesses.reads[me] = clock[me];
     }
   }
 }

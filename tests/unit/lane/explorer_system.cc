@@ -84,17 +84,17 @@ ssize_t read(int descriptor, void* data, size_t size) {
 }
 
 int epoll_wait(int descriptor, struct epoll_event* events, int most, int milliseconds) {
-  int found = 0;
+  int event_count = 0;
   const auto any = [&] {
-    found = static_cast<int>(call_system(SYS_epoll_pwait, descriptor, events, most, 0, nullptr, size_t{8}));
-    return found != 0;
+    event_count = static_cast<int>(call_system(SYS_epoll_pwait, descriptor, events, most, 0, nullptr, size_t{8}));
+    return event_count != 0;
   };
   if (in_thread() && milliseconds > 0) {
     if (!any()) explorer::block(any);
   } else {
     any();
   }
-  return found;
+  return event_count;
 }
 
 long syscall(long number, ...) noexcept {
@@ -112,9 +112,9 @@ long syscall(long number, ...) noexcept {
   return call_system(number, values[0], values[1], values[2], values[3], values[4], values[5]);
 }
 
-int pthread_create(pthread_t* made, const pthread_attr_t*, void* (*start)(void*), void* parameter) noexcept {
+int pthread_create(pthread_t* thread, const pthread_attr_t*, void* (*start)(void*), void* parameter) noexcept {
   explorer::add_thread([start, parameter] { start(parameter); }, true);
-  *made = at_hand->threads.size();
+  *thread = at_hand->threads.size();
   return 0;
 }
 
@@ -126,10 +126,10 @@ int pthread_join(pthread_t thread, void**) {
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   if (!in_thread()) return 0;
-  auto& found = at_hand->mutexes[mutex];
-  if (found.is_held) explorer::block([&found] { return !found.is_held; });
-  found.is_held = true;
-  view().join(found.released);
+  auto& state = at_hand->mutexes[mutex];
+  if (state.is_held) explorer::block([&state] { return !state.is_held; });
+  state.is_held = true;
+  view().join(state.released);
   return 0;
 }
 

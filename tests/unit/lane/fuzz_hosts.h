@@ -338,12 +338,13 @@ class Hosts {
   }
 
   std::vector<int64_t> ids(const OpenTable& table, Reader& reader) const {
-    std::vector<int64_t> found;
+    std::vector<int64_t> chosen;
     const uint8_t every = reader.byte() % 4 + 1;
     for (uint64_t row = 0; row < table.shape.max_rows(); row += every) {
-      found.push_back(table.shape.dynamic ? (static_cast<int64_t>(row) - 4) * (int64_t{1} << 59) : static_cast<int64_t>(row));
+      chosen.push_back(table.shape.dynamic ? (static_cast<int64_t>(row) - 4) * (int64_t{1} << 59)
+                                           : static_cast<int64_t>(row));
     }
-    return found;
+    return chosen;
   }
   void push_rows(OpenTable& table, Reader& reader) {
     if (!table.requests.empty()) return;  // workers do not push then

@@ -238,28 +238,28 @@ Input mutated(const std::vector<Case>& from, Random& random) {
   const auto below = [&random](size_t limit) { return random() % std::max<size_t>(1, limit); };
   const Case* base = &from[below(from.size())];
   while (*base->why && below(4) > 0) base = &from[below(from.size())];  // one of the honest ones, mostly
-  Input made = base->program;
+  Input program = base->program;
   if (below(3) == 0) {
     const Input& other = from[below(from.size())].program;
-    made.resize(below(made.size() + 1));
-    made.insert(made.end(), other.begin() + static_cast<ptrdiff_t>(below(other.size())), other.end());
+    program.resize(below(program.size() + 1));
+    program.insert(program.end(), other.begin() + static_cast<ptrdiff_t>(below(other.size())), other.end());
   }
   for (size_t changes = 1 + below(4); changes > 0; --changes) {
-    const auto at = made.begin() + static_cast<ptrdiff_t>(below(made.size()));
-    const auto length = static_cast<ptrdiff_t>(std::min<size_t>(1 + below(12), made.end() - at));
+    const auto position = program.begin() + static_cast<ptrdiff_t>(below(program.size()));
+    const auto length = static_cast<ptrdiff_t>(std::min<size_t>(1 + below(12), program.end() - position));
     switch (below(5)) {
-      case 0: made.insert(at, static_cast<uint8_t>(random())); break;
-      case 1: made.erase(at, at + length); break;
+      case 0: program.insert(position, static_cast<uint8_t>(random())); break;
+      case 1: program.erase(position, position + length); break;
       case 2: {
-        const Input again(at, at + length);
-        made.insert(made.begin() + static_cast<ptrdiff_t>(below(made.size())), again.begin(), again.end());
+        const Input again(position, position + length);
+        program.insert(program.begin() + static_cast<ptrdiff_t>(below(program.size())), again.begin(), again.end());
         break;
       }
       default:
-        if (at != made.end()) *at = static_cast<uint8_t>(below(2) ? random() % 8 : random());
+        if (position != program.end()) *position = static_cast<uint8_t>(below(2) ? random() % 8 : random());
     }
   }
-  return made;
+  return program;
 }
 
 }  // namespace

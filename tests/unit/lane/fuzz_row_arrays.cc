@@ -64,13 +64,13 @@ int data_of(void* array, void** data) {
   return 0;
 }
 int load(const void* bytes, size_t size, void** array) {
-  Array* made = new Array;
-  made->data.assign(static_cast<const char*>(bytes), static_cast<const char*>(bytes) + size);
+  Array* loaded = new Array;
+  loaded->data.assign(static_cast<const char*>(bytes), static_cast<const char*>(bytes) + size);
   int64_t count;
-  std::memcpy(&count, made->data.data() + 12, sizeof(count));  // magic, storage type, dimensions
-  made->shape = {count, kRowWidth};
-  made->values_at = size - count * (kRowWidth * sizeof(float) + sizeof(int64_t));  // rows, then their ids, at the end
-  *array = made;
+  std::memcpy(&count, loaded->data.data() + 12, sizeof(count));  // magic, storage type, dimensions
+  loaded->shape = {count, kRowWidth};
+  loaded->values_at = size - count * (kRowWidth * sizeof(float) + sizeof(int64_t));  // rows, then their ids, at the end
+  *array = loaded;
   return 0;
 }
 int release(void* array) {
@@ -106,14 +106,14 @@ void look_for_ids() {
     case 2: put<float>(array, kFloat32, ids); break;
     default: put<double>(array, kFloat64, ids);
   }
-  std::vector<int64_t> found(count);  // no room for another id
-  const int64_t number = read_row_ids(kMxnet, &array, rows, count, found.data());
+  std::vector<int64_t> ids_read(count);  // no room for another id
+  const int64_t number = read_row_ids(kMxnet, &array, rows, count, ids_read.data());
   check((number < 0) == wrong, "exactly the ids outside of the table must be refused");
   if (wrong) return;
-  found.resize(number);
+  ids_read.resize(number);
   const std::set<int64_t> expected(ids.begin(), ids.end());
-  check(std::equal(found.begin(), found.end(), expected.begin(), expected.end()), "ids must be sorted and unique");
-  check(read_row_ids(kMxnet, &array, rows, count - 1, found.data()) == -1,
+  check(std::equal(ids_read.begin(), ids_read.end(), expected.begin(), expected.end()), "ids must be sorted and unique");
+  check(read_row_ids(kMxnet, &array, rows, count - 1, ids_read.data()) == -1,
         "more ids than there is room for must be refused");
 }
 
@@ -125,20 +125,20 @@ void look_for_rows() {
   const int64_t count = static_cast<int64_t>(ids.size());
   Array like;
   like.shape = {rows, kRowWidth};
-  RowArray made(kMxnet, &like, kFloat32, sizeof(float), ids.data(), static_cast<uint32_t>(count));
-  check(made.handle() != nullptr, "an array of rows must be created");
+  RowArray row_array(kMxnet, &like, kFloat32, sizeof(float), ids.data(), static_cast<uint32_t>(count));
+  check(row_array.handle() != nullptr, "an array of rows must be created");
   std::vector<float> written(count * kRowWidth);
   for (float& value : written) value = static_cast<float>(below(100));
-  std::memcpy(made.values(), written.data(), written.size() * sizeof(float));
-  std::vector<int64_t> found(count);
-  std::vector<float> values(count * kRowWidth);
+  std::memcpy(row_array.values(), written.data(), written.size() * sizeof(float));
+  std::vector<int64_t> ids_read(count);
+  std::vector<float> values_read(count * kRowWidth);
   const auto read = [&](void* array) {
-    return read_rows(kMxnet, array, rows, kRowWidth, kFloat32, count, found.data(),
-                     reinterpret_cast<char*>(values.data()));
+    return read_rows(kMxnet, array, rows, kRowWidth, kFloat32, count, ids_read.data(),
+                     reinterpret_cast<char*>(values_read.data()));
   };
-  check(read(made.handle()) == count && found == ids && values == written, "written rows must be read back");
+  check(read(row_array.handle()) == count && ids_read == ids && values_read == written, "written rows must be read back");
 
-  const std::vector<char>& whole = static_cast<Array*>(made.handle())->data;
+  const std::vector<char>& whole = static_cast<Array*>(row_array.handle())->data;
   for (int change = 0; change < kChanges; ++change) {
     // On the heap and exactly as large, so that an access after it is detected.
     Array other;

@@ -8,8 +8,8 @@ import pytest
 
 from mxhybrid.lane import library
 from mxhybrid.lane.allreduce import AllreduceBuffer
-from mxhybrid.lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
-from mxhybrid.native.dense_rules import begin_update
+from mxhybrid.lane.gradient_bucket import Copies, GradientBucket, LocalUpdate, UpdateTargets
+from mxhybrid.native.dense_rules import Update, begin_update
 from mxhybrid.native.optimizer_state import state_arrays
 
 from .hosts import hosts
@@ -88,7 +88,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
             continue
         update = begin_update(updater, keys, mx.cpu(), dtype)
         bucket.start(0)
-        bucket.update(update.rule, update.settings, UpdateTargets(weights, update.states), update.rates, 0)
+        bucket.update(update, UpdateTargets(weights, update.states), 0)
         for result, other in zip(weights, expected):
             np.testing.assert_array_equal(result.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
     assert updater.optimizer.num_update == reference.optimizer.num_update == rounds
@@ -131,14 +131,36 @@ def test_buckets_of_all_workers_have_the_sums_in_the_order_of_ranks(workers, dty
         mx.nd.waitall()
 
 
+@pytest.mark.parametrize('rule', ['multi sgd', 'dense adam'])
+@pytest.mark.parametrize('in_lists', [False, True])
+def test_the_update_says_how_rates_are_rounded(host, rule, in_lists):
+    """MXNet rounds lists of rates and single rates differently: an update of a bucket follows its `in_lists`."""
+    gradients = arrays(4, 'float32')
+    bucket = GradientBucket(AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float32')),
+                            gradients, np.dtype('float32'))
+    states = [mx.nd.zeros(shape) if rule == 'dense adam' else None for shape in SHAPES for _ in range(2)]
+    settings = {'rescale': 1.0, 'clip': -1.0, 'beta1': 0.5, 'beta2': 0.5, 'epsilon': 0.5}
+    rates = np.random.RandomState(5)
+    for _ in range(MORE_ROUNDS):
+        lrs = (10 ** rates.uniform(-7, 0, len(SHAPES))).tolist()
+        update = Update(rule, settings, states, (lrs, [0.0] * len(SHAPES)), in_lists)
+        weights, expected = [[mx.nd.zeros(shape) for shape in SHAPES] for _ in range(2)]
+        own_states = [None if array is None else array.copy() for array in states]
+        bucket.start(0)
+        bucket.update(update, UpdateTargets(weights, states), 0)
+        LocalUpdate(expected, gradients, list(zip(own_states[::2], own_states[1::2]))).start(update, 0)
+        for result, other in zip(weights, expected):
+            np.testing.assert_array_equal(result.asnumpy(), other.asnumpy())
+
+
 def test_values_that_travel_as_float16(host):
     gradients = arrays(3, 'float32')
     buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float16'))
     bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
     bucket.start(0)
-    bucket.update('sgd', {'rescale': 1.0}, UpdateTargets(weights, [None, None] * len(SHAPES)),
-                  ([1.0] * len(SHAPES), [0.0] * len(SHAPES)), 0)
+    update = Update('sgd', {'rescale': 1.0}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
+    bucket.update(update, UpdateTargets(weights, update.states), 0)
     for weight, gradient in zip(weights, gradients):
         np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
     assert buffer.is_finite()
@@ -173,15 +195,15 @@ def test_arrays_and_buckets_may_be_deleted_before_the_engine_runs(host):
     """A script may delete net and Trainer after its last step, or use new arrays in each step."""
     buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
-    values = UpdateTargets(weights, [None, None] * len(SHAPES))
-    rates = [1.0] * len(SHAPES), [0.0] * len(SHAPES)
+    update = Update('sgd', {'rescale': -1.0}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
+    targets = UpdateTargets(weights, update.states)
     late = mx.nd.ones((700, 700))
     for step in range(1, 6):
         late = mx.nd.dot(late, late) * 0 + step  # keeps the engine busy
         gradients = [late[:1, :1].reshape(1) * mx.nd.ones(shape) for shape in SHAPES]
         bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
         bucket.start(0)
-        bucket.update('sgd', {'rescale': -1.0}, values, rates, 0)
+        bucket.update(update, targets, 0)
         del bucket, gradients
         gc.collect()
         others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # reuse the memory of the deleted arrays
