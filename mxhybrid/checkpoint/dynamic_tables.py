@@ -97,7 +97,7 @@ class TableSave:
         last: Optional[LastSave] = self._trainer.__dict__.get(_LAST_SAVE)
         marks = self._usable_marks(last) if delta and last is not None else {}
         if delta and not marks and speaks_for_all():
-            logger.info('checkpoint.save: %s: this one is whole', self._why_whole)
+            logger.info('checkpoint.save: %s: this checkpoint has all rows of dynamic tables', self._why_whole)
         blind_hosts: Set[str] = set()
         with writer.token() as token:
             for number, item in enumerate(self._tables):

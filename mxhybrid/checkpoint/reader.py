@@ -117,7 +117,7 @@ class Reader:
             try:
                 reader = find(os.path.dirname(self.path), base)
             except Damaged as error:
-                raise self._damaged(MANIFEST, 'is that of a delta without its base: %s' % error) from error
+                raise self._damaged(MANIFEST, 'belongs to a delta, whose base is missing: %s' % error) from error
             readers.append(reader)
             base = reader.content.get('base')
         return readers

@@ -56,8 +56,8 @@ def _number(value: Any, table: str, name: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise InputError('%s: %s(%s) is not made of one number: a dynamic table has no array of its shape. Give a '
-                         'number' % (table, name, type(value).__name__)) from None
+        raise InputError('%s: %s(%s) does not have a single number: a dynamic table has no array of its shape. '
+                         'Give a number' % (table, name, type(value).__name__)) from None
     if not math.isfinite(number):
         raise InputError('%s: %s(%r) is not a finite number: give a finite one' % (table, name, number))
     return number

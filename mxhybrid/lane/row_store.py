@@ -53,7 +53,7 @@ class FirstValues(NamedTuple):
     def _numbers(self) -> Any:
         kinds = library.load().first_value_kinds
         if self.kind not in kinds:
-            raise InputError('first values: %r is no kind of them: give one of %s' % (self.kind, ', '.join(kinds)))
+            raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(kinds)))
         if not np.isfinite(self.value):
             raise InputError('first values: %r is not finite: give a finite number' % (self.value,))
         if not 0 <= self.seed < 1 << 64:

@@ -139,7 +139,7 @@ def bags_of(table: str, rows: Optional[int], ids: Any, offsets: Any, combine: Op
         ends = _ends(table, offsets, len(checked))
         shape = (len(ends) - 1,)
     if not len(ends) - 1:
-        raise InputError('%s: there is no bag: give at least one' % table)
+        raise InputError('%s: ids without any bag: give at least one bag' % table)
     weights = _weights(table, weights, checked.shape)
     checked = checked.reshape(-1)
     return _without_padding(Bags(checked, ends, combine, weights, shape), padding)

@@ -235,15 +235,17 @@ class Explicit(Plan):
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """Return the splits, see :meth:`Plan.resolve`."""
         if ranks != self.workers:
-            raise InputError('plan: it is for %d workers, but the job has %d: make another one' % (self.workers, ranks))
+            raise InputError('plan: its splits are for %d workers, but the job has %d: make another plan'
+                             % (self.workers, ranks))
         if graph.digest() != self.model:
-            raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make '
-                             'another one' % (self.model, graph.digest()))
+            raise InputError('plan: its splits are for another network, or other shapes of data (digest %s, not %s): '
+                             'make another plan' % (self.model, graph.digest()))
         splits = {}
         for operator in graph.computing:
             split = self.splits.get(graph.label(operator))
             if split is None:
-                raise InputError('plan: it has no split of %s: add one, or make another plan' % graph.label(operator))
+                raise InputError('plan: operator %s has no split: add a split, or make another plan'
+                                 % graph.label(operator))
             self._check(graph, operator, split, ranks)
             splits[operator.number] = split
         unknown = sorted(set(self.splits) - {graph.label(operator) for operator in graph.computing})

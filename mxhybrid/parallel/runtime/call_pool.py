@@ -112,8 +112,8 @@ class CallPool:
             self._after.append(runner.token.grad)
             runner.waiting = 0
         if any(is_fresh(token) for token in self._abandoned):
-            raise InputError("a parallelized network: run backward passes in the order of the forward passes, or all "
-                             "together: one went through an older call after a newer one's")
+            raise InputError('a parallelized network: the backward pass of a call came after that of a later call: run '
+                             'backward passes in the order of the forward passes, or all together')
         for runner in waiting:
             if 0 < runner.waiting < newest:  # abandoned: after an exception, or if a script only reads the loss
                 self._abandoned[:] = (self._abandoned + [runner.token])[-_WATCHED:]

@@ -210,7 +210,7 @@ class PipelineCalls:
     def _backward_passes(self, call: _Call, gradients: List[Any]) -> None:
         """Make all backward passes of a call, with the gradients of its outputs."""
         if call.is_superseded:
-            raise InputError('a pipeline: a call waits for its backward pass while another one is recorded: '
+            raise InputError('a pipeline: the network was called again before the backward pass of this call: '
                              'run the backward pass of each call before the next call')
         by_output = [routes.send_gradient(gradient) if routes.differentiable else []
                      for routes, gradient in zip(self._outputs, gradients)]

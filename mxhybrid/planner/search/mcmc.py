@@ -156,7 +156,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
     if limits.seconds is None and limits.proposals is None and limits.patience is None:
         raise InputError('limits: a search without a limit never ends: give seconds, proposals or patience')
     if not starts:
-        raise InputError('starts: there is none: give at least one plan')
+        raise InputError('starts: the list is empty: give at least one plan')
     record = SearchRecord(problem, limits)
     with paused_gc():
         runners: Dict[Assignment, _ChainRunner] = {}

@@ -277,7 +277,7 @@ def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(folder
     del exported['operators'][label]
     (folder / 'plan.json').write_text(json.dumps(exported))
     wrong = plan(folder, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
-    assert 'it has no split of %s: add one, or make another plan' % label in wrong
+    assert 'operator %s has no split: add a split, or make another plan' % label in wrong
 
 
 def test_tables_are_timed_and_modules_beside_the_model_are_found(folder):

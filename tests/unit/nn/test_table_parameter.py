@@ -65,7 +65,7 @@ def test_initializers(init, mean, deviation):
     (mx.init.Mixed(['.*'], [mx.init.Zero()]), r'weight: Mixed is no initializer that MXNet creates: use one of '),
     ('nonsense', r"weight: 'nonsense' is no initializer"), (0.5, r'weight: float is no initializer'),
     (mx.init.MSRAPrelu(), r'initializer MSRAPrelu cannot'), (mx.init.Bilinear(), r'initializer Bilinear cannot'),
-    (mx.init.Constant(mx.nd.ones((2, 4))), r'Constant\(NDArray\) is not made of one number'),
+    (mx.init.Constant(mx.nd.ones((2, 4))), r'Constant\(NDArray\) does not have a single number'),
     (mx.init.Normal(float('nan')), r'Normal\(nan\) is not a finite number'),
     (mx.init.Xavier('cauchy'), r"rnd_type='cauchy'")])
 def test_initializers_are_refused(init, message):
