@@ -43,11 +43,11 @@ _TEXT = '''# Operators
 names in a graph (`op` in `symbol.tojson()`), with other names in parentheses. [Layers split over
 workers](parallel.md#operators) explains what a split is, and the limits that hold for all operators.
 
-- **Partial sums**: the operator can also be split over a dimension that it sums over. Each rank computes a part of the
-  output.
-- **Together**: ranks exchange statistics or parts of a sum inside of the operator, so that a dimension can be split of
-  which each element of the output needs all.
-- A description that names no dimension speaks of those of the first output.
+- **Partial sums**: the operator can also be split over a dimension over which it sums. Each rank then computes a
+  partial sum of the output.
+- **Together**: ranks exchange statistics or parts of a sum inside of the operator. So it can be split over a dimension
+  although each element of the output needs the whole dimension.
+- Unless a description says otherwise, its dimensions are those of the first output.
 
 ## Operators with a rule
 
