@@ -55,7 +55,7 @@ class WholeAlong(Aligned):
 
 @register('_contrib_div_sqrt_dim')
 class WholeLast(WholeAlong):
-    """An operator of which the last dimension stays whole."""
+    """An operator whose last dimension stays whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
         """Return the dimensions, see :meth:`WholeAlong.whole`."""

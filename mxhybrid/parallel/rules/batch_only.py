@@ -11,7 +11,7 @@ from ..sharding.split import OutputShard
 @register('SpatialTransformer', 'Correlation')
 @register('GridGenerator', inputs_with_samples=1)
 class BatchOnly(Rule):
-    """An operator of which dimension 0 can be split, that of the samples; inputs without samples, such as weights, are
+    """An operator that can be split over dimension 0, the samples; inputs without samples, such as weights, are
     read whole.
     """
 

@@ -50,7 +50,7 @@ class Pointwise(Rule):
 
 @register('where')
 class Where(Pointwise):
-    """where: the condition has an element for each output element, or for each one of the first dimension."""
+    """where: the condition has the shape of the output, or an element for each index of its first dimension."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for every dimension."""

@@ -146,7 +146,7 @@ class Take(Aligned):
 
 @register('batch_take')
 class BatchTake(Aligned):
-    """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is requested."""
+    """batch_take: an element of each row.  MXNet has no gradient of this operator, and fails if it is requested."""
 
     index_input = 1
 

@@ -62,7 +62,7 @@ def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[rang
 
 @register('Reshape', 'reshape', 'Flatten', 'flatten', 'expand_dims', 'squeeze', 'reshape_like')
 class Reshape(Rule):
-    """Another shape of the same elements, in the same order: split where a split cuts whole rows of both shapes."""
+    """An operator that changes the shape, not the order of elements: shards are whole rows of both shapes."""
 
     moves_dimensions = takes_factors = True
 
