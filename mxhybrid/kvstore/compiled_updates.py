@@ -88,7 +88,7 @@ class CompiledUpdates:
         return with_updaters(trainer, lambda updater: _CompiledUpdater(updater, self))
 
     def update(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        """Do as `updater`, MXNet's, with lists of keys and arrays on one device."""
+        """Update as MXNet's `updater` does, given lists of keys and of arrays on one device."""
         if not weights or not has_kernel(updater) or layout_function() is None or compiled() is None:
             self.write_sums(keys)
             updater(keys, gradients, weights)

@@ -1,4 +1,4 @@
-"""The backend for a job of several processes: chooses the route of each key, lets workers agree, has the optimizer."""
+"""The backend for a job of several processes: chooses routes, compares the calls of workers, keeps the optimizer."""
 import hashlib
 import itertools
 import os

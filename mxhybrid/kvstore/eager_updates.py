@@ -2,7 +2,7 @@
 
 MXNet's sgd updates four weights in one operation, which waits for the last of their gradients.  The backward pass of a
 split network waits for other workers again and again.  Meanwhile a large weight whose gradient is ready can be updated,
-provided that the exchange that backward has reached begins before the update.
+provided that the redistribution that backward has reached begins before the update.
 """
 from typing import Any, ContextManager, List, Sequence, Tuple
 
@@ -40,8 +40,9 @@ class _EagerUpdater:
 
 
 def _after_exchanges(gradient: Any) -> None:
-    """Start operations that become ready together with a gradient before operations that read it later.
+    """Make operations that read a gradient start after other operations that become ready at the same time.
 
-    Such an operation is an exchange after the same part of backward.  The engine's queue gets later readers later.
+    These other operations are redistributions after the same part of the backward pass.  An operation that writes the
+    gradient is put between: the engine queues readers of the gradient only after it.
     """
     write_after([], [gradient])

@@ -49,8 +49,8 @@ class Hybrid(KVStore):
     """A key-value store that sends row_sparse parameters to parameter servers, dense ones to allreduce.
 
     Pass it, or its name ``'hybrid'``, to ``gluon.Trainer``, or use it like any ``mxnet.kvstore.KVStore``.  All
-    workers make the same calls in the same order, beginning with this one, but for ``row_sparse_pull``, ``pull``,
-    ``prefetch``, ``report`` and ``save_optimizer_states``.  Sums run over workers and devices and are not averaged.
+    workers must make the same calls in the same order, also this one, except ``row_sparse_pull``, ``pull``,
+    ``prefetch``, ``report`` and ``save_optimizer_states``.  Values are summed over workers and devices, not averaged.
     Servers free the memory of a store once all workers have dropped it, see :mod:`mxhybrid.servers.resource_leases`.
 
     Parameters
@@ -254,9 +254,9 @@ class Hybrid(KVStore):
     def prefetch(self, key: Any, row_ids: Any, priority: int = 0, after_push: bool = False) -> None:
         """Request the rows of the next ``row_sparse_pull`` early, so that they travel while the worker computes.
 
-        Rows change with every push: if it is called after this step's pull, the request leaves when this step's push
-        is made.  Rows that are requested and not pulled cost their bytes, and no more.  Nothing happens where rows are
-        not on servers.
+        Rows change with every push: a request that is made after this step's pull is sent after this step's push.
+        Rows that are requested but not pulled cost bytes and have no other effect.  The call does nothing if the rows
+        are not on servers.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class Hybrid(KVStore):
             Need not be unique or sorted.
         priority : int, optional
         after_push : bool, optional
-            Whether the rows are for the first pull after the next push in any case.
+            Wait for the next push in any case: the rows are for the first pull after that push.
         """
         route = self._arguments.route('prefetch', key)
         if not isinstance(row_ids, mx.nd.NDArray):

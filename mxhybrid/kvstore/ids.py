@@ -55,7 +55,7 @@ def integer_ids(values: Any, table: str) -> np.ndarray:
 
 def check_range(ids: np.ndarray, lowest: int, highest: int, table: str, rows: Optional[int],
                 padding: Optional[int] = None) -> None:
-    """Refuse ids, of which the lowest and the highest are known, that are not those of rows (InputError)."""
+    """Raise InputError unless the lowest and the highest of some `ids` are ids of rows."""
     if rows is None or 0 <= lowest and highest < rows:
         return
     outside = (ids < 0) | (ids >= rows)

@@ -133,7 +133,7 @@ class WorkerCopy:
         return [np.ones(self._route.rows, bool) for _ in self.arrays or ()]
 
     def replaced(self) -> None:
-        """Take this worker's new values for current; all workers take the weight back."""
+        """Note that the script has set all values on this worker; all workers take the weight back."""
         self._current = self._all_current()
         self.leave()
 
@@ -274,7 +274,7 @@ def value_read(param: Any) -> None:
 
 
 def unread(param: Any) -> Any:
-    """Return a context manager around a call that looks at a parameter's arrays, but not into them."""
+    """Return a context manager around a call that uses a parameter's arrays, but does not read their values."""
     return watch_of(param) or _NOTHING
 
 

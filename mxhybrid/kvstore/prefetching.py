@@ -12,12 +12,13 @@ from .table_parameter import TableParameter
 
 
 def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
-    """Request the rows of a parameter that the next forward pass will use: of one with row_sparse gradients, or of a
-    dynamic table.
+    """Request the rows that the next forward pass will use, of a parameter with row_sparse gradients or of a dynamic
+    table.
 
-    Call it when the next batch is known, before or after this batch's ``Trainer.step``: rows that the step changes are
-    requested once it has pushed its gradients.  They travel while the script does other work.  A wrong guess costs
-    bytes, and never changes a result.  Nothing happens before the first step, or where every worker has all rows.
+    Call it when the next batch is known, before or after this batch's ``Trainer.step``.  Rows that the step changes are
+    requested when it has pushed its gradients.  The rows travel while the script does other work.  Rows that are
+    requested but not used cost bytes, and never change a result.  The call does nothing before the first step, or if
+    every worker has all rows.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
 
 
 def prefetching(batches: Iterable[Any], row_ids_of: Union[Block, Callable[[Any], Dict[Any, Any]]]) -> Iterator[Any]:
-    """Yield batches; the rows of each batch are requested before the batch ahead of it is yielded.
+    """Yield batches; request the rows of each batch before the previous batch is yielded.
 
     ::
 

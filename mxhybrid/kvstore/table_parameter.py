@@ -136,7 +136,7 @@ class TableParameter(Parameter):
         return self._table
 
     def keep_in(self, directory: str, resident_bytes: int) -> None:
-        """Keep rows in files of a directory of this host, '' for memory; rows that there are stay where they are."""
+        """Keep rows in files of a directory of this host, '' for memory; existing rows stay where they are."""
         if self._storage != (directory, resident_bytes) and not self._has_rows():
             self._storage, self._table = (directory, resident_bytes), None
 
@@ -146,7 +146,7 @@ class TableParameter(Parameter):
         return self._store is not None
 
     def _has_rows(self) -> bool:
-        """Return whether there are rows, or may be some on the servers."""
+        """Return whether rows exist, or may exist on the servers."""
         return self.is_served or self._table is not None and bool(self._table.statistics()['rows'])
 
     def serve(self, table: Any, store: Any) -> None:

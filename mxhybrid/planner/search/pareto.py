@@ -15,7 +15,7 @@ class Point(NamedTuple):
 
 
 class ParetoFront:
-    """The best plans seen: each needs less memory than all that are faster."""
+    """The best plans so far: each needs less memory than all faster plans."""
 
     def __init__(self) -> None:
         self._keys: List[Tuple[float, float]] = []

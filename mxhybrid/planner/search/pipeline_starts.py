@@ -1,8 +1,8 @@
 """Balanced pipelines, with which a search compares the plans that it finds.
 
 The stages take equally long by the times of operators, as in PipeDream (Narayanan et al., SOSP 2019), and each stage is
-split over its ranks by samples, or as in Megatron-LM.  The number of micro-batches is a choice, too: more of them keep
-stages busy for longer, and take longer for each sample.
+split over its ranks by samples, or as in Megatron-LM.  The number of micro-batches is a choice, too: with more
+micro-batches, stages are idle for a smaller part of a step, but each sample takes longer.
 """
 from typing import Any, Dict, Iterator, List, NamedTuple
 

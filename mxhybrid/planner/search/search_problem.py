@@ -20,7 +20,7 @@ class SearchProblem(Protocol):
         """The number of operators."""
 
     def candidates(self, operator: int) -> Sequence[Hashable]:
-        """Return the choices of an operator, at least one; choices of several operators with one meaning are equal."""
+        """Return the choices of an operator, at least one; choices of two operators are equal if they mean the same."""
 
     def neighbours(self, operator: int) -> Sequence[int]:
         """Return the operators that an operator reads, or that read it."""

@@ -23,7 +23,7 @@ class Memo:
         return len(self._results)
 
     def once(self, key: Any, make: Callable[..., Any], *args: Any) -> Any:
-        """Return the result of a key; call a function for it only where it is missing."""
+        """Return the result of a key; call a function to make it if it is missing."""
         result = self._results.get(key)
         if result is None:
             result = self._older.get(key)

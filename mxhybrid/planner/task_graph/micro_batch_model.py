@@ -19,8 +19,8 @@ MICRO_BATCH_ARRAYS = 2
 
 
 class _NoArrays(NamedTuple):
-    """Inputs and outputs of a network without arrays, in place of :class:`InputShards`: each micro-batch has its own
-    ones.
+    """Inputs and outputs of a network without arrays, in place of :class:`InputShards`: each micro-batch has inputs
+    and outputs of its own.
     """
 
     inputs: Mapping[Entry, Dict[int, Box]] = {}

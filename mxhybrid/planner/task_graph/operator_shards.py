@@ -167,7 +167,7 @@ class SplitOperator:
     ----------
     split : Split
     id : int
-        A number that no other object ever has.
+        A number that no other object has had.
     load : numpy.ndarray
         By resource: the work of cores for forward and backward.
     output_bytes : numpy.ndarray

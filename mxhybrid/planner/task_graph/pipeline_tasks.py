@@ -1,10 +1,10 @@
 """The blocks of simulated steps of a pipeline: passes of micro-batches through the stages, as scheduled.
 
-MXNet computes the micro-batches that a stage holds at a time in as many copies of the memory of its operators.  An
-operator therefore begins with a micro-batch when its backward pass of an earlier one is complete, which used the same
-memory: therefore a stage alternates between forward and backward passes.  A forward pass begins when the one before it
-is complete, and so does a backward pass, because redistributions are made in one order
-(:mod:`mxhybrid.parallel.runtime.pipeline_calls`).  Otherwise tasks that are ready begin in order.
+MXNet has a copy of the memory of a stage's operators for each micro-batch that the stage holds at a time.  So an
+operator begins with a micro-batch when its backward pass of the micro-batch that used the same memory is complete, and
+a stage alternates between forward and backward passes.  A forward pass begins when the previous forward pass is
+complete, and a backward pass when the previous backward pass is, because redistributions are made in one order
+(:mod:`mxhybrid.parallel.runtime.pipeline_calls`).  Other tasks begin in the order in which they become ready.
 """
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -103,7 +103,7 @@ class PipelineTasks(GradientBuckets):
                 self._last[True][stage_of[number]] = number
 
     def _after_pass_before(self, first: Endpoints, number: int, micro_batch: int, back: bool) -> List[_Wait]:
-        """Return the wait of an operator at which a pass begins for the pass before it; otherwise nothing."""
+        """Return the wait for the previous pass, if a pass begins with this operator; otherwise nothing."""
         if not micro_batch or not self._begins[back][number]:
             return []
         last = self._last[back][self._stage_of[number]]
