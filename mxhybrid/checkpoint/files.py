@@ -11,8 +11,8 @@ A checkpoint is a directory with a manifest, and shards of at most :data:`SHARD_
 
 The first number counts the checkpoints of a directory: the highest is the newest, even if a job went back to an earlier
 step.  The manifest says, for each array, which shard has which elements, counted in C order.  It has a digest of every
-shard and of itself.  Nothing in a checkpoint is code, and nothing in it is unpickled.  Dynamic tables have files of
-their own, see :mod:`mxhybrid.checkpoint.table_files`.
+shard, see :mod:`mxhybrid.base.file_digest`, and of itself.  Nothing in a checkpoint is code, and nothing in it is
+unpickled.  Dynamic tables have files of their own, see :mod:`mxhybrid.checkpoint.table_files`.
 
 A checkpoint is written under another name, flushed to the disk with its directory, and then renamed; so a directory
 with a checkpoint's name is complete, unless something damaged it later.  An old checkpoint is renamed before it is
@@ -30,13 +30,13 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set,
 import numpy as np
 
 from ..base.errors import CheckpointError, InputError
+from ..base.file_digest import FileDigest
 from ..base.files import sync_directory
 from ..base.log import get_logger
 from . import folder, leftovers, manifest, table_files
 from .folder import names
 from .reader import (
     FORMAT,
-    FORMAT_WITHOUT_TABLES,
     MANIFEST,
     MAXMANIFEST_BYTES,
     Reader,
@@ -161,7 +161,9 @@ class Writer:
         data = self._tensors.save(dict(self._pending))
         self._pending, self._pending_bytes = [], 0
         _write(os.path.join(self._aside, shard_file(len(self._shards))), data)
-        self._shards.append({'bytes': len(data), 'blake2b': manifest.digest(data)})
+        digest = FileDigest()
+        digest.update(data)
+        self._shards.append(digest.record())
 
     def commit(self, step: int, content: Dict[str, Any], keep: int,
                bases: Sequence[Dict[str, str]] = ()) -> str:
@@ -188,9 +190,9 @@ class Writer:
     def _write_manifest(self, step: int, content: Dict[str, Any]) -> str:
         """Write the manifest; return its digest."""
         self._flush()
-        content = dict(content, format=FORMAT_WITHOUT_TABLES, step=step, arrays=self._arrays, shards=self._shards)
+        content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
         if self._tables:
-            content.update(format=FORMAT, dynamic_tables=self._tables)
+            content.update(dynamic_tables=self._tables)
         content = manifest.plain(content, 'the content of a checkpoint')
         digest = manifest.digest(manifest.canonical(content))
         text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()

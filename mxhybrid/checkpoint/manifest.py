@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable
 
 from ..base import json_text
 from ..base.errors import InputError
+from ..base.file_digest import is_record
 from . import folder
 
 #: Largest size of a shard, in bytes, that a reader accepts.
@@ -16,7 +17,7 @@ DTYPES = ('float64', 'float32', 'float16', 'int64', 'int32', 'int8', 'uint8', 'b
 
 
 def digest(data: bytes) -> str:
-    """Return the digest of the bytes of a file."""
+    """Return the digest of the bytes of a manifest, by which deltas refer to their base."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
@@ -72,8 +73,7 @@ def flaw(content: Dict[str, Any]) -> str:
     if not isinstance(shards, list) or not isinstance(arrays, dict):
         return 'lists no shards or no arrays'
     for number, shard in enumerate(shards):
-        if not (isinstance(shard, dict) and _is_count(shard.get('bytes')) and shard['bytes'] <= MAX_SHARD_BYTES
-                and isinstance(shard.get('blake2b'), str)):
+        if not (is_record(shard) and shard['bytes'] <= MAX_SHARD_BYTES):
             return 'has a wrong entry for shard %d' % number
     for name, entry in arrays.items():
         if not (isinstance(entry, dict) and entry.get('dtype') in DTYPES and isinstance(entry.get('shape'), list)

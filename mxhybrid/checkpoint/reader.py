@@ -8,12 +8,14 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from ..base.errors import CheckpointError, SettingError
+from ..base.file_digest import digest_for
 from . import folder, manifest, table_files
 from .folder import names
 from .npy_files import FormatError
 
-#: Version of the layout, raised when older readers would misread it: the first one has no dynamic tables.
-FORMAT, FORMAT_WITHOUT_TABLES = 2, 1
+#: Version of the layout, raised when older readers would misread it.  Formats 1, without dynamic tables, and 2, with
+#: them, have BLAKE2b digests of files.
+FORMAT = 3
 #: Largest size of a manifest, in bytes, that a reader accepts.
 MAXMANIFEST_BYTES = 256 << 20
 MANIFEST = 'manifest.json'
@@ -56,10 +58,9 @@ class Reader:
         digest = manifest.digest(manifest.canonical(self.content))
         if outer.get('blake2b') != digest:
             raise self._damaged(MANIFEST, 'does not match its digest')
-        if self.content.get('format') not in (FORMAT, FORMAT_WITHOUT_TABLES):
-            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads formats %d and %d'
-                                  % (path, self.content.get('format'), self.content.get('mxhybrid'),
-                                     FORMAT_WITHOUT_TABLES, FORMAT))
+        if self.content.get('format') not in range(1, FORMAT + 1):
+            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads formats 1 to %d'
+                                  % (path, self.content.get('format'), self.content.get('mxhybrid'), FORMAT))
         #: Name and digest, by which a delta refers to this checkpoint.
         self.identity = {'name': os.path.basename(path), 'blake2b': digest}
         #: Entries of the dynamic tables by name.
@@ -156,7 +157,9 @@ class Reader:
         data = self._read(file, entry['bytes'])
         if len(data) != entry['bytes']:
             raise self._damaged(file, 'has %d of its %d bytes' % (len(data), entry['bytes']))
-        if manifest.digest(data) != entry['blake2b']:
+        digest = digest_for(entry)
+        digest.update(data)
+        if digest.record() != entry:
             raise self._damaged(file, 'does not match its digest')
         try:
             tensors = deserialize(data)

@@ -18,20 +18,20 @@ No key is in two parts of a checkpoint.  In a delta, a table has the rows that c
 the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
 key, see :mod:`mxhybrid.checkpoint.philox`.
 """
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from ..base.file_digest import FileDigest, digest_for, is_record
 from ..base.files import sync_directory
 from ..lane.row_files import SIGHTINGS
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
 
 #: Bytes that are read at a time to compute a digest.
-_DIGEST_BYTES = 8 << 20
+_DIGEST_BYTES = 1 << 20
 #: Largest width of a row or of its state that a reader accepts.
 _MAX_WIDTH = 1 << 24
 _KEYS, _ROWS, _REMOVED = 'keys', 'rows', 'removed'
@@ -168,7 +168,7 @@ def part_directory(number: int) -> str:
 def seal(path: str) -> Dict[str, Any]:
     """Flush the files of a written part to the disk; return its entry in the manifest, with digests."""
     files = sorted(name for name in os.listdir(path) if name.endswith('.npy'))
-    with ThreadPoolExecutor(max(1, len(files))) as threads:  # hashlib and fsync release Python's lock
+    with ThreadPoolExecutor(max(1, len(files))) as threads:  # digests, reads and fsync release Python's lock
         sealed = dict(zip(files, threads.map(lambda name: _sealed(os.path.join(path, name)), files)))
     entry = {'files': {name[:-len('.npy')]: record for name, record in sealed.items()}}
     sync_directory(path)
@@ -181,18 +181,20 @@ def _sealed(path: str) -> Dict[str, Any]:
     with ThreadPoolExecutor(1) as thread:
         with open(path, 'rb') as file:
             flushed = thread.submit(os.fsync, file.fileno())
-            size_bytes, digest = _digest(path)
+            record = _record(path, FileDigest())
             flushed.result()
-    return {'bytes': size_bytes, 'blake2b': digest}
+    return record
 
 
-def _digest(path: str) -> Tuple[int, str]:
-    state, size_bytes = hashlib.blake2b(digest_size=32), 0
-    with open(path, 'rb') as file:
-        for piece in iter(lambda: file.read(_DIGEST_BYTES), b''):
-            state.update(piece)
-            size_bytes += len(piece)
-    return size_bytes, state.hexdigest()
+def _record(path: str, digest: FileDigest) -> Dict[str, Any]:
+    """Add the bytes of a file to a digest; return the record."""
+    piece = memoryview(bytearray(_DIGEST_BYTES))
+    with open(path, 'rb', 0) as file:
+        while True:
+            count = file.readinto(piece)
+            if not count:
+                return digest.record()
+            digest.update(piece[:count])
 
 
 def parts_of(path: str, entry: Dict[str, Any]) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -207,7 +209,7 @@ def verify(path: str, tables: Dict[str, Any]) -> None:
         for part_path, part in parts_of(path, entry):
             for name, record in part['files'].items():
                 file = os.path.join(part_path, name + '.npy')
-                if (record['bytes'], record['blake2b']) != _digest(file):
+                if _record(file, digest_for(record)) != record:
                     raise FormatError('%s does not match its digest' % file)
             Part(part_path, part, TableDescription.from_json(entry))
 
@@ -225,8 +227,7 @@ def flaw_of_tables(tables: Any) -> str:
         if entry['directory'] != table_directory(number):
             return 'has files of %r in %r' % (name, entry['directory'])
         for part in entry['parts']:
-            if not all(file.isidentifier() and isinstance(record, dict) and _fits(record, _FILE)
-                       for file, record in part['files'].items()):
+            if not all(file.isidentifier() and is_record(record) for file, record in part['files'].items()):
                 return 'has a wrong entry for a part of %r' % name
     return ''
 
@@ -252,7 +253,6 @@ _FIRST_VALUES: Dict[str, Callable[[Any], bool]] = {
     'seed': lambda value: _is_count(value) and value < 1 << 64}
 _PART: Dict[str, Callable[[Any], bool]] = {'rows': _is_count, 'removed': _is_count,
                                            'files': lambda value: isinstance(value, dict)}
-_FILE: Dict[str, Callable[[Any], bool]] = {'bytes': _is_count, 'blake2b': lambda value: isinstance(value, str)}
 
 
 def _fits(value: Dict[str, Any], fields: Dict[str, Callable[[Any], bool]]) -> bool:

@@ -9,11 +9,10 @@ were removed after it.
 partition and of partitions, and the words that ``src/row_store.h`` gives, a count-min sketch, uint64.  A delta has all
 of it, too.
 
-Memory is bounded by the portion: one thread writes portions, and another one computes their digests, while the next
-one is collected.  The disk starts to write a portion at once, so that little is left for the end.
+Memory is bounded by the portion: a thread writes portions, and computes the digests of the files, while the next one is
+collected.  The disk starts to write a portion at once, so that little is left for the end.
 """
 import ctypes
-import hashlib
 import io
 import itertools
 import os
@@ -25,6 +24,7 @@ from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..base.errors import CheckpointError
+from ..base.file_digest import FileDigest
 from ..base.files import sync_directory
 
 #: The most rows of a portion, and its bytes, unless that is less than a row.  Large portions would need more time for
@@ -51,64 +51,51 @@ class _Output:
 
     def __init__(self, library: Any, path: str, dtype: Any, shape: Tuple[int, ...]):
         self.name = os.path.basename(path)[:-len('.npy')]
-        self._library, self._file, self._digest = library, open(path, 'wb', 0), hashlib.blake2b(digest_size=32)
+        self._library, self._file, self._digest = library, open(path, 'wb', 0), FileDigest()
         fields = {'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False, 'shape': shape}
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, fields)
-        for step in (self._add_to_digest, self._write):
-            step(header.getbuffer())
+        self._write(header.getbuffer())
 
     def _write(self, view: memoryview) -> None:
+        self._digest.update(view)
         first = self._file.tell()
         while len(view):
             view = view[self._file.write(view):]
         self._library.start_write_back(self._file.fileno(), first, self._file.tell() - first)
 
-    def _add_to_digest(self, view: memoryview) -> None:
-        self._digest.update(view)
-
     def write(self, values: np.ndarray) -> None:
         self._write(values.reshape(-1).view(np.uint8).data)
 
-    def add_to_digest(self, values: np.ndarray) -> None:
-        self._add_to_digest(values.reshape(-1).view(np.uint8).data)
-
     def finish(self) -> Dict[str, Any]:
         os.fsync(self._file.fileno())
-        size_bytes = self._file.tell()
         self._file.close()
-        return {'bytes': size_bytes, 'blake2b': self._digest.hexdigest()}
+        return self._digest.record()
 
 
-class _Threads:
-    """Threads that write portions into files, and compute the digests of the files."""
+class _WritingThread:
+    """A thread that writes portions into files."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self._portions: Deque[List['Future[None]']] = deque()
+        self._thread = ThreadPoolExecutor(1)
+        self._portions: Deque['Future[None]'] = deque()
 
-    def __enter__(self) -> '_Threads':
+    def __enter__(self) -> '_WritingThread':
         return self
 
     def add(self, outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
         """Add a portion to files; wait until few portions are left."""
-        self._portions.append([thread.submit(step, outputs, portion) for thread, step in
-                               zip(self._threads, (_write, _add_to_digests))])
+        self._portions.append(self._thread.submit(_write, outputs, portion))
         while len(self._portions) > _WAITING_PORTIONS:
-            self._finish_one()
+            self._portions.popleft().result()
 
     def finish(self) -> None:
         """Wait until all portions are written."""
         while self._portions:
-            self._finish_one()
-
-    def _finish_one(self) -> None:
-        for step in self._portions.popleft():
-            step.result()
+            self._portions.popleft().result()
 
     def __exit__(self, *_: Any) -> None:
-        for thread in self._threads:
-            thread.shutdown()
+        self._thread.shutdown()
 
 
 def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
@@ -127,7 +114,7 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
                     for name, dtype, shape in columns]
         buffers = itertools.cycle([[np.empty((min(rows, portion_rows),) + shape, dtype) for _, dtype, shape in columns]
                                    for _ in range(_WAITING_PORTIONS + 1)])
-        with _Threads() as threads:
+        with _WritingThread() as thread:
             while True:
                 count = library.checked(library.row_scan_next(scan))
                 if not count:
@@ -136,16 +123,16 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
                 addresses = {name: values.ctypes.data for (name, _, _), values in zip(columns, portion)}
                 library.checked(library.row_scan_read(
                     scan, (ctypes.c_void_p * len(_COLUMNS))(*map(addresses.get, _COLUMNS))))
-                threads.add(outputs, portion)
-            threads.finish()
+                thread.add(outputs, portion)
+            thread.finish()
         removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
         if is_delta:
             outputs.append(_Output(library, os.path.join(path, 'removed.npy'), np.int64, removed.shape))
-            _write_now(outputs[-1], removed)
+            outputs[-1].write(removed)
         sightings = _sightings(library, store, partition, partitions)
         if sightings is not None:
             outputs.append(_Output(library, os.path.join(path, SIGHTINGS + '.npy'), np.uint64, sightings.shape))
-            _write_now(outputs[-1], sightings)
+            outputs[-1].write(sightings)
         with ThreadPoolExecutor(len(outputs)) as finishing:
             files = dict(zip([output.name for output in outputs], finishing.map(_Output.finish, outputs)))
         sync_directory(path)
@@ -189,16 +176,6 @@ def _check_memory(library: Any, rows: int, portion_rows: int, row_bytes: int) ->
 def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
     for output, values in zip(outputs, portion):
         output.write(values)
-
-
-def _add_to_digests(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
-    for output, values in zip(outputs, portion):
-        output.add_to_digest(values)
-
-
-def _write_now(output: _Output, values: np.ndarray) -> None:
-    output.write(values)
-    output.add_to_digest(values)
 
 
 def _sightings(library: Any, store: Any, partition: int, partitions: int) -> Optional[np.ndarray]:

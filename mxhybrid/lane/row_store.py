@@ -280,8 +280,8 @@ class RowStore:
         -------
         dict
             'rows' and 'removed': numbers of rows and of removed keys; 'whole': whether all rows were written;
-            'bytes' of all files, and 'files': by name, without '.npy', 'bytes' and digest ('blake2b', 256 bits) of
-            each; 'mark': the `since` of a later save.
+            'bytes' of all files, and 'files': by name, without '.npy', the record of each, with its digest, see
+            :mod:`mxhybrid.base.file_digest`; 'mark': the `since` of a later save.
         """
         if since is not None and not 0 <= since < 1 << 32:
             raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))

@@ -1,11 +1,11 @@
 """Files that a server wrote on its own disk, and worker 0 fetches in pieces, through the server's mailbox."""
-import hashlib
 import os
 import shutil
 import tempfile
 from typing import Any, Callable, Dict
 
 from ..base.errors import CheckpointError, JobError
+from ..base.file_digest import digest_for
 from ..base.files import sync_directory
 from .protocol import MAILBOX_ELEMENTS
 
@@ -51,7 +51,7 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
     read : callable
         Returns a piece, given the path of a file in the folder of the server, its start and its number of bytes.
     files : dict
-        By name without '.npy': 'bytes', and 'blake2b', the digest.
+        By name without '.npy': the record, with the digest, see :mod:`mxhybrid.base.file_digest`.
     source : str
         The folder of the files in that of the server.
     path : str
@@ -68,13 +68,13 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
         for name, record in files.items():
             file = name + '.npy'
             with open(os.path.join(path, file), 'wb', 0) as copy:
-                digest = hashlib.blake2b(digest_size=32)
+                digest = digest_for(record)
                 for start in range(0, record['bytes'], PIECE_BYTES):
                     piece = read(os.path.join(source, file), start, min(PIECE_BYTES, record['bytes'] - start))
                     digest.update(piece)
                     _write(copy, piece)
                 os.fsync(copy.fileno())
-            if digest.hexdigest() != record['blake2b']:
+            if digest.record() != record:
                 raise JobError('%s does not have the content that its server has written: report this as a bug of '
                                'mxhybrid' % os.path.join(path, file))
         sync_directory(path)

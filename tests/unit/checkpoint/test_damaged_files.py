@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import CheckpointError
@@ -92,8 +93,8 @@ def test_damage_after_the_check_is_noticed(tmp_path):
 def test_a_later_format_is_not_damage(tmp_path):
     write(tmp_path, 1)
     path = write(tmp_path, 2)
-    rewrite(path, lambda content: content.update(format=3, mxhybrid='9.0'))
-    with pytest.raises(CheckpointError, match='format 3, written by mxhybrid 9.0; this version reads formats 1 and 2'):
+    rewrite(path, lambda content: content.update(format=4, mxhybrid='9.0'))
+    with pytest.raises(CheckpointError, match='format 4, written by mxhybrid 9.0; this version reads formats 1 to 3'):
         newest(str(tmp_path))
 
 
@@ -131,7 +132,10 @@ WRONG = {
     'arrays in a list': lambda c: c.update(arrays=[]),
     'a shard too few': lambda c: c['shards'].pop(),
     'a shard of a terabyte': lambda c: c['shards'][0].update(bytes=1 << 40),
-    'a shard without digest': lambda c: c['shards'][0].pop('blake2b'),
+    'a shard without digest': lambda c: c['shards'][0].pop('xxh3_128'),
+    'a digest that is no text': lambda c: c['shards'][0].update(xxh3_128=1),
+    'an unknown digest': lambda c: c['shards'][0].update(md5=c['shards'][0].pop('xxh3_128')),
+    'two digests': lambda c: c['shards'][0].update(blake2b=''),
     'another dtype': lambda c: c['arrays']['table'].update(dtype='int32'),
     'an object': lambda c: c['arrays']['table'].update(dtype='object'),
     'another shape': lambda c: c['arrays']['table'].update(shape=[11, 4]),
@@ -208,7 +212,8 @@ def test_other_bytes(tmp_path, pristine, file, data):
 @FUZZ
 @given(value=st.recursive(st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.floats() | st.text(max_size=3),
                           lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(
-                              ['dtype', 'shape', 'pieces', 'bytes', 'blake2b', 'table']), inner), max_leaves=12),
+                              ['dtype', 'shape', 'pieces', 'bytes', 'xxh3_128', 'blake2b', 'table']), inner),
+                          max_leaves=12),
        where=st.sampled_from([('step',), ('shards',), ('arrays',), ('arrays', 'table'), ('arrays', 'table', 'shape'),
                               ('arrays', 'table', 'pieces'), ('arrays', 'table', 'dtype'), ('arrays', 'scalar'),
                               ('format',)]))
@@ -238,7 +243,7 @@ def test_a_shard_of_other_bytes_with_a_right_digest(tmp_path, pristine, data):
     with open(os.path.join(path, '00000.safetensors'), 'wb') as handle:
         handle.write(data)
     rewrite(path, lambda content: content['shards'][0].update(bytes=len(data),
-                                                              blake2b=checkpoint_manifest.digest(data)))
+                                                              xxh3_128=xxhash.xxh3_128_hexdigest(data)))
     with pytest.raises(Damaged, match='00000.safetensors'):
         Reader(path).verify()
 

@@ -45,7 +45,7 @@ def test_the_format_is_ordinary_safetensors(tmp_path):
     path = write(tmp_path, 3)
     with open(os.path.join(path, 'manifest.json')) as handle:
         manifest = json.load(handle)['content']
-    assert manifest['format'] == 1
+    assert manifest['format'] == 3
     flat = []
     for shard, start, stop in manifest['arrays']['table']['pieces']:
         piece = load_file(os.path.join(path, '%05d.safetensors' % shard))['table@%d' % start]

@@ -283,7 +283,10 @@ def test_another_base_of_the_same_name_is_noticed(tmp_path):
 @pytest.mark.parametrize('change, message', [
     (lambda entry: entry.update(width=0), 'wrong entry'), (lambda entry: entry.update(directory='..'), "in '..'"),
     (lambda entry: entry['first_values'].update(kind='xavier'), 'wrong entry'),
-    (lambda entry: entry['parts'][0]['files'].update({'../keys': {'bytes': 1, 'blake2b': ''}}), 'wrong entry'),
+    (lambda entry: entry['parts'][0]['files'].update({'../keys': {'bytes': 1, 'xxh3_128': ''}}), 'wrong entry'),
+    (lambda entry: entry['parts'][0]['files']['keys'].pop('xxh3_128'), 'wrong entry'),
+    (lambda entry: entry['parts'][0]['files']['keys'].update(xxh3_128=0), 'wrong entry'),
+    (lambda entry: entry['parts'][0]['files']['rows'].update(blake2b=''), 'wrong entry'),
     (lambda entry: entry['parts'].append([]), 'wrong entry'), (lambda entry: entry.update(delta=1), 'wrong entry')])
 def test_a_manifest_made_to_hurt(tmp_path, change, message):
     table = Table()

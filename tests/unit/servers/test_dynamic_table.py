@@ -384,7 +384,7 @@ def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
     assert 'items: server 0 cannot save its rows: cannot write into %s' % (tmp_path / 'none') in no_scratch
     assert no_scratch.endswith('let TMPDIR name a directory with room for the rows') and not good
     with pytest.raises(JobError, match='does not have the content that its server has written'):
-        file_pieces.fetch(lambda file, start, size_bytes: b'x', {'keys': {'bytes': 1, 'blake2b': ''}}, '0',
+        file_pieces.fetch(lambda file, start, size_bytes: b'x', {'keys': {'bytes': 1, 'xxh3_128': ''}}, '0',
                           str(tmp_path / 'other'))
 
 
