@@ -13,7 +13,7 @@ from mxhybrid.checkpoint import files as checkpoint_files, manifest as checkpoin
 from mxhybrid.checkpoint.newest import newest
 from mxhybrid.checkpoint.reader import Damaged, Reader
 
-from ...helpers.checkpoints import arrays, assert_whole, write
+from ...helpers.checkpoints import arrays, as_earlier_versions_wrote_it, assert_whole, write
 
 pytestmark = [pytest.mark.both_pythons, pytest.mark.usefixtures('small_shards')]
 
@@ -66,6 +66,20 @@ def test_nothing_whole_is_an_error_not_a_new_beginning(tmp_path):
     with pytest.raises(CheckpointError, match='no checkpoint in .* is whole: .*manifest.json.*00001.safetensors') as e:
         newest(str(tmp_path))
     assert 'Remove the directory to start again' in str(e.value)
+
+
+@pytest.mark.parametrize('damage', ['halved', 'one bit'])
+def test_earlier_versions(tmp_path, messages, damage):
+    """Checkpoints with BLAKE2b digests are read, and verified."""
+    write(tmp_path, 1)
+    path = write(tmp_path, 2)
+    as_earlier_versions_wrote_it(tmp_path)
+    reader = newest(str(tmp_path))
+    assert reader.content['format'] == 1 and set(reader.content['shards'][0]) == {'bytes', 'blake2b'}
+    assert_whole(reader, 2)
+    DAMAGES[damage](os.path.join(path, '00001.safetensors'))
+    assert_whole(newest(str(tmp_path)), 1)
+    assert '00002-step-2/00001.safetensors' in messages.text
 
 
 def test_shards_that_changed_places_are_noticed(tmp_path):

@@ -17,6 +17,8 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
 from mxhybrid.checkpoint.reader import MANIFEST, Reader
 
+from ...helpers.checkpoints import as_earlier_versions_wrote_it
+
 WIDTH, STEPS = 3, 9
 BIG = 2 ** 40
 
@@ -92,6 +94,25 @@ def test_training_goes_on_from_a_delta(tmp_path, optimizer, settings, dtype, den
     at = second.load(tmp_path)
     assert (at.step, at.extra, at.path) == (5, 'here', path)
     assert second.fit(5, STEPS) == expected
+
+
+@pytest.mark.parametrize('compacted', [False, True])
+def test_training_goes_on_from_a_delta_of_an_earlier_version(tmp_path, compacted):
+    first = Training()
+    first.fit(0, 2)
+    first.save(tmp_path, 2)
+    first.fit(2, 4)
+    path = first.save(tmp_path, 4, delta=True)
+    as_earlier_versions_wrote_it(tmp_path)
+    assert Reader(path).content['format'] == 2
+    if compacted:
+        path = compact(tmp_path)
+    expected = first.fit(4, STEPS)
+    second = Training(seed=2)
+    assert second.load(tmp_path).path == path
+    path = second.save(tmp_path, 4, delta=True)
+    assert Reader(path).content['format'] == 3 and not tables_in(path)['users.weight']['delta']
+    assert second.fit(4, STEPS) == expected
 
 
 @pytest.mark.parametrize('options', [{'capacity': 12}, {'capacity': 12, 'evict': 'rarest'}, {'expire_after': 2}],
