@@ -199,7 +199,7 @@ class OpenCheckpoint(Mapping[str, Union[ReadOnlyTable, ReadOnlyArray]]):
 
 
 def open_checkpoint(directory: Any, *, verify: bool = False) -> OpenCheckpoint:
-    """Open the newest checkpoint of a directory to read its tables; it needs NumPy, but no MXNet and no job.
+    """Open the newest checkpoint of a directory to read its tables; it needs NumPy and xxhash, but no MXNet and no job.
 
     ::
 
