@@ -27,7 +27,7 @@ from .redistribution_benchmark import RedistributionBenchmark
 from .redistribution_workload import GroupSums, all_to_all, shifted
 from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
 from .time_budget import TimeBudget
-from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
+from .trainer_benchmark import CacheEviction, DenseWeights, ScriptSteps, TrainerSteps
 
 logger = get_logger(__name__)
 
@@ -36,8 +36,8 @@ LINK_BYTES = tuple(1 << power for power in range(12, 24))
 LONG_ENOUGH_S = 0.15
 #: Bytes that a rank sends in a redistribution, or has in a sum over a group.
 REDISTRIBUTION_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
-#: Passes over memory that a network makes before a step.
-PASSES = 6
+#: Numbers of layers of networks whose calls are timed; each layer has two parameters.
+LAYERS = (1, 32)
 #: Maximal bytes of weights, and rows of a worker; fewer if a link would take longer than these seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, REDISTRIBUTION_S = 16 << 20, 8192, 0.15, 0.05
 #: Weights that each rank has for itself.  The largest ones have the size of those that are summed: updates of 2 MB take
@@ -129,11 +129,14 @@ class Calibration:
         costs: Dict[str, TransferCost] = {}
         costs['redistribution'] = self._measure_redistribution()
         costs['group_sum'] = self._measure_group_sum()
-        costs.update(self._measure_steps())
+        store_costs, network_calls = self._measure_steps()
+        costs.update(store_costs)
         costs.update(self._measure_rows())
         costs['row_sum'] = self._measure_row_sum()
         if HorovodBenchmark.is_possible(self._job):
             costs.update(self._measure_horovod_sums(costs['step'], costs['update']))
+        for kind in {'step', 'horovod_step'} & set(costs):
+            costs[kind] = _sum_of(costs[kind], network_calls)
         self._begin('transfers at the same time', 2)
         # Once more after some seconds: other programs may have disturbed the first repeats.
         speeds.repeat(LAST_REPEATS)
@@ -278,11 +281,13 @@ class Calibration:
 
     # -- the store -------------------------------------------------------------------------------------------------
 
-    def _measure_steps(self) -> Dict[str, TransferCost]:
+    def _measure_steps(self) -> Tuple[Dict[str, TransferCost], TransferCost]:
+        """Return the costs of a Trainer's step, and that of the calls of a network before it."""
         most, messages = self._most_bytes(), 2 if len(self._local) > 1 else 1
-        summed = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
+        summed = [DenseWeights(2 * layers, 256) for layers in LAYERS] + [DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
         summed += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
-        self._begin('steps', 2 * len(OWN_WEIGHTS) + len(summed) + 2)
+        scripts_s: List[float] = []
+        self._begin('steps', 2 * len(OWN_WEIGHTS) + len(summed) + len(LAYERS))
         # Without sums, by weights that each rank has for itself: the cost of a step and of updates.
         readings, measurements = [], []
         for weights in OWN_WEIGHTS:
@@ -299,36 +304,50 @@ class Calibration:
             measurement = self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5)
             if weights is summed[0]:
                 waits.append(measurement.elapsed_s - measurement.core_s)
-                scripts = [self._meter.measure(ScriptSteps(self._workers, weights, passes).step, None, 0.4)
-                           for passes in (0, PASSES)]
-                script_s = scripts[0].core_s - measurement.core_s
+            if len(scripts_s) < len(LAYERS):
+                scripts_s.append(measurement.script_s)
             readings.append(StepReading(weights.number, weights.number, weights.size, weights.sums, weights.size,
                                         measurement.core_s))
         fit = fit_steps(readings)
         self._log('step, update and sum: %s', _error_text(fit.errors))
-        # The calls of a network, forward and backward, come before each step, and its values evict the script's data
-        # from the caches.
-        more_s = max(0.0, scripts[1].script_s - scripts[0].script_s)
-        self._log('step behind a network: %.3g ms more', 1e3 * more_s)
         latency = self._extra_latency(waits[2] - max(0.0, waits[1]), messages)
-        return {'step': dataclasses.replace(fit.step, fixed_s=fit.step.fixed_s + max(0.0, script_s) + more_s,
-                                            latency_s=max(0.0, waits[1] - waits[0])),
-                'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=latency)}
+        step = dataclasses.replace(fit.step, latency_s=max(0.0, waits[1] - waits[0]))
+        return {'step': step, 'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=latency)
+                }, self._measure_network_calls(scripts_s)
+
+    def _measure_network_calls(self, trainers_s: Sequence[float]) -> TransferCost:
+        """Return the cost of the calls of a network, forward and backward, by its parameters.
+
+        Parameters
+        ----------
+        trainers_s : sequence of float
+            The seconds of the script for a step of a Trainer with as many weights as the networks have.
+        """
+        counts, calls_s = [2 * layers for layers in LAYERS], []
+        for layers, trainer_s in zip(LAYERS, trainers_s):
+            steps, eviction = ScriptSteps(self._workers, layers), CacheEviction()
+            measurement = self._meter.measure(steps.step, eviction.run, 0.4)
+            calls_s.append(max(0.0, measurement.script_s - trainer_s))
+        per_parameter_s = max(0.0, (calls_s[1] - calls_s[0]) / (counts[1] - counts[0]))
+        fixed_s = max(0.0, calls_s[0] - counts[0] * per_parameter_s)
+        self._log('calls of a network: %.3g ms + %.3g ms/parameter', 1e3 * fixed_s, 1e3 * per_parameter_s)
+        return TransferCost(fixed_s, per_parameter_s, 0.0)
 
     def _measure_rows(self) -> Dict[str, TransferCost]:
         ranks = self._job.num_workers
         most = min(MOST_ROWS, TABLE_ROWS // ranks, max(256, int(self._limit * REDISTRIBUTION_S / ROW_BYTES)))
         counts, all_partitions = (8, most // 8, most), partitions_to_try(self._job.num_servers)
         self._begin('rows', len(all_partitions) * (1 + 2 * len(counts)))
-        pushes, pushes_and_pulls = [], []
+        pushes, pushes_and_pulls, eviction = [], [], CacheEviction()
         waits: List[float] = []
         for partitions in all_partitions:
             table, gradients = TableRows(self._job, partitions), TableSums(self._job, TABLE_ROWS, partitions=partitions)
-            pulled = self._meter.measure(table.pull_one, table.push)
+            pulled = self._meter.measure(table.pull_one, eviction.after(table.push))
             for count in counts:
                 table.draw(count)
                 gradients.draw(count)
-                pushed, summed = self._meter.measure(table.push), self._meter.measure(gradients.sum)
+                pushed, summed = (self._meter.measure(action, eviction.run) for action in (
+                    table.push, gradients.sum))
                 touched = min(partitions, count)
                 pushes.append(Sample(touched, count * ROW_BYTES, max(0.0, pushed.core_s - pulled.core_s)))
                 pushes_and_pulls.append(Sample(touched, ranks * count * ROW_BYTES, summed.core_s))
@@ -350,12 +369,12 @@ class Calibration:
         return [size for size in TABLE_BYTES if size <= most]
 
     def _measure_row_sum(self) -> TransferCost:
-        samples, measurements = [], []
+        samples, measurements, eviction = [], [], CacheEviction()
         sizes = self._table_sizes()
         self._begin('sums of rows', len(sizes))
         for size in sizes:
             table = TableSums(self._job, size // ROW_BYTES)
-            measurements.append(self._meter.measure(table.sum))
+            measurements.append(self._meter.measure(table.sum, eviction.run))
             samples.append(Sample(self._job.num_workers, table.size, measurements[-1].core_s))
         messages = 2 if len(self._local) > 1 else 1
         latency = self._extra_latency(measurements[0].elapsed_s - measurements[0].core_s, messages)
@@ -402,6 +421,11 @@ class Calibration:
     def _log(self, text: str, *args: Any) -> None:
         if self._job.rank == 0:
             logger.info(text, *args)
+
+
+def _sum_of(cost: TransferCost, other: TransferCost) -> TransferCost:
+    return dataclasses.replace(cost, fixed_s=cost.fixed_s + other.fixed_s,
+                               per_item_s=cost.per_item_s + other.per_item_s)
 
 
 def _all_to_all_sample(ranks: int, size: int, seconds: float) -> Sample:

@@ -1,4 +1,8 @@
-"""Steps of a Trainer with dense weights: the time that the store adds to a step."""
+"""Steps of a Trainer with dense weights: the time that the store adds to a step.
+
+In training, a network computes before each step.  It reads and writes so much memory that neither the weights and their
+gradients nor the code and the objects of the script are in a cache afterwards; then a script takes up to twice as long.
+"""
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional
 
@@ -14,9 +18,11 @@ from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
 from ..task_graph.gradient_buckets import BUCKET_BYTES
 
-#: Bytes of weights from which on neither they nor their gradients are in a cache when they are summed and updated,
-#: because a network has more of them and computes in between; and bytes of an array that is read to get that effect.
-COLD_BYTES, EVICTING_BYTES = 1 << 20, 1 << 26
+#: Bytes of an array that is larger than the caches.
+_EVICTING_BYTES = 1 << 26
+
+#: Units of each dense layer of a script's network.
+_UNITS = 16
 
 #: The optimizer whose updates are timed.
 OPTIMIZER, SETTINGS = 'sgd', {'learning_rate': 0.0, 'momentum': 0.9}
@@ -39,6 +45,26 @@ class DenseWeights(NamedTuple):
         return -(-self.number // max(1, BUCKET_BYTES // (4 * self.values)))
 
 
+class CacheEviction:
+    """Fills all caches of a core with other data, as a network does that computes."""
+
+    def __init__(self) -> None:
+        self._data: Any = mx.nd.zeros(_EVICTING_BYTES // 4, ctx=mx.cpu())
+
+    def run(self) -> None:
+        """Read and write the data, and wait."""
+        mx.nd.waitall()
+        self._data += 1
+        mx.nd.waitall()
+
+    def after(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that calls `action`, and fills the caches."""
+        def act_and_evict() -> None:
+            action()
+            self.run()
+        return act_and_evict
+
+
 class TrainerSteps:
     """Steps of a Trainer (collective); `around` is entered for each.
 
@@ -58,20 +84,16 @@ class TrainerSteps:
                 set_shard(param,
                           ShardedWeight(workers, (workers.size * weights.values,), 'write', boxes,
                                         workers.reserve_numbers(2)))
-        self._evicting: Any = None
-        if weights.size >= COLD_BYTES:
-            self._evicting = mx.nd.zeros(EVICTING_BYTES // 4, ctx=mx.cpu())
+        self._eviction = CacheEviction()
         self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
 
     def compute(self) -> None:
-        """Compute gradients to sum; large ones are in no cache afterwards."""
+        """Compute gradients to sum; they are in no cache afterwards."""
         with autograd.record():
             heads = [param.data() * 1 for param in self._params]
         autograd.backward(heads)
-        if self._evicting is not None:
-            mx.nd.waitall()
-            self._evicting += 1
+        self._eviction.run()
 
     def step(self, updates: bool) -> None:
         """Sum the gradients, and update the weights if `updates` is true."""
@@ -82,37 +104,25 @@ class TrainerSteps:
                 self._trainer.allreduce_grads()
 
 
-class _Passes(gluon.HybridBlock):
-    """Makes some passes over all values, and returns the first value of each sample."""
-
-    def __init__(self, passes: int):
-        super().__init__()
-        self._passes = passes
-
-    def hybrid_forward(self, F: Any, data: Any) -> Any:
-        """Return the first value of each sample."""
-        for _ in range(self._passes):
-            data = F.relu(data)
-        return F.slice_axis(data, axis=1, begin=0, end=1)
-
-
 class ScriptSteps:
-    """Steps of a script: a split network that computes next to nothing, and a Trainer with two weights of its own.
+    """Steps of a script: a split network that computes next to nothing, and its Trainer.
 
-    With `passes`, the network reads and writes 4 MB this number of times, as a real one does: then the data that the
-    script needs are in no cache.
+    Parameters
+    ----------
+    workers : WorkerGroup
+    layers : int
+        The number of dense layers, each of which has two weights.
     """
 
-    def __init__(self, workers: WorkerGroup, weights: DenseWeights, passes: int = 0):
-        values = 1 << 20 if passes else 1
+    def __init__(self, workers: WorkerGroup, layers: int):
         net = gluon.nn.HybridSequential()
-        net.add(_Passes(passes), gluon.nn.Dense(weights.values, in_units=1))
+        net.add(*[gluon.nn.Dense(_UNITS, in_units=_UNITS) for _ in range(layers)])
         net.initialize(mx.init.Zero(), ctx=mx.cpu())
-        self._net = split_network(net, data_parallel(), (workers.size, values), 0, 'float32', False, 'joint',
+        self._net = split_network(net, data_parallel(), (workers.size, _UNITS), 0, 'float32', False, 'joint',
                                   tell=False)
         self._trainer = gluon.Trainer(self._net.collect_params(), OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
-        self._data: Any = mx.nd.ones((1, values), ctx=mx.cpu())
+        self._data: Any = mx.nd.ones((1, _UNITS), ctx=mx.cpu())
 
     def step(self) -> None:
         """Run forward and backward, and update."""
