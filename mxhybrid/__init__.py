@@ -3,7 +3,7 @@
 ``import mxhybrid``, pass ``kvstore='hybrid'`` to a standard ``gluon.Trainer`` and start the script with
 ``horovodrun``, MXNet's ``launch.py`` or plain ``python``.  row_sparse parameters then live in partitions on
 parameter servers; gradients of dense parameters are summed by allreduce, as in Parallax (Kim et al., EuroSys 2019).
-The lane carries rows and sums where it is available (:mod:`mxhybrid.lane`), else ps-lite and Horovod.
+The lane carries rows and sums if it is available (:mod:`mxhybrid.lane`); otherwise ps-lite and Horovod do.
 """
 import sys as _sys
 from importlib.util import find_spec as _find_spec
