@@ -94,9 +94,13 @@ def end_of_block(text, start):
 
 
 def long_lived_bare_names_of_cpp(source):
-    """Return the lines of C++ that declare a bare name which is used more than `MAX_LINES` lines later."""
-    text, lines = without_comments_and_texts(source), set()
+    """Return the lines of C++ that declare a member with a bare name, or a bare name that is used more than `MAX_LINES`
+    lines later.
+    """
+    text = without_comments_and_texts(source)
     names = '|'.join(sorted(BARE_NAMES))
+    lines = {(text.count('\n', 0, match.start(1)) + 1, match.group(1))
+             for match in re.finditer(r'[\w>][ *&]+((?:%s)_) *[;={]' % names, text)}
     for match in re.finditer(r'(\w+|[>\]])[ *&]+(%s)\b *(?=[=;{,):\[])(?!==)' % names, text):
         type_name, name = match.groups()
         if type_name in ('return', 'else', 'case'):
@@ -180,7 +184,7 @@ def test_names_of_cpp_say_their_role(folder):
 
 @pytest.mark.parametrize('source, count', [
     ('void f() {\n  int found = 0;%s\n  return found;\n}', 1),
-    ('void f() {\n  auto& made = *run;%s\n  made.end();\n}', 1),
+    ('void f() {\n  auto& made = *run;%s\n  made.end();\n}', 1), ('class A {\n  Box* own_ = nullptr;%s\n};', 1),
     ('int f(const char* at) {%s\n\n  return *at;\n}', 1), ('void f() {\n  { int found = 0; }%s\n  g(found);\n}', 0),
     ('void f() {\n  int x = 0;  // found%s\n  return found(x);\n}', 0), ('int at(int x);%s\nint y = at(2);', 0),
     ('void f() {\n  int found = 0; g(found);%s\n  h.found = "found";\n}', 0)])

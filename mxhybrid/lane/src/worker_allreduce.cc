@@ -107,13 +107,13 @@ void WorkerAllreduce::Buffer::write_output(AllreduceKind kind, const std::vector
   add_inputs(next, count_ - next, values_ + next * size);
 }
 
-/// Write the sums of some elements, those of this worker at `own`, to the output.
-void WorkerAllreduce::Buffer::add_inputs(size_t first, size_t count, const char* own) {
+/// Write the sums of some elements, those of this worker at `local_input`, to the output.
+void WorkerAllreduce::Buffer::add_inputs(size_t first, size_t count, const char* local_input) {
   if (count == 0) return;
   const size_t offset = first * size_of(dtype_);
   std::vector<const char*> sources;
   for (const char* input : inputs_) sources.push_back(input + offset);
-  sources[owner_->local_.number] = own;
+  sources[owner_->local_.number] = local_input;
   add_arrays(dtype_, sources, count, output() + offset);
 }
 

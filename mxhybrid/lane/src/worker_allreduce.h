@@ -83,7 +83,7 @@ class WorkerAllreduce::Buffer {
   bool is_last() const;
   void copy(const std::vector<InputPiece>& pieces);
   void write_output(AllreduceKind kind, const std::vector<InputPiece>& pieces);
-  void add_inputs(size_t first, size_t count, const char* own);
+  void add_inputs(size_t first, size_t count, const char* local_input);
 
   WorkerAllreduce* owner_ = nullptr;
   uint32_t agent_ = 0;

@@ -109,17 +109,17 @@ PersistentTransfer::~PersistentTransfer() {
 }
 
 void PersistentTransfer::open() {
-  bool adds_own = own_.bytes > 0;  // whether this worker's own partial sum has no position yet
+  bool adds_local = local_.bytes > 0;  // whether this worker's own partial sum has no position yet
   for (auto& [rank, from] : receives_) {
     from.link = &channels_->link(rank);
-    if (adds_own && rank > rank_) partials_.push_back(&own_);
-    adds_own = adds_own && rank < rank_;
+    if (adds_local && rank > rank_) partials_.push_back(&local_);
+    adds_local = adds_local && rank < rank_;
     partials_.push_back(&from);
   }
-  if (adds_own) partials_.push_back(&own_);
+  if (adds_local) partials_.push_back(&local_);
   if (!partials_.empty()) first_covers_ = partials_[0]->bytes == target_bytes_;
   const auto targets = [&](PeerStream* partial) -> const std::vector<Box>& {
-    return partial == &own_ ? own_targets_ : partial->boxes;
+    return partial == &local_ ? local_targets_ : partial->boxes;
   };
   for (size_t number = 0; number < partials_.size(); ++number) {
     follows_.push_back(number > 0 && targets(partials_[number]) == targets(partials_[number - 1]));
@@ -199,7 +199,7 @@ void PersistentTransfer::reset() {
   for (auto* streams : {&sends_, &receives_}) {
     for (auto& [rank, stream] : *streams) stream.done = stream.box = stream.start = 0;
   }
-  own_.done = own_.box = own_.start = 0;
+  local_.done = local_.box = local_.start = 0;
 }
 
 bool PersistentTransfer::ended() const {
@@ -217,7 +217,7 @@ void PersistentTransfer::announce_waiting() {
     // Data of other partial sums waits in its ring until its turn.
     for (size_t number = partials_added_; number < partials_.size(); ++number) {
       PeerStream* partial = partials_[number];
-      if (partial == &own_ || partial->done >= addable_bytes(number)) continue;
+      if (partial == &local_ || partial->done >= addable_bytes(number)) continue;
       partial->link->in->header().reader_waiting.store(1);
     }
     return;
@@ -256,7 +256,7 @@ bool PersistentTransfer::add_some() {
     const Apply apply = number == 0 && first_covers_ ? zero_adder(dtype_) : adder(dtype_);
     PeerStream* partial = partials_[number];
     const size_t end = addable_bytes(number);
-    progressed = (partial == &own_ ? copy_own(apply, end) : read_ring(*partial, apply, end)) || progressed;
+    progressed = (partial == &local_ ? copy_local_bytes(apply, end) : read_ring(*partial, apply, end)) || progressed;
   }
   while (partials_added_ < partials_.size() && partials_[partials_added_]->ended()) ++partials_added_;
   return progressed;
@@ -281,22 +281,22 @@ void PersistentTransfer::prepare() {
       for (size_t i = 0; i < bytes; i += size) std::memcpy(run_.target + to + i, &fill.value, size);
     });
   }
-  copy_own(copy_elements, own_.padded);
+  copy_local_bytes(copy_elements, local_.padded);
 }
 
 /// Copy or add the data that stays on this worker, up to byte `end` of it; return whether there was any.
-bool PersistentTransfer::copy_own(Apply apply, size_t end) {
-  if (own_.done >= end) return false;
-  while (own_.done < end) {
-    const Box& box = own_.boxes[own_.box];
-    const size_t first = own_.done - own_.start, size = std::min(end - own_.done, box.bytes() - first);
+bool PersistentTransfer::copy_local_bytes(Apply apply, size_t end) {
+  if (local_.done >= end) return false;
+  while (local_.done < end) {
+    const Box& box = local_.boxes[local_.box];
+    const size_t first = local_.done - local_.start, size = std::min(end - local_.done, box.bytes() - first);
     box.each(first, size, [&](size_t from, size_t to, size_t bytes) {
       apply(run_.target + to, run_.source + from, bytes);
     });
-    own_.done += size;
-    if (own_.done - own_.start == box.bytes()) {
-      ++own_.box;
-      own_.start = own_.done;
+    local_.done += size;
+    if (local_.done - local_.start == box.bytes()) {
+      ++local_.box;
+      local_.start = local_.done;
     }
   }
   return true;

@@ -87,9 +87,9 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   void receive(uint32_t rank, const Box& to) { receives_[rank].add(to); }
   /// Copy a box from the source to the target of this worker; `to` is the box in the target alone.
   void copy_local(const Box& from_to, const Box& to) {
-    own_.boxes.push_back(from_to);
-    own_.bytes = own_.padded = own_.bytes + from_to.bytes();
-    own_targets_.push_back(to);
+    local_.boxes.push_back(from_to);
+    local_.bytes = local_.padded = local_.bytes + from_to.bytes();
+    local_targets_.push_back(to);
   }
   /// Fill a box of the target with an element, the first bytes of `value`.
   void fill(const Box& box, uint64_t value) { fills_.push_back({box, value}); }
@@ -141,7 +141,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   void prepare();
   bool write_ring(PeerStream& to);
   bool read_ring(PeerStream& from, Apply apply, size_t end);
-  bool copy_own(Apply apply, size_t end);
+  bool copy_local_bytes(Apply apply, size_t end);
   bool add_some();
   size_t addable_bytes(size_t number) const;
   bool ended() const;
@@ -156,10 +156,10 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   const bool adds_;
   const size_t target_bytes_;
   std::map<uint32_t, PeerStream> sends_, receives_;  // by rank
-  PeerStream own_;                // the data that stays on this worker
-  std::vector<Box> own_targets_;  // the boxes of `own_` in the target alone
+  PeerStream local_;                // the data that stays on this worker
+  std::vector<Box> local_targets_;  // the boxes of `local_` in the target alone
   std::vector<Fill> fills_;
-  /// The partial sums in the order of ranks; one of them may be `own_`.
+  /// The partial sums in the order of ranks; one of them may be `local_`.
   std::vector<PeerStream*> partials_;
   /// Whether byte i of each partial sum belongs to the same element as byte i of the partial sum before it.
   std::vector<bool> follows_;

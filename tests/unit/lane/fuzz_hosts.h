@@ -160,12 +160,12 @@ class Hosts {
 
   static Membership membership() { return {{0, 1, 2}, {1, 1, 1}}; }
   static TableShape shape(uint64_t rows, uint32_t width, RowFormat format, const std::vector<uint32_t>& owners) {
-    TableShape made;
-    made.rows = rows;
-    made.width = width;
-    made.format = format;
-    made.owners = owners;
-    return made;
+    TableShape table_shape;
+    table_shape.rows = rows;
+    table_shape.width = width;
+    table_shape.format = format;
+    table_shape.owners = owners;
+    return table_shape;
   }
 
   void open_table(OpenTable& table) {
