@@ -169,6 +169,12 @@ class Rule:
         """
         return None
 
+    def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
+        """Return a function like :attr:`OperatorShard.build` that makes the operator of others, since MXNet's own has a
+        fault; None if it has none.
+        """
+        return None
+
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
         """Return the number of floating-point operations of a shard's forward pass."""
         return float(self.elements_moved(operator, shard))

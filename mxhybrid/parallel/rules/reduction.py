@@ -1,5 +1,7 @@
 """The rule of reductions."""
-from typing import List, Optional
+from typing import Any, Callable, Dict, List, Optional
+
+import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
@@ -8,7 +10,7 @@ from ..sharding.box import full
 from ..sharding.split import OutputShard
 
 
-@register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin', 'moments')
+@register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin')
 class Reduction(Rule):
     """A reduction: every dimension that is not reduced can be split."""
 
@@ -40,3 +42,30 @@ class Reduction(Rule):
             if source is not None:
                 box[source] = output_shard.box[to]
         return OperatorShard([tuple(box)], [output_shard.box] * operator.outputs)
+
+
+@register('moments')
+class Moments(Reduction):
+    """moments: every dimension that is not reduced can be split."""
+
+    def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
+        """Return mean and variance by other operators if nothing reads the mean: the variance of MXNet 1.9.1 is wrong
+        then, since it is computed from memory that holds no mean.
+        """
+        mean = operator.number, 0
+        if mean in graph.heads or any(mean in reader.inputs for reader in graph.operators):
+            return None
+        axes = tuple(at for at, gone in enumerate(self._reduced(graph, operator)) if gone)
+        keepdims = bool(operator.get('keepdims', False))
+
+        def build(inputs: List[Any], name: str, attributes: Dict[str, Any]) -> Any:
+            means = mx.sym.mean(inputs[0], axis=axes, keepdims=True)
+            squares = mx.sym.square(mx.sym.broadcast_sub(inputs[0], means))
+            return mx.sym.Group([means, mx.sym.mean(squares, axis=axes, keepdims=keepdims, name=name)])
+        return build
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        shard = super().shard(graph, operator, output_shard)
+        shard.build = self.substitute(graph, operator)
+        return shard

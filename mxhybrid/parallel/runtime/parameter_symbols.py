@@ -69,7 +69,10 @@ class ParameterSymbols:
         if (entry[0], None) not in self._fixed:
             inputs = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
                       for source in operator.inputs]
-            self._fixed[entry[0], None] = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
+            substitute = rule_of(operator).substitute(self.graph, operator)
+            self._fixed[entry[0], None] = (
+                symbol_function(operator.op)(*inputs, name=operator.name, **attrs) if substitute is None else
+                substitute([mx.sym.identity(symbol) for symbol in inputs], operator.name, attrs))
         symbol = self._fixed[entry[0], None]
         symbol = symbol[entry[1]] if len(symbol.list_outputs()) > 1 else symbol
         if entry in self.graph.factors:
