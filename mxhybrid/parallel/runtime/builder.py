@@ -19,7 +19,7 @@ from ..ops.tracing import traced
 from ..plans.plan import Plan
 from ..plans.plan_json import as_plan
 from ..redistribution.worker_group import worker_group_of
-from .dropped_networks import release_dropped
+from .dropped_networks import collect_dropped, release_dropped
 from .joint_work import joint_operators, joint_warning
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
@@ -77,6 +77,7 @@ def _read(plan: Any, recompute: Any) -> Tuple[Optional[Plan], str]:
 def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
     """Move the weights, and return the Block (collective)."""
     workers = network.workers
+    collect_dropped()
     release_dropped()
     first = workers.reserve_numbers(NUMBERS)
     draws_weights = any(trainers.awaits_shape(param) for param in net.collect_params().values())

@@ -6,9 +6,11 @@ In the backward pass, workers have no common order.  So a call that is recorded 
 backward pass, for example if a network is used twice in a step, runs a program of its own, with other numbers.
 """
 import functools
+import weakref
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import autograd
 
 from ...base.errors import InputError
@@ -29,7 +31,8 @@ class ProgramRunner:
         self.program = program
         #: The number of the recorded call that waits for its backward pass; 0 for none.
         self.waiting = 0
-        self.token = _new_token()
+        #: The array by which calls wait for each other, and a weak reference that dies with the last recorded call.
+        self.token, self.calls = _new_token()
         self._inputs = program.symbol.list_inputs()
         #: Inputs besides data and parameters.
         self.constants = {name: mx.nd.array(values, ctx=mx.cpu(), dtype=values.dtype)
@@ -80,7 +83,10 @@ class CallPool:
         self._after: List[Any] = []
         #: The tokens of abandoned calls.
         self._abandoned: List[Any] = []
-        self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._abandoned),
+        #: The weak references of abandoned calls.
+        self._abandoned_calls: List[Any] = []
+        self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._abandoned,
+                                                                self._abandoned_calls),
                                         functools.partial(_forget, programs, self._runners))
 
     def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
@@ -117,7 +123,9 @@ class CallPool:
         for runner in waiting:
             if 0 < runner.waiting < newest:  # abandoned: after an exception, or if a script only reads the loss
                 self._abandoned[:] = (self._abandoned + [runner.token])[-_WATCHED:]
-                runner.token, runner.waiting = _new_token(), 0
+                self._abandoned_calls[:] = [calls for calls in self._abandoned_calls + [runner.calls] if calls()
+                                            is not None]
+                (runner.token, runner.calls), runner.waiting = _new_token(), 0
 
     def _free_runner(self, training: bool, recorded: bool) -> ProgramRunner:
         runners = self._runners.setdefault(training, [])
@@ -135,16 +143,18 @@ class CallPool:
         _forget(self._programs, self._runners)
 
 
-def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned: Sequence[Any]) -> bool:
-    """Return whether the backward passes of all recorded calls have begun.
+def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned: List[Any],
+             abandoned_calls: Sequence[Any]) -> bool:
+    """Return whether no backward pass of a recorded call can come, for a pool to which no object refers any more.
 
-    False for calls whose backward passes nothing shows: abandoned calls, and calls that recompute segments without
-    redistributions.
+    Until the first backward pass, or with ``retain_graph``, the outputs of a call and all that is computed from them
+    keep its graph, which keeps the token.
     """
     runners = [runner for runners in runners_of_sorts.values() for runner in runners]
-    return not abandoned and not any(
-        runner.waiting and not is_fresh(runner.token) or runner.program.recomputes and not runner.program.uses_token
-        for runner in runners)
+    for runner in runners:
+        runner.token = None
+    abandoned.clear()
+    return all(calls() is None for calls in [runner.calls for runner in runners] + list(abandoned_calls))
 
 
 def _forget(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List[ProgramRunner]]) -> None:
@@ -157,7 +167,12 @@ def _forget(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List[
     release_discarded()
 
 
-def _new_token() -> Any:
-    token = mx.nd.zeros(1, ctx=mx.cpu())
-    token.attach_grad()
-    return token
+def _new_token() -> Tuple[Any, Any]:
+    """Return an array with a gradient, and a weak reference that dies with the array and all graphs that it is in.
+
+    MXNet calls a function when it frees an array whose memory is NumPy's.  No call of its interface shows whether there
+    still is a graph.
+    """
+    token, memory = mx.nd.zeros(1, ctx=mx.cpu()), np.zeros(1, 'float32')
+    autograd.mark_variables([token], [mx.nd.from_numpy(memory, zero_copy=True)], 'write')
+    return token, weakref.ref(memory)

@@ -5,6 +5,7 @@ Python's garbage collector runs in any thread, also in one of MXNet's that calls
 finalizer releases nothing itself: it only notes the network.  The thread of the script releases it later, on this
 worker alone, after all operations are done.
 """
+import gc
 import weakref
 from collections import deque
 from typing import Any, Callable, Deque, List, NamedTuple
@@ -21,6 +22,9 @@ class _Dropped(NamedTuple):
 
 _dropped: Deque[_Dropped] = deque()
 
+#: The finalizers of networks, also of those that are released.
+_finalizers: List[Any] = []
+
 
 def release_after(owner: Any, is_done: Callable[[], bool], release: Callable[[], None]) -> Any:
     """Let :func:`release_dropped` call `release` when no object refers to `owner` any more and ``is_done()`` is True.
@@ -29,7 +33,18 @@ def release_after(owner: Any, is_done: Callable[[], bool], release: Callable[[],
     """
     finalizer = weakref.finalize(owner, _dropped.append, _Dropped(is_done, release))
     finalizer.atexit = False
+    _finalizers[:] = [other for other in _finalizers if other.alive] + [finalizer]
     return finalizer
+
+
+def collect_dropped() -> None:
+    """Find the networks that no script refers to, if there are networks without ``forget()``.
+
+    They are in cycles of objects, which Python collects by the number of its objects, whatever memory their arrays
+    have.
+    """
+    if any(finalizer.alive for finalizer in _finalizers):
+        gc.collect()
 
 
 def release_dropped() -> None:

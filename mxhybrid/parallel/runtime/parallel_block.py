@@ -227,8 +227,8 @@ class Parallel(gluon.Block):
     def forget(self) -> None:
         """Release the memory of redistributions: no worker calls the network again.
 
-        A later call of a split network does this for a network to which no object refers any more, once the backward
-        passes of its recorded calls have begun.
+        A later call of a split network does this for a network to which no object refers any more, once no backward
+        pass of its recorded calls can come.
         """
         self._calls.forget()
         for other in self._others.by_shapes.values():

@@ -116,8 +116,10 @@ class Program(FetchedInputs):
         ends = heads + updates + last
         leading = self._leading() if updates else []
         self.leading = len(leading)
+        # The token shows whether segments may still be called, see call_pool.py.
+        unused = [mx.sym.identity(self._token)] if self._recomputed and not (self.uses_token or self._overlaps) else []
         #: None if this rank has no part in the network.
-        self.symbol: Any = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends))) if ends else None
+        self.symbol: Any = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)) + unused) if ends else None
 
     def _leading(self) -> List[Any]:
         """Return an element of the smallest weight that learns, unless data with a gradient comes first in the network.

@@ -180,9 +180,11 @@ def test_pieces_may_be_of_any_size(request, tmp_path, wire):
 
 
 def test_networks_that_no_script_refers_to_are_released(resumed):
-    """Networks without forget(), also such whose backward pass comes after the last reference is gone."""
+    """Networks without forget(), also such whose backward pass comes after the last reference is gone, or never."""
     for rank in range(2):
-        assert resumed[2]['dropped'].results[rank] == {'same': [True] * 16, 'made': True, 'left': [0, 0, 0, 0]}
+        result = dict(resumed[2]['dropped'].results[rank])
+        assert result.pop('growth_mb') < 150
+        assert result == {'same': [True] * 20, 'made': True, 'left': [0, 0, 0, 0], 'alive': []}
 
 
 def test_memory_shrinks(tmp_path):

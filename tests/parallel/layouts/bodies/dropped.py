@@ -1,7 +1,9 @@
 """Makes split networks, trains them, and drops them without forget(); args: none."""
 import gc
+import re
 import threading
 import time
+import weakref
 
 import mxnet as mx
 from lab.reports import report
@@ -13,18 +15,21 @@ from mxhybrid import parallel
 from mxhybrid.job.join import member
 from mxhybrid.parallel.redistribution import redistribution_operator
 from mxhybrid.parallel.redistribution.worker_group import worker_group_of
-from mxhybrid.parallel.runtime import recomputed_operator
+from mxhybrid.parallel.runtime import engine_threads, recomputed_operator
 from mxhybrid.parallel.runtime.dropped_networks import release_dropped
 
 #: Plans, with whether a layer is computed again in the backward pass.
-PLANS = [(parallel.grid(model=2), False), (parallel.grid(model=2), True),
+PLANS = [(parallel.grid(model=2), False), (parallel.grid(model=2), True), (parallel.data_parallel(), True),
          (parallel.pipeline(2, 2, 'gpipe'), True), (parallel.pipeline(2, 2, '1f1b'), False)]
+#: Ways to use a network: its backward pass comes before the network is dropped, after that, or never, also if another
+#: call follows.
+WAYS = ['trained', 'dropped first', 'abandoned', 'abandoned and trained']
 
 
 def train(number):
-    """Make a network and train it for a step; return the gradients of its backward pass, which begins after the
-    network is dropped in one of two cases.
+    """Make a network and use it; return the gradients of its backward pass, if it has any, and a weak reference to it.
     """
+    way = WAYS[number // len(PLANS) % len(WAYS)]
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         for layer in range(3):
@@ -34,29 +39,38 @@ def train(number):
     split = mxhybrid.parallelize(net, plan, (4, 8), **({'recompute': ['dense1']} if recompute else {}))
     params = list(split.collect_params().values())
     data = mx.nd.arange(16).reshape((2, 8)) / 16
-    with autograd.record():
-        loss = split(data)
-    if number // len(PLANS) % 2:
+    network = weakref.ref(split)
+    for _ in range(1 + (way == 'abandoned and trained')):
+        with autograd.record():
+            loss = split(data)
+    if way == 'abandoned':
+        return None, network
+    if way == 'dropped first':
         del split, net
-    loss.backward()
-    return [param.grad() for param in params if param.shape != (1,)]
+        gc.collect()
+        release_dropped()
+    loss.backward(retain_graph=way == 'dropped first' and not isinstance(plan, type(PLANS[-1][0])))
+    if way == 'dropped first' and not isinstance(plan, type(PLANS[-1][0])):
+        release_dropped()
+        loss.backward()
+    return [param.grad().asnumpy().tolist() for param in params if param.shape != (1,)], network
 
 
 def counts():
-    """Return the numbers of what networks have: redistributions, their transfers, segments, and threads."""
+    """Return the numbers of what networks have: redistributions, their transfers, segments, and threads in use."""
     transport = worker_group_of(member({})).transport
     redistributions = list(redistribution_operator._redistributions.values())
     tags = {transfer.tag for node in redistributions
             for transfer in (node.redistribution.forward, node.redistribution.backward)}
-    threads = [thread for thread in threading.enumerate()
-               if thread.name in ('mxhybrid-segment', 'mxhybrid-again', 'mxhybrid-backward')]
+    names = 'mxhybrid-segment', 'mxhybrid-again', 'mxhybrid-backward'
+    threads = sum(thread.name in names for thread in threading.enumerate())
     return [len(redistributions), len(tags & set(transport._persistent)), len(recomputed_operator._segments),
-            len(threads)]
+            threads - sum(len(engine_threads._unused.get(name, ())) for name in names)]
 
 
 def left(before):
-    """Return by how much these numbers are above `before`, once none is, or after a minute: threads end a little later
-    than their last call, and cycles of objects are collected.
+    """Return by how much these numbers are above `before`, once none is, or after a minute: threads are released a
+    little later than their last call, and cycles of objects are collected.
     """
     deadline = time.monotonic() + 60
     while any(count > former for count, former in zip(counts(), before)) and time.monotonic() < deadline:
@@ -65,11 +79,38 @@ def left(before):
     return [max(0, count - former) for count, former in zip(counts(), before)]
 
 
+def resident_mb():
+    """Return the memory of this process that is resident, in MB."""
+    with open('/proc/self/status') as lines:
+        return int(re.search(r'VmRSS:\s*(\d+) kB', lines.read()).group(1)) // 1024
+
+
+def growth_mb():
+    """Return by how much seven networks with large activations, after seven others, increase the resident memory."""
+    for number in range(14):
+        net = nn.HybridSequential(prefix='big_')
+        with net.name_scope():
+            for layer in range(3):
+                net.add(nn.Dense(1024, in_units=1024, activation='tanh', prefix='dense%d_' % layer))
+        net.initialize()
+        split = mxhybrid.parallelize(net, parallel.data_parallel(), (1024, 1024), recompute=['dense1'])
+        with autograd.record():
+            loss = split(mx.nd.ones((512, 1024)))
+        if number % 3:
+            loss.backward()
+        mx.nd.waitall()
+        if number == 6:
+            before = resident_mb()
+    return resident_mb() - before
+
+
 store = mxhybrid.create()
 before, most = counts(), 0
-same, expected = [], {}
-for number in range(16):
-    gradients = [gradient.asnumpy().tolist() for gradient in train(number)]
-    same.append(gradients == expected.setdefault(number % len(PLANS), gradients))
+same, expected, networks = [], {}, []
+for number in range(len(PLANS) * len(WAYS)):
+    gradients, network = train(number)
+    networks.append(network)
+    same.append(gradients in (None, expected.setdefault(number % len(PLANS), gradients)))
     most = max(most, counts()[0] - before[0])
-report(store.rank, same=same, made=most > 0, left=left(before))
+report(store.rank, same=same, made=most > 0, left=left(before), growth_mb=growth_mb(),
+       alive=[number for number, network in enumerate(networks) if network() is not None])

@@ -1,12 +1,15 @@
 """Networks that no script refers to are noted by a finalizer, and released by the thread of the script."""
 import gc
 import threading
+import time
 
 import mxnet as mx
 import pytest
+from mxnet import autograd
 
 from mxhybrid.parallel.runtime import dropped_networks
-from mxhybrid.parallel.runtime.dropped_networks import release_after, release_dropped
+from mxhybrid.parallel.runtime.call_pool import _new_token
+from mxhybrid.parallel.runtime.dropped_networks import collect_dropped, release_after, release_dropped
 
 
 class Owner:
@@ -76,3 +79,37 @@ def test_an_error_of_an_operation_comes_to_the_caller_and_the_network_is_release
     monkeypatch.undo()
     release_dropped()
     assert released == [True]
+
+
+def test_networks_in_cycles_are_found_without_a_collection_by_python():
+    gc.collect()
+    gc.disable()
+    try:
+        released, owner = [], Owner()
+        release_after(owner, lambda: True, lambda: released.append(True))
+        del owner
+        release_dropped()
+        assert released == []
+        collect_dropped()
+        release_dropped()
+        assert released == [True]
+    finally:
+        gc.enable()
+
+
+def test_a_token_shows_whether_there_is_a_graph():
+    token, calls = _new_token()
+    with autograd.record():
+        output = token * mx.nd.ones(1)
+        others = [output * 2, output * 3]
+    del token, output
+    for other in others:
+        gc.collect()
+        assert calls() is not None
+        other.backward(retain_graph=other is others[0])
+    mx.nd.waitall()
+    others.clear()
+    del other
+    deadline = time.monotonic() + 60
+    while calls() is not None:  # MXNet's thread releases the last reference a little after the operation
+        assert time.monotonic() < deadline

@@ -1,11 +1,13 @@
 """Threads that give operations to the engine."""
 import gc
 import threading
+import time
 import weakref
 
 import pytest
 
 from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.runtime import engine_threads
 from mxhybrid.parallel.runtime.engine_threads import CallingThread, SegmentThreads
 
 
@@ -56,16 +58,26 @@ def test_a_call_after_the_end_is_refused(closes):
     thread = CallingThread('mxhybrid-test')
     for _ in range(closes):
         thread.close()
-    with pytest.raises(InputError, match=r'called after its forget\(\), which ended its thread mxhybrid-test: call it '
-                                         'before, or parallelize the network again'):
+    with pytest.raises(InputError, match=r'called after its forget\(\), which released its thread mxhybrid-test: call '
+                                         'it before, or parallelize the network again'):
         thread.call(int)
 
 
-def test_a_thread_ends_with_its_last_reference():
-    thread = CallingThread('mxhybrid-test')
-    running = thread.call(threading.current_thread)
-    assert running.is_alive()
+@pytest.mark.parametrize('releases', ['close', 'no reference', 'close and no reference'])
+def test_threads_that_are_released_are_used_again(releases):
+    """MXNet keeps what it has allocated for a thread."""
+    name = 'mxhybrid-test %s' % releases
+    thread = CallingThread(name)
+    first = thread.call(threading.current_thread)
+    if 'close' in releases:
+        thread.close()
     del thread
     gc.collect()
-    running.join(timeout=60)
-    assert not running.is_alive()
+    deadline = time.monotonic() + 60
+    while not engine_threads._unused[name]:
+        assert time.monotonic() < deadline
+    others = [CallingThread(name) for _ in range(2)]
+    threads = [other.call(threading.current_thread) for other in others]
+    assert threads[0] is first and threads[1] is not first
+    for other in others:
+        other.close()
