@@ -246,6 +246,10 @@ class Collective(Protocol):
     def build_alone(program: Any, operator: Operator, inputs: List[Any]) -> Any:
         """Return the symbol of a shard that needs no other rank; None where that is the operator itself."""
 
+    @staticmethod
+    def complete(program: Any, operator: Operator) -> None:
+        """Send what other ranks need after the operator is built, or not, on this rank (all ranks call it)."""
+
 
 def elements_of(boxes: Sequence[Optional[Box]]) -> int:
     """Return the number of elements of all boxes."""

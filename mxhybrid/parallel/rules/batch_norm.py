@@ -119,6 +119,27 @@ class JointBatchNorm:
         cls._average(program, operator, outputs[1], 1 / mx.sym.square(outputs[2]) - _epsilon_of(operator))
         return outputs[0]
 
+    @classmethod
+    def complete(cls, program: Any, operator: Operator) -> None:
+        """Give the statistics to the ranks that hold the running averages, but compute no part of this call."""
+        if operator.get('use_global_stats', False) or operator.outputs > 1 or not program.updates_averages(operator):
+            return
+        graph, ranks = program.graph, program.shards.output_shards[operator.number]
+        averages = [graph.operators[operator.inputs[at][0]] for at in (3, 4)]
+        boxes = {rank: ((0, 2),) + box for rank, box in program.shards.weights.boxes(averages[0].name).items()}
+        lacking = {rank: box for rank, box in boxes.items() if rank not in ranks}
+        if not lacking:
+            return
+        dtype, local = graph.dtypes[averages[0].number, 0], None
+        if program.rank in ranks:
+            channels = shape_of(boxes[program.rank])[1]
+            local = mx.sym.stack(*[mx.sym.cast(program.last_statistic(average, channels), dtype)
+                                   for average in averages], axis=0)
+        layout = Layout((2,) + graph.shape(averages[0]), {rank: boxes[rank] for rank in ranks})
+        received = program.redistribute(local, layout, lacking, dtype, operator, differentiable=False)
+        if program.rank in lacking:
+            cls._average(program, operator, *mx.sym.SliceChannel(received, num_outputs=2, axis=0, squeeze_axis=True))
+
     @staticmethod
     def _average(program: Any, operator: Operator, mean: Any, variance: Any) -> None:
         """Update the running averages, if the backward pass comes to the operator, as MXNet does (batch_norm.cc)."""

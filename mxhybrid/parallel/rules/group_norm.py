@@ -34,6 +34,10 @@ class JointGroupNorm:
         """Return None: a shard with whole images is the operator itself."""
         return None
 
+    @staticmethod
+    def complete(program: Any, operator: Operator) -> None:
+        """Send nothing: ranks without a part of the operator need nothing."""
+
     @classmethod
     def layouts(cls, graph: Graph, operator: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
         """Return the layout of the statistics that ranks compute, the box that each rank needs, and their type."""

@@ -26,6 +26,10 @@ class SplitSoftmax:
         return None
 
     @staticmethod
+    def complete(program: Any, operator: Operator) -> None:
+        """Send nothing: ranks without a part of the operator need nothing."""
+
+    @staticmethod
     def _axis(operator: Operator, dimensions: int) -> int:
         return axis_of(operator, dimensions, -1)
 

@@ -18,7 +18,7 @@ from .gradient_readers import Readers
 from .network_shards import NetworkShards
 from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
-from .running_averages import Statistic, Updated, updates_of
+from .running_averages import Statistic, Updated, symbol_of, updates_of
 
 #: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
@@ -272,6 +272,8 @@ class Program(FetchedInputs):
                 self._compute(operator, shards[self.rank], inputs)
             else:
                 self._local[operator.number, 0] = symbol
+        if collective is not None:
+            collective.complete(self, operator)
 
     def _compute(self, operator: Operator, shard: OperatorShard, inputs: List[Any]) -> None:
         attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
@@ -402,6 +404,10 @@ class Program(FetchedInputs):
         """Let the backward pass update a running average with the statistics of a call of a layer."""
         value = value if isinstance(value, Statistics) else mx.sym.BlockGrad(value)
         self._statistics.setdefault(parameter.number, []).append((value, momentum))
+
+    def last_statistic(self, parameter: Operator, channels: int) -> Any:
+        """Return the symbol of what the last call of :meth:`average` was given for a running average."""
+        return symbol_of(self._statistics[parameter.number][-1][0], channels)
 
     def _updated(self, parameter: Operator, calls: List[Tuple[Statistic, float]]) -> Updated:
         name = 'mxhybrid_next_of_%d' % parameter.number

@@ -68,11 +68,12 @@ def _by_operators(updated: Updated) -> Any:
     """Return an output by operators of MXNet: `MakeLoss` has a gradient of ones."""
     share, *factors = updated.factors()
     return mx.sym.MakeLoss(mx.sym.add_n(updated.following * updated.average * share, *[
-        updated.following * mx.sym.cast(_symbol_of(value, updated.channels), updated.dtype) * factor
+        updated.following * mx.sym.cast(symbol_of(value, updated.channels), updated.dtype) * factor
         for (value, _), factor in zip(updated.calls, factors)]))
 
 
-def _symbol_of(value: Statistic, channels: int) -> Any:
+def symbol_of(value: Statistic, channels: int) -> Any:
+    """Return a statistic as a symbol."""
     if not isinstance(value, Statistics):
         return value
     return mx.sym.slice_axis(value.array, axis=0, begin=value.offset, end=value.offset + channels)

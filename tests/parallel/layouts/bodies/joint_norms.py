@@ -109,6 +109,21 @@ class OnItself(gluon.HybridBlock):
         return self.last(self.norm(F.tanh(self.norm(self.first(data) * 3 + 1)) * 2 - 0.5))
 
 
+class OfAllSamples(gluon.HybridBlock):
+    """A BatchNorm of samples, and of an array that one worker computes for all."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first, self.last, self.norm = nn.Dense(7, in_units=5), nn.Dense(4, in_units=7), nn.BatchNorm(
+                in_channels=7)
+
+    def hybrid_forward(self, F, data):
+        made = self.norm(self.first(data))
+        products = F.dot(F.tanh(made), made, transpose_b=True)
+        return F.broadcast_add(self.last(made), F.reshape(F.mean(F.sin(self.norm(products))), shape=(1, 1)))
+
+
 def norm(**settings):
     return lambda channels: nn.BatchNorm(in_channels=channels, **settings)
 
@@ -137,7 +152,7 @@ CASES = {
     'dense': (Dense, (7, 5), DATA),
     'shared': (lambda: Shared((0, 1, 2)), SIZES, DATA), 'shared, height': (lambda: Shared((0, 1, 2)), SIZES, STRIPS),
     'shared, another order': (lambda: Shared((2, 0, 1)), SIZES, STRIPS),
-    'on itself': (OnItself, IMAGES, DATA), 'on itself, height': (OnItself, IMAGES, STRIPS)}
+    'on one worker': (OfAllSamples, (7, 5), DATA), 'on itself': (OnItself, IMAGES, DATA), 'on itself, height': (OnItself, IMAGES, STRIPS)}
 
 
 #: Cases in which the data has gradients: then the first call's averages are updated first.
@@ -194,6 +209,28 @@ def apart(name, dtype):
     return outputs, values
 
 
+def after_a_small_batch(dtype):
+    """Return the largest difference of running averages from those of one process, after a step on a batch with fewer
+    samples than there are workers.
+    """
+    nets, shape = [], (WORKERS - 1, 3, 9, 6)
+    for _ in range(2):
+        mx.random.seed(3)
+        net = Layers(norm())
+        net.cast(dtype)
+        net.initialize(mx.init.Xavier())
+        nets.append(net)
+    split = mxhybrid.parallelize(nets[1], DATA, IMAGES, dtype=dtype)
+    batch = np.random.RandomState(1).normal(size=shape)
+    for net in (nets[0], split.for_data(shape)):
+        with autograd.record():
+            loss = (net(mx.nd.array(batch[getattr(net, 'samples', slice(None))], dtype=dtype)) ** 2).sum()
+        loss.backward()
+    averages = [(param, nets[0].collect_params()[key]) for key, param in split.collect_params().items()
+                if 'running' in key]
+    return max(float(np.abs(mine.data().asnumpy() - whole.data().asnumpy()).max()) for mine, whole in averages)
+
+
 def refusal():
     """Return the error for calls of one BatchNorm whose channels are split differently."""
     net = Shared((0, 1, 2))
@@ -223,4 +260,5 @@ for case in CASES:
         del in_graphs[:]
         differences['%s, %s' % (case, dtype)] = apart(case, dtype)
         operators['%s, %s' % (case, dtype)] = len(in_graphs)
-report(store.rank, refused=refusal(), apart=differences, operators=operators)
+report(store.rank, refused=refusal(), apart=differences, operators=operators,
+       after_a_small_batch=[after_a_small_batch(dtype) for dtype in ('float64', 'float32')])
