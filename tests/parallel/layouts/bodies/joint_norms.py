@@ -152,7 +152,8 @@ CASES = {
     'dense': (Dense, (7, 5), DATA),
     'shared': (lambda: Shared((0, 1, 2)), SIZES, DATA), 'shared, height': (lambda: Shared((0, 1, 2)), SIZES, STRIPS),
     'shared, another order': (lambda: Shared((2, 0, 1)), SIZES, STRIPS),
-    'on one worker': (OfAllSamples, (7, 5), DATA), 'on itself': (OnItself, IMAGES, DATA), 'on itself, height': (OnItself, IMAGES, STRIPS)}
+    'on one worker': (OfAllSamples, (7, 5), DATA),
+    'on itself': (OnItself, IMAGES, DATA), 'on itself, height': (OnItself, IMAGES, STRIPS)}
 
 
 #: Cases in which the data has gradients: then the first call's averages are updated first.
