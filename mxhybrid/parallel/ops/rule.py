@@ -248,7 +248,7 @@ class Collective(Protocol):
 
     @staticmethod
     def complete(program: Any, operator: Operator) -> None:
-        """Send what other ranks need after the operator is built, or not, on this rank (all ranks call it)."""
+        """Send values that other ranks need of the operator, once each rank has built its shard (all ranks call it)."""
 
 
 def elements_of(boxes: Sequence[Optional[Box]]) -> int:

@@ -197,7 +197,10 @@ def _fit(graph: Graph, dimensions: Dimensions, operator: Operator, request: Spli
         count *= degree
     if request.ranks is None:
         if count > ranks:
-            problems.append('it has %d shards, but there are %d ranks' % (count, ranks))
+            factors = [('%s %d' % (name, degree)) for name, degree in zip([*names, 'partials'], [*degrees, partials])
+                       if degree > 1]
+            problems.append('it has %d shards (%s), but there are %d ranks: give numbers whose product is at most %d'
+                            % (count, ' x '.join(factors), ranks, ranks))
             degrees, partials, count = [1] * len(degrees), 1, 1
         chosen_ranks = spread(count, ranks)
     else:

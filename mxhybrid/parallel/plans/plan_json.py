@@ -125,7 +125,10 @@ def load(path: str) -> Plan:
     try:
         with open(path, encoding='utf-8') as file:
             value = json_text.parse(file.read())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError("plan: cannot read the file %s: %s: give the name of a plan's file, a plan of "
+                         'mxhybrid.parallel, or a dict by names of layers' % (path, error.strerror)) from error
+    except ValueError as error:
         raise InputError('plan: cannot read %s: %s' % (path, error)) from error
     file_format = value.get('format') if isinstance(value, dict) else None
     if file_format not in (_FORMAT, _FORMER):

@@ -238,8 +238,14 @@ class Explicit(Plan):
             raise InputError('plan: its splits are for %d workers, but the job has %d: make another plan'
                              % (self.workers, ranks))
         if graph.digest() != self.model:
-            raise InputError('plan: its splits are for another network, or other shapes of data (digest %s, not %s): '
-                             'make another plan' % (self.model, graph.digest()))
+            labels = [graph.label(operator) for operator in graph.computing]
+            others = [label for label in self.splits if label not in labels]
+            lacking = [label for label in labels if label not in self.splits]
+            what = ('it has a split of %s, which this network does not have' % others[0] if others else
+                    'it has no split of %s' % lacking[0] if lacking else
+                    'the operators have the same names, but other shapes or settings')
+            raise InputError('plan: its splits are for another network, or other shapes of data (%s; digest %s, not '
+                             '%s): make another plan' % (what, self.model, graph.digest()))
         splits = {}
         for operator in graph.computing:
             split = self.splits.get(graph.label(operator))

@@ -157,7 +157,8 @@ def test_bad_values_are_refused(arguments, words):
     (pipeline({'embedding*': [0], 'layer*': []}, 2), 2, 'stage 1 has no workers'),
     (pipeline({'embedding*': [0], 'layer*': [1]}, 2), 3, 'worker 2 is in no stage: add it to one, or start 2'),
     (pipeline(2, 2, inside=grid(model=4)), 4, 'is for 4 workers, but the job has 2'),
-    (pipeline(2, 2, inside={'layer*': {'channels': 4}}), 4, 'it has 4 shards, but there are 2 ranks')])
+    (pipeline(2, 2, inside={'layer*': {'channels': 4}}), 4, r'it has 4 shards \(channels 4\), but there '
+     'are 2 ranks: give numbers whose product is at most 2')])
 def test_plans_that_do_not_fit_are_refused(plan, ranks, words):
     net = network()
     with pytest.raises(InputError, match=words):

@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.plans.plan_json import from_json, load, save
+from mxhybrid.parallel.plans.plan_json import as_plan, from_json, load, save
 from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers
 from mxhybrid.parallel.sharding.split import Split, whole_on
 
@@ -128,6 +128,31 @@ def twice():
     net = Twice()
     net.initialize()
     return traced(net, (4, 8))
+
+
+def test_degrees_that_do_not_fit_are_named_with_their_product(twice):
+    for request, words in (({'samples': 2, 'channels': 4}, r'8 shards \(samples 2 x channels 4\)'),
+                           ({'channels': 4, 'partials': 2}, r'8 shards \(channels 4 x partials 2\)')):
+        with pytest.raises(InputError, match='it has %s, but there are 4 ranks: give numbers whose product is at most 4'
+                                             % words):
+            layers({'dense1_fwd': request}).resolve(twice.graph, twice.dimensions, 4)
+
+
+def test_a_plan_of_another_network_says_what_differs(twice):
+    splits = data_parallel().resolve(twice.graph, twice.dimensions, 4).splits
+    of_twice = {twice.graph.label(one): splits[one.number] for one in twice.graph.computing}
+    for changed, words in (
+            ({**of_twice, 'dense7_fwd': splits[twice.graph.computing[0].number]}, 'it has a split of dense7_fwd'),
+            ({key: split for key, split in of_twice.items() if key != 'dense1_fwd'}, 'it has no split of dense1_fwd'),
+            (of_twice, 'the operators have the same names, but other shapes or settings')):
+        with pytest.raises(InputError, match=r'for another network, or other shapes of data \(%s.*make' % words):
+            Explicit(changed, '0123456789abcdef', 4).resolve(twice.graph, twice.dimensions, 4)
+
+
+def test_the_name_of_a_plan_is_not_a_file():
+    with pytest.raises(InputError, match="cannot read the file megatron: No such file.*: give the name of a plan's "
+                                         'file, a plan of mxhybrid.parallel, or'):
+        as_plan('megatron')
 
 
 def test_calls_of_one_layer_have_labels_of_their_own(twice):
