@@ -54,7 +54,7 @@ def split(args, net, plan, shape, named=None):
     """
     chosen = plan if args.plan is None else (named or {}).get(args.plan) or plan_of(args.plan)
     if args.cluster is not None and chosen != 'auto':
-        raise SystemExit('--cluster %s: it is for --plan auto: give that, too' % args.cluster)
+        raise SystemExit('--cluster %s works only with --plan auto: give --plan auto, too' % args.cluster)
     try:
         return mxhybrid.parallelize(net, chosen, shape, cluster=args.cluster, search_seconds=args.search_seconds,
                                    recompute=getattr(args, 'recompute', None))

@@ -76,8 +76,8 @@ class OverflowAlarm:
             return
         self._warned = True
         logger.warning('%s: %s have infinite elements or NaN. float16 holds values up to %g: scale the loss down, as a '
-                       'loss scaler does, or leave wire_dtype=float16 out. If training diverges without it, too, it is '
-                       'not the cause', self._name, description, LARGEST)
+                       'loss scaler does, or leave wire_dtype=float16 out. If training diverges without it, too, '
+                       'float16 is not the cause', self._name, description, LARGEST)
 
 
 class HalfSum:

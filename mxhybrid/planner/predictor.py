@@ -194,8 +194,8 @@ class Predictor:
 
     def _resolved(self, plan: Plan) -> ResolvedPlan:
         if isinstance(plan, Explicit) and plan.cluster not in (None, self.cluster.digest()):
-            raise InputError('plan: it was found for another cluster, with digest %s, not %s: search again, or give '
-                             'the cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
+            raise InputError('plan: the planner found it for another cluster, with digest %s, not %s: search again, '
+                             'or give the file of that cluster' % (plan.cluster, self.cluster.digest()))
         if plan.recompute:
             raise InputError('plan: recompute=%s: the planner predicts neither the time nor the memory of '
                              'recomputation: leave it out here, and give it to parallelize' % list(plan.recompute))

@@ -164,7 +164,7 @@ def test_finds_exports_and_evaluates(folder):
     begun = plan(folder, *on, '--import', 'plan.json', '--budget', '1')
     assert 'predicted to be' in begun
     refused = plan(folder, '--cluster', 'other.json', '--compare', 'plan.json', status=1)
-    assert 'plan.json: plan: it was found for another cluster' in refused
+    assert 'plan.json: plan: the planner found it for another cluster' in refused
     # Before anything is timed for it.
     refused = plan(folder, *on, '--import', 'plan.json', '--profiles', 'new.json', inputs='data=16,3,16,16', status=1)
     assert 'another network' in refused and not (folder / 'new.json').exists()
