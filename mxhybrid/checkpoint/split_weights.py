@@ -4,7 +4,6 @@ Worker 0 has at most a piece of a whole array at a time.  All workers take part,
 :class:`mxhybrid.kvstore.weight_shards.WeightShard`.  The state of whole weights may be sharded, too, by
 :mod:`mxhybrid.kvstore.sharded_updates`.
 """
-import hashlib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..base.errors import CheckpointError, InputError
 from ..kvstore.trainer_step import hooks_of
 from ..kvstore.weight_shards import shard_of
 from ..native import trainers
+from ..native.array_digest import array_digest
 from ..native.arrays import host_view
 from ..native.optimizer_state import counts_of, drop_state, maker_of, put_state, state_arrays
 from ..native.optimizers import name_of
@@ -118,8 +118,7 @@ def _shard_record(trainer: Any, item: Any) -> Optional[Dict[str, Any]]:
             return {'problem': 'keeps state that cannot be put together: %s' % error}
         # An array that is no larger than a column of the weight may be an average over the shard, which the whole
         # weight does not have.
-        digest = '' if shape == tuple(shard.whole_shape) else hashlib.blake2b(
-            np.ascontiguousarray(host_view(array)).data, digest_size=8).hexdigest()
+        digest = '' if shape == tuple(shard.whole_shape) else array_digest(host_view(array)).hex()
         arrays.append([list(shape), np.dtype(array.dtype).name, ranges, digest])
     return {'count': counts_of(trainer.optimizer).get(item.key), 'state': None if state is None else arrays}
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..base.log import get_logger
 from ..job.job import Job
+from ..native.array_digest import array_digest
 from ..native.arrays import host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
 from .counted_names import without_counters
@@ -134,7 +135,7 @@ def _declared(entries: List[List[Any]]) -> List[List[Any]]:
 
 def _digest(param: Any) -> str:
     view = host_view(arrays_of(param)[0].as_nd_ndarray())
-    return hashlib.blake2b(np.ascontiguousarray(view).data, digest_size=8).hexdigest()
+    return array_digest(view).hex()
 
 
 def _broadcast(job: Job, param: Any, label: str) -> None:

@@ -19,7 +19,6 @@ worker reads it at once if it has something to report: another batch size, new v
 would apply.  The worker then knows whether all other workers do the same.
 """
 import copy
-import hashlib
 import threading
 import zlib
 from typing import Any, List, Optional, Set
@@ -30,6 +29,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
+from ..native.array_digest import array_digest
 from ..native.arrays import row_sparse_parts
 from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
@@ -277,7 +277,7 @@ def _number(value: float) -> str:
 
 
 def _fingerprint(array: Any) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(array.asnumpy()).data, digest_size=8).hexdigest()
+    return array_digest(array.asnumpy()).hex()
 
 
 def any_overflows(params: List[Any], largest: float) -> bool:

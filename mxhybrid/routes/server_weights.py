@@ -1,10 +1,10 @@
 """A row_sparse weight on the servers, with its optimizer state: workers push and pull the rows that they use."""
-import hashlib
 from typing import Any, List, Optional
 
 import numpy as np
 
 from ..lane.row_format import row_format
+from ..native.array_digest import array_digest
 from ..native.arrays import row_reader
 from ..native.optimizer_state import rates_of, update_count
 from ..servers.lifecycle import create_table
@@ -52,12 +52,10 @@ class ServerWeights(TableWeight):
 
     def _starts_alike(self, value: Any) -> bool:
         """Return whether the worker that initialised the table has worker 0's values, as with equal seeds."""
-        digest = np.zeros(2, np.int32)
+        digest = np.zeros(4, np.int32)
         if self._servers.rank in (0, self._servers.initialiser):
             ids, rows = sum_devices([value])
-            state = hashlib.blake2b(np.ascontiguousarray(ids).data, digest_size=8)
-            state.update(np.ascontiguousarray(rows).data)
-            digest = np.frombuffer(state.digest(), np.int32)
+            digest = np.frombuffer(array_digest(ids, rows), np.int32)
         digests = self.context.collective.allgather(digest, self.tag + '.digest')
         return np.array_equal(digests[0], digests[self._servers.initialiser])
 
