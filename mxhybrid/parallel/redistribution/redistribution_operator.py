@@ -152,7 +152,8 @@ class RedistributionOperator:
         operator = self._operator = self._transport.norm_operator(self.redistribution, norm)
         if operator is None:
             return None
-        return operator.symbol('joint_norm%d' % self.number, *map(_copied_input, (token, data, parameters)))
+        return operator.symbol('joint_norm%d' % self.number, _copied_input(token), _in_default_layout(data, norm),
+                               _copied_input(parameters))
 
     def ending(self, symbol: Any) -> Any:
         """Return a symbol that a graph may have as an output, for an output of the operator."""
@@ -195,9 +196,19 @@ def isolated_joint_norm(name: str, data: Any, parameters: Any, norm: JointNorm) 
     """Return the normalized data and the statistics of a BatchNorm that exchanges nothing, as if all parts were like
     this one; see :meth:`RedistributionOperator.joint_norm`.
     """
-    _, normalized, statistics = local_joint_norm(norm).symbol(name, mx.sym.zeros((1,)), mx.sym.identity(data),
+    _, normalized, statistics = local_joint_norm(norm).symbol(name, mx.sym.zeros((1,)),
+                                                              _in_default_layout(data, norm),
                                                               mx.sym.identity(parameters))
     return normalized, statistics
+
+
+def _in_default_layout(data: Any, norm: JointNorm) -> Any:
+    """Return the symbol of data that a compiled operator may read, in the default layout.
+
+    MXNet's reshape converts what is in a layout of oneDNN, once for both passes, up to 4 dimensions
+    (mkldnn_reshape.cc).  MXNet would convert the input of a compiled operator again in the backward pass.
+    """
+    return mx.sym.reshape(data, shape=norm.shape) if len(norm.shape) <= 4 else mx.sym.identity(data)
 
 
 def _copied_input(symbol: Any) -> Any:
