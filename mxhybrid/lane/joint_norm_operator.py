@@ -29,6 +29,9 @@ class JointNorm(NamedTuple):
         Whether gamma is 1, and not among the parameters.
     rectifies : bool
         Whether 0 takes the place of negative values, as in a relu.
+    pools : bool
+        Whether the output has the largest value of each window of two rows and two columns, as in a pooling.  The part
+        has images with an even number of rows and of columns, and its channels are dimension 1.
     """
 
     shape: Tuple[int, ...]
@@ -38,6 +41,7 @@ class JointNorm(NamedTuple):
     epsilon: float
     fixes_gamma: bool
     rectifies: bool = False
+    pools: bool = False
 
     @property
     def channels(self) -> int:
@@ -64,7 +68,7 @@ class JointNormOperator:
             None if forward is None else forward.pointer, None if backward is None else backward.pointer,
             len(norm.shape), library.counts(norm.shape), norm.axis, len(norm.shares),
             (ctypes.c_double * len(norm.shares))(*norm.shares), norm.position, norm.epsilon, int(norm.fixes_gamma),
-            int(norm.rectifies), *functions))
+            int(norm.rectifies), int(norm.pools), *functions))
         self._info = self._library.array_operator_info(pointer)
         weakref.finalize(self, self._library.array_operator_close, pointer).atexit = False
 

@@ -13,7 +13,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 34
+_VERSION = 35
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -120,7 +120,7 @@ _FUNCTIONS = {
     'average_operator_new': (_POINTER, [_U32, _COUNTS, _U32, _COUNTS, _DOUBLES, _COUNTS, _COUNTS, _COUNTS, _DOUBLES,
                                         _POINTER, _POINTER]),
     'joint_norm_operator_new': (_POINTER, [_POINTER, _POINTER, _INT, _COUNTS, _U64, _U32, _DOUBLES, _U32,
-                                           ctypes.c_double, _INT, _INT, _POINTER, _POINTER, _POINTER]),
+                                           ctypes.c_double, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER]),
     'array_operator_close': (None, [_POINTER]),
     'softmax_parts_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _POINTER, _POINTER]),
     'softmax_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _U64, _INT, _POINTER, _POINTER]),

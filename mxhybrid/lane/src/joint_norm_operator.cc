@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
 #include <utility>
 
 namespace lane {
@@ -22,6 +23,18 @@ unsigned parameters_of(const JointNormOperator::Settings& settings) {
 
 ArrayOperator::Shape statistics_of(const JointNormOperator::Settings& settings) {
   return {static_cast<unsigned>(1 + settings.shares.size()) * 2 * settings.shape.at(settings.axis)};
+}
+
+ArrayOperator::Shape output_of(const JointNormOperator::Settings& settings) {
+  ArrayOperator::Shape shape = settings.shape;
+  if (settings.pools) {
+    if (shape.size() != 4 || settings.axis != 1 || shape[2] % 2 != 0 || shape[3] % 2 != 0) {
+      throw std::runtime_error("a BatchNorm with pooling needs images with an even number of rows and of columns");
+    }
+    shape[2] /= 2;
+    shape[3] /= 2;
+  }
+  return shape;
 }
 
 }  // namespace
@@ -62,9 +75,10 @@ JointNormOperator::JointNormOperator(Settings settings, std::shared_ptr<Persiste
                                      std::shared_ptr<PersistentTransfer> backward, ArrayFunctions arrays,
                                      PushFunction push)
     : ArrayOperator({{1}, settings.shape, {parameters_of(settings)}},
-                    {{1}, settings.shape, statistics_of(settings)}, {{1, 2}, {2}}, arrays),
+                    {{1}, output_of(settings), statistics_of(settings)}, {{1, 2}, {2}}, arrays),
       settings_(std::move(settings)),
       shape_(norm_shape_of(settings_.shape, settings_.axis)),
+      windows_(settings_.pools ? Windows{settings_.shape[2], settings_.shape[3]} : Windows{0, 0}),
       forward_(std::move(forward)),
       backward_(std::move(backward)),
       push_(push) {}
@@ -100,7 +114,12 @@ JointNormOperator::Affine JointNormOperator::join(const float* parameters, const
 
 void JointNormOperator::normalize_part(const Pass& pass) const {
   const Affine affine = join(pass.parameters, pass.statistics + 2 * shape_.channels, pass.statistics);
-  normalize(shape_, pass.data, coefficients(affine, pass.statistics), pass.output);
+  const NormCoefficients by_channel = coefficients(affine, pass.statistics);
+  if (settings_.pools) {
+    normalize_windows(shape_, windows_, pass.data, by_channel, pass.output);
+  } else {
+    normalize(shape_, pass.data, by_channel, pass.output);
+  }
 }
 
 void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
@@ -115,7 +134,12 @@ void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& i
   std::vector<double> sums(channels), products(channels);
   std::vector<float> joint(size);
   pass->affine = join(pass->parameters, moments, joint.data());  // the same values as in the forward pass
-  gradient_sums(shape_, pass->data, pass->output, coefficients(pass->affine, means), sums.data(), products.data());
+  const NormCoefficients by_channel = coefficients(pass->affine, means);
+  if (settings_.pools) {
+    window_gradient_sums(shape_, windows_, pass->data, pass->output, by_channel, sums.data(), products.data());
+  } else {
+    gradient_sums(shape_, pass->data, pass->output, by_channel, sums.data(), products.data());
+  }
   for (size_t channel = 0; channel < channels; ++channel) {
     const double standard_deviation = std::sqrt(variances[channel] + settings_.epsilon);
     const double scale = gamma(pass->parameters, channel) / standard_deviation;
@@ -138,8 +162,12 @@ void JointNormOperator::backward(const Arrays& output_gradients, const Arrays& i
 
 void JointNormOperator::compute_gradient(const Pass& pass) const {
   const float* moments = pass.statistics + 2 * shape_.channels * (1 + settings_.position);
-  normalized_gradient(shape_, pass.data, pass.output, coefficients(pass.affine, pass.statistics), moments,
-                      pass.received.data(), pass.gradient);
+  const NormCoefficients by_channel = coefficients(pass.affine, pass.statistics);
+  if (settings_.pools) {
+    window_gradient(shape_, windows_, pass.data, pass.output, by_channel, moments, pass.received.data(), pass.gradient);
+  } else {
+    normalized_gradient(shape_, pass.data, pass.output, by_channel, moments, pass.received.data(), pass.gradient);
+  }
 }
 
 /// Begin the transfer of a pass, and compute the rest once it is complete.

@@ -31,6 +31,9 @@ class JointNormOperator : public ArrayOperator {
     bool fixes_gamma;
     /// Whether the output is 0 where the normalized part is negative.
     bool rectifies;
+    /// Whether the output has the largest value of each window of two rows and two columns of images, whose channels are
+    /// dimension 1.
+    bool pools;
   };
 
   /// `forward` sends the moments of this part and receives those of all parts, `backward` sends the gradients of the
@@ -66,6 +69,7 @@ class JointNormOperator : public ArrayOperator {
 
   const Settings settings_;
   const NormShape shape_;
+  const Windows windows_;
   const std::shared_ptr<PersistentTransfer> forward_, backward_;
   const PushFunction push_;
 };

@@ -202,6 +202,137 @@ __attribute__((always_inline)) inline void normalized_gradient_of_channel(const 
   }
 }
 
+/// Return 1 if the largest normalized value of a window belongs to the largest element, -1 if it belongs to the smallest
+/// one, and 0 if all values are equal.
+LANE_INLINE float direction_of(const Coefficients& of_channel) {
+  return static_cast<float>((of_channel.scale > 0) - (of_channel.scale < 0));
+}
+
+/// Return the element of a window that has its largest normalized value: the first one among equal elements.
+LANE_INLINE float selected(float direction, const float* upper, const float* lower) {
+  float value = upper[0];
+  value = upper[1] * direction > value * direction ? upper[1] : value;
+  value = lower[0] * direction > value * direction ? lower[0] : value;
+  return lower[1] * direction > value * direction ? lower[1] : value;
+}
+
+template <bool kRectifies>
+LANE_INLINE void normalize_windows_of_channel(const NormShape& shape, const Windows& windows, size_t channel,
+                                              const float* __restrict__ data, const Coefficients& coefficients,
+                                              float* __restrict__ output) {
+  const Coefficients of_channel = coefficients;
+  const float direction = direction_of(of_channel);
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const float* from = data + (row * shape.channels + channel) * shape.inner;
+    float* to = output + (row * shape.channels + channel) * (shape.inner / 4);
+    for (size_t y = 0; y < windows.rows; y += 2, to += windows.columns / 2) {
+      const float *upper = from + y * windows.columns, *lower = upper + windows.columns;
+      for (size_t x = 0; x < windows.columns / 2; ++x) {
+        to[x] = output_of<kRectifies>(of_channel, selected(direction, upper + 2 * x, lower + 2 * x));
+      }
+    }
+  }
+}
+
+/// `chosen` has room for a quarter of the inner elements.
+template <bool kRectifies>
+LANE_INLINE Sums window_gradient_sums_of_channel(const NormShape& shape, const Windows& windows, size_t channel,
+                                                 const float* __restrict__ data, const float* output_gradient,
+                                                 const Coefficients& of_channel, float* __restrict__ chosen) {
+  const auto [center, scale, shift] = std::tuple(of_channel.center, of_channel.scale, of_channel.shift);
+  const float direction = direction_of(of_channel);
+  Sums sums;
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const float* from = data + (row * shape.channels + channel) * shape.inner;
+    for (size_t y = 0; y < windows.rows; y += 2) {
+      const float *upper = from + y * windows.columns, *lower = upper + windows.columns;
+      float* to = chosen + y * windows.columns / 4;
+      for (size_t x = 0; x < windows.columns / 2; ++x) to[x] = selected(direction, upper + 2 * x, lower + 2 * x);
+    }
+    const float *values = chosen, *gradients = output_gradient + (row * shape.channels + channel) * (shape.inner / 4);
+    const Sums of_row = sums_of(shape.inner / 4, [=](size_t i, auto& first, auto& second)
+                                                     __attribute__((always_inline)) {
+      std::decay_t<decltype(first)> value, gradient;
+      load(values + i, value);
+      load(gradients + i, gradient);
+      value -= center;
+      if (kRectifies) keep_where_positive(value * scale + shift, gradient);
+      first += gradient;
+      second += gradient * value;
+    });
+    sums.first += of_row.first;
+    sums.second += of_row.second;
+  }
+  return sums;
+}
+
+typedef int Mask __attribute__((vector_size(kLanes * sizeof(int))));
+
+/// Write the gradients of a row of windows.
+template <bool kRectifies>
+LANE_INLINE void gradient_of_windows(size_t columns, const Coefficients& of_channel, const MomentGradients& moments,
+                                     const float* upper, const float* lower, const float* gradients,
+                                     float* upper_gradient, float* lower_gradient) {
+  const auto [center, scale, shift] = std::tuple(of_channel.center, of_channel.scale, of_channel.shift);
+  const auto [mean, of_mean, of_variance] = std::tuple(moments.mean, moments.of_mean, moments.of_variance);
+  const float direction = direction_of(of_channel);
+  size_t x = 0;
+  // Lanes are elements of a row: two of them belong to a window, and have the same values until the last two lines.
+  constexpr Mask kLeft = {0, 0, 2, 2, 4, 4, 6, 6}, kRight = {1, 1, 3, 3, 5, 5, 7, 7};
+  constexpr Mask kIsLeft = {-1, 0, -1, 0, -1, 0, -1, 0};
+  for (; x + kLanes <= columns; x += kLanes) {
+    Vector above, below;
+    load(upper + x, above);
+    load(lower + x, below);
+    const float* of_windows = gradients + x / 2;
+    Vector passed_gradient = {of_windows[0], of_windows[0], of_windows[1], of_windows[1],
+                              of_windows[2], of_windows[2], of_windows[3], of_windows[3]};
+    const Vector above_keys = above * direction, below_keys = below * direction;
+    const Vector above_left = __builtin_shuffle(above_keys, kLeft), above_right = __builtin_shuffle(above_keys, kRight);
+    const Vector below_left = __builtin_shuffle(below_keys, kLeft), below_right = __builtin_shuffle(below_keys, kRight);
+    const Mask is_above_right = above_right > above_left, is_below_right = below_right > below_left;
+    const Vector above_key = is_above_right ? above_right : above_left;
+    const Vector below_key = is_below_right ? below_right : below_left;
+    const Mask is_below = below_key > above_key;
+    const Vector value = (is_below ? below_key : above_key) * direction;
+    if (kRectifies) keep_where_positive((value - center) * scale + shift, passed_gradient);
+    const Vector scaled = passed_gradient * scale;
+    above = ((is_above_right ^ kIsLeft) & ~is_below ? scaled : Vector{}) + (above - mean) * of_variance + of_mean;
+    below = ((is_below_right ^ kIsLeft) & is_below ? scaled : Vector{}) + (below - mean) * of_variance + of_mean;
+    std::memcpy(upper_gradient + x, &above, sizeof above);
+    std::memcpy(lower_gradient + x, &below, sizeof below);
+  }
+  for (; x < columns; x += 2) {
+    const float* elements[4] = {upper + x, upper + x + 1, lower + x, lower + x + 1};
+    float* targets[4] = {upper_gradient + x, upper_gradient + x + 1, lower_gradient + x, lower_gradient + x + 1};
+    size_t chosen = 0;
+    for (size_t i = 1; i < 4; ++i) {
+      if (*elements[i] * direction > *elements[chosen] * direction) chosen = i;
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      *targets[i] =
+          data_gradient<kRectifies>(of_channel, moments, *elements[i], i == chosen ? gradients[x / 2] : 0.0F);
+    }
+  }
+}
+
+template <bool kRectifies>
+LANE_INLINE void window_gradient_of_channel(const NormShape& shape, const Windows& windows, size_t channel,
+                                            const float* data, const float* output_gradient,
+                                            const Coefficients& of_channel, const MomentGradients& moments,
+                                            float* gradient) {
+  const size_t columns = windows.columns;
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const size_t image = (row * shape.channels + channel) * shape.inner;
+    for (size_t y = 0; y < windows.rows; y += 2) {
+      const size_t begin = image + y * columns;
+      gradient_of_windows<kRectifies>(columns, of_channel, moments, data + begin, data + begin + columns,
+                                      output_gradient + image / 4 + y * columns / 4, gradient + begin,
+                                      gradient + begin + columns);
+    }
+  }
+}
+
 const bool kFast = is_fast();
 
 LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float* data, float* moments) {
@@ -228,6 +359,25 @@ LANE_FAST void fast_normalized_gradient(const NormShape& shape, size_t channel, 
   normalized_gradient_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel, moments, gradient);
 }
 
+template <bool kRectifies>
+LANE_FAST void fast_normalize_windows(const NormShape& shape, const Windows& windows, size_t channel, const float* data,
+                                      const Coefficients& of_channel, float* output) {
+  normalize_windows_of_channel<kRectifies>(shape, windows, channel, data, of_channel, output);
+}
+template <bool kRectifies>
+LANE_FAST Sums fast_window_gradient_sums(const NormShape& shape, const Windows& windows, size_t channel,
+                                         const float* data, const float* output_gradient,
+                                         const Coefficients& of_channel, float* chosen) {
+  return window_gradient_sums_of_channel<kRectifies>(shape, windows, channel, data, output_gradient, of_channel,
+                                                     chosen);
+}
+template <bool kRectifies>
+LANE_FAST void fast_window_gradient(const NormShape& shape, const Windows& windows, size_t channel, const float* data,
+                                    const float* output_gradient, const Coefficients& of_channel,
+                                    const MomentGradients& moments, float* gradient) {
+  window_gradient_of_channel<kRectifies>(shape, windows, channel, data, output_gradient, of_channel, moments, gradient);
+}
+
 /// Call a function for each channel, in the threads of OpenMP.
 template <typename Function>
 void for_channels(const NormShape& shape, Function function) {
@@ -246,6 +396,17 @@ void for_elements(const NormShape& shape, Function function) {
       for (size_t end = i + shape.inner; i < end; ++i) function(i, channel);
     }
   }
+}
+
+std::vector<MomentGradients> gradients_of_elements(const NormShape& shape, const float* moments,
+                                                   const float* gradients) {
+  const float count = static_cast<float>(shape.each());
+  std::vector<MomentGradients> by_channel;
+  for (size_t channel = 0; channel < shape.channels; ++channel) {
+    by_channel.push_back(
+        {moments[channel], gradients[channel] / count, 2 * gradients[shape.channels + channel] / count});
+  }
+  return by_channel;
 }
 
 }  // namespace
@@ -335,12 +496,7 @@ void gradient_sums(const NormShape& shape, const float* data, const float* outpu
 void normalized_gradient(const NormShape& shape, const float* data, const float* output_gradient,
                          const NormCoefficients& coefficients, const float* moments, const float* gradients,
                          float* gradient) {
-  const float count = static_cast<float>(shape.each());
-  std::vector<MomentGradients> by_channel;
-  for (size_t channel = 0; channel < shape.channels; ++channel) {
-    by_channel.push_back(
-        {moments[channel], gradients[channel] / count, 2 * gradients[shape.channels + channel] / count});
-  }
+  const auto by_channel = gradients_of_elements(shape, moments, gradients);
   with_constant(coefficients.rectifies, [&](auto constant) {
     constexpr bool kRectifies = decltype(constant)::value;
     if (shape.inner < kShort) {
@@ -359,6 +515,48 @@ void normalized_gradient(const NormShape& shape, const float* data, const float*
         normalized_gradient_of_channel<kRectifies>(shape, channel, data, output_gradient, of_channel,
                                                    by_channel[channel], gradient);
       }
+    });
+  });
+}
+
+void normalize_windows(const NormShape& shape, const Windows& windows, const float* data,
+                       const NormCoefficients& coefficients, float* output) {
+  with_constant(coefficients.rectifies, [&](auto constant) {
+    constexpr bool kRectifies = decltype(constant)::value;
+    for_channels(shape, [&](size_t channel) {
+      const auto function = kFast ? fast_normalize_windows<kRectifies> : normalize_windows_of_channel<kRectifies>;
+      function(shape, windows, channel, data, Coefficients(coefficients, channel), output);
+    });
+  });
+}
+
+void window_gradient_sums(const NormShape& shape, const Windows& windows, const float* data,
+                          const float* output_gradient, const NormCoefficients& coefficients, double* sums,
+                          double* products) {
+  with_constant(coefficients.rectifies, [&](auto constant) {
+    constexpr bool kRectifies = decltype(constant)::value;
+    for_channels(shape, [&](size_t channel) {
+      const auto function =
+          kFast ? fast_window_gradient_sums<kRectifies> : window_gradient_sums_of_channel<kRectifies>;
+      std::vector<float> chosen(shape.inner / 4);
+      const Sums both = function(shape, windows, channel, data, output_gradient, Coefficients(coefficients, channel),
+                                 chosen.data());
+      sums[channel] = both.first;
+      products[channel] = both.second;
+    });
+  });
+}
+
+void window_gradient(const NormShape& shape, const Windows& windows, const float* data, const float* output_gradient,
+                     const NormCoefficients& coefficients, const float* moments, const float* gradients,
+                     float* gradient) {
+  const auto by_channel = gradients_of_elements(shape, moments, gradients);
+  with_constant(coefficients.rectifies, [&](auto constant) {
+    constexpr bool kRectifies = decltype(constant)::value;
+    for_channels(shape, [&](size_t channel) {
+      const auto function = kFast ? fast_window_gradient<kRectifies> : window_gradient_of_channel<kRectifies>;
+      function(shape, windows, channel, data, output_gradient, Coefficients(coefficients, channel),
+               by_channel[channel], gradient);
     });
   });
 }

@@ -29,6 +29,12 @@ struct NormCoefficients {
   bool rectifies;
 };
 
+/// Normalized images of which only the largest value of each window of two rows and two columns is kept.  The count of
+/// rows and that of columns are even.
+struct Windows {
+  size_t rows, columns;
+};
+
 /// Normalize data.
 void normalize(const NormShape& shape, const float* data, const NormCoefficients& coefficients, float* output);
 
@@ -41,5 +47,16 @@ void gradient_sums(const NormShape& shape, const float* data, const float* outpu
 void normalized_gradient(const NormShape& shape, const float* data, const float* output_gradient,
                          const NormCoefficients& coefficients, const float* moments, const float* gradients,
                          float* gradient);
+
+/// The same for data with `windows` in its inner dimensions, whose normalized values and their gradients have a quarter
+/// of the size.  The first of equal values in a window has the gradient, as in MXNet.
+void normalize_windows(const NormShape& shape, const Windows& windows, const float* data,
+                       const NormCoefficients& coefficients, float* output);
+void window_gradient_sums(const NormShape& shape, const Windows& windows, const float* data,
+                          const float* output_gradient, const NormCoefficients& coefficients, double* sums,
+                          double* products);
+void window_gradient(const NormShape& shape, const Windows& windows, const float* data, const float* output_gradient,
+                     const NormCoefficients& coefficients, const float* moments, const float* gradients,
+                     float* gradient);
 
 }  // namespace lane

@@ -107,7 +107,8 @@ void* lane_softmax_operator_new(int dimensions, const uint64_t* shape, uint64_t 
 /// null.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
 void* lane_joint_norm_operator_new(void* forward, void* backward, int dimensions, const uint64_t* shape, uint64_t axis,
                                    uint32_t parts, const double* shares, uint32_t position, double epsilon,
-                                   int fixes_gamma, int rectifies, void* get_data, void* free, void* push) {
+                                   int fixes_gamma, int rectifies, int pools, void* get_data, void* free,
+                                   void* push) {
   return guarded([&]() -> void* {
     const auto part_shape = shape_of(dimensions, shape);
     if (!part_shape) throw std::runtime_error("a BatchNorm needs the shape of its part");
@@ -115,7 +116,7 @@ void* lane_joint_norm_operator_new(void* forward, void* backward, int dimensions
       return share ? *static_cast<std::shared_ptr<PersistentTransfer>*>(share) : nullptr;
     };
     return static_cast<ArrayOperator*>(new lane::JointNormOperator(
-        {*part_shape, axis, {shares, shares + parts}, position, epsilon, fixes_gamma != 0, rectifies != 0},
+        {*part_shape, axis, {shares, shares + parts}, position, epsilon, fixes_gamma != 0, rectifies != 0, pools != 0},
         transfer(forward), transfer(backward), functions_of(get_data, free), reinterpret_cast<lane::PushFunction>(push)));
   }, nullptr);
 }

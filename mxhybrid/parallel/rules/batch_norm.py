@@ -85,8 +85,10 @@ class JointBatchNorm:
         axis = axis_of(operator, len(box), 1)
         group = groups_of(boxes, tuple(at for at in range(len(box)) if at != axis))[program.rank]
         rectifier = program.rectifier_of(operator)
+        pooling = program.pooling_of(rectifier or operator)
         norm = JointNorm(shape_of(box), axis, tuple(_shares(group, 'float64').tolist()), group.index(box),
-                         _epsilon_of(operator), operator.get('fix_gamma', True) is True, rectifier is not None)
+                         _epsilon_of(operator), operator.get('fix_gamma', True) is True, rectifier is not None,
+                         pooling is not None)
         parameters = mx.sym.identity(inputs[2]) if norm.fixes_gamma else mx.sym.concat(*inputs[1:3], dim=0)
         symbols = program.joint_norm(inputs[0], parameters, layout, needed, operator, norm)
         if symbols is None:
@@ -96,10 +98,11 @@ class JointBatchNorm:
         cls._average(program, operator, *[Statistics(both, norm.statistics_size, offset)
                                           for offset in (0, norm.channels)])
         # The operator may not write an output of the graph.
-        last = operator if rectifier is None else rectifier
+        last = pooling or rectifier or operator
         output = mx.sym.identity(normalized) if (last.number, 0) in program.graph.heads else normalized
-        if rectifier is not None:
-            program.skip(rectifier, output)
+        for reader in (rectifier, pooling):
+            if reader is not None:
+                program.skip(reader, output)
         return output
 
     @classmethod

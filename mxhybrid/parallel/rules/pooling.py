@@ -78,3 +78,12 @@ class Pooling(Rule):
                        zip(out[2:], data[2:], kernel, strides, pads)]
             attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}
         return OperatorShard([out[:2] + tuple(rows for rows, _ in windows)], [out], attrs, [fill])
+
+
+def halves_images(graph: Graph, operator: Operator) -> bool:
+    """Return whether an operator takes the largest value of each window of two rows and two columns of images."""
+    return operator.op == 'Pooling' and is_channels_first(operator) and len(graph.shape(operator)) == 4 and \
+        operator.get('pool_type', 'max') == 'max' and not operator.get('global_pool', False) and \
+        operator.get('pooling_convention', 'valid') != 'same' and \
+        as_tuple(operator.get('kernel'), 2, 1) == as_tuple(operator.get('stride'), 2, 1) == (2, 2) and \
+        not any(as_tuple(operator.get('pad'), 2, 0))

@@ -10,6 +10,7 @@ from ..ops.learning import leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
+from ..rules.pooling import halves_images
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
 from .engine_threads import SegmentThreads
@@ -219,12 +220,33 @@ class Program(FetchedInputs):
 
     def rectifier_of(self, operator: Operator) -> Optional[Operator]:
         """Return the relu that alone reads an operator, and has the same shards; None if there is none."""
-        readers = [reader for reader in self.graph.computing if (operator.number, 0) in reader.inputs]
-        if len(readers) != 1 or self._readers[operator.number, 0] != 1 or readers[0].number in self._in_segments:
+        reader, shards = self._only_reader(operator), self.shards.output_shards
+        if reader is None or shards[reader.number] != shards[operator.number]:
             return None
-        reader, shards = readers[0], self.shards.output_shards
         is_relu = reader.op == 'relu' or reader.op == 'Activation' and reader.get('act_type') == 'relu'
-        return reader if is_relu and shards[reader.number] == shards[operator.number] else None
+        return reader if is_relu else None
+
+    def pooling_of(self, operator: Operator) -> Optional[Operator]:
+        """Return the pooling that alone reads an operator, halves the rows and columns of its images, and whose shards
+        read no other rank's; None if there is none.
+        """
+        reader, shards = self._only_reader(operator), self.shards.output_shards
+        if reader is None or not halves_images(self.graph, reader) or \
+                shards[reader.number].keys() != shards[operator.number].keys():
+            return None
+        for rank, output_shard in shards[operator.number].items():
+            if self.shards.shard(reader, rank).inputs[0] != output_shard.box or \
+                    any(length % 2 for length in shape_of(output_shard.box)[2:]):
+                return None
+        return reader
+
+    def _only_reader(self, operator: Operator) -> Optional[Operator]:
+        """Return the operator that alone reads the first output of an operator, outside of segments that are computed
+        again; None if there is none.
+        """
+        readers = [reader for reader in self.graph.computing if (operator.number, 0) in reader.inputs]
+        is_only = len(readers) == 1 and self._readers[operator.number, 0] == 1
+        return readers[0] if is_only and readers[0].number not in self._in_segments else None
 
     def skip(self, operator: Operator, output: Any) -> None:
         """Note that the producer of an operator's input also computes the operator, whose output is `output`."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import rule_of
+from ...parallel.rules.pooling import halves_images
 from ...parallel.sharding.split import Split
 from .dataflow import Dataflow
 from .redistribution import RankBoxes
@@ -27,11 +28,33 @@ class Conversions(NamedTuple):
     seconds: Callable[[Tuple[int, ...]], float]
 
 
+class _NormConversions(NamedTuple):
+    """The arrays around a joint BatchNorm that are converted.
+
+    Attributes
+    ----------
+    is_made_blocked : bool
+        Whether the input is made in a blocked layout.
+    is_read_blocked : bool
+        Whether the output is read in a blocked layout.
+    pooled_is_read_blocked : bool
+        Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
+    pools : bool
+        Whether there is such a pooling.
+    """
+
+    is_made_blocked: bool
+    is_read_blocked: bool
+    pooled_is_read_blocked: bool
+    pools: bool
+
+
 class ArrayLayouts:
     """The layouts of the arrays of a network around its redistributions and joint BatchNorms.
 
     A BatchNorm of float32 over several ranks is one operator, which computes in the default layout, and also a relu
-    that alone reads it (see :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of`).
+    that alone reads it, and a pooling that alone reads these (see
+    :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of` and `pooling_of`).
 
     Parameters
     ----------
@@ -42,33 +65,39 @@ class ArrayLayouts:
 
     def __init__(self, dataflow: Dataflow, conversions: Optional[Conversions] = None):
         self._graph, self._conversions = dataflow.graph, conversions
-        #: By number of a relu: the BatchNorm that it alone reads.
+        #: By number of a relu or a pooling: the BatchNorm that it alone reads.
         self._norm_of: Dict[int, Operator] = {}
-        #: By number of a BatchNorm: the number of conversions that are not part of its own time, forward and backward.
-        self._conversion_counts: Dict[int, Tuple[int, int]] = {}
+        #: By number of a BatchNorm: its conversions.
+        self._around: Dict[int, _NormConversions] = {}
         self._blocked = blocked = set() if conversions is None else conversions.blocked
         for norm in self._graph.computing:
             if norm.op != 'BatchNorm' or norm.number not in dataflow.learning or \
                     self._graph.dtypes[norm.number, 0] != np.float32:
                 continue
             last = _rectifier_of(dataflow, norm) or norm
-            if last is not norm:
-                self._norm_of[last.number] = norm
-            is_read_blocked = any(reader in blocked for reader, _ in dataflow.consumers.get((last.number, 0), ()))
-            is_made_blocked = norm.inputs[0][0] in blocked
-            # Its time contains the conversion of its input.  The output is converted for its reader, the gradient of
-            # the output for the BatchNorm, and that of the input for the operator that made the input.
-            self._conversion_counts[norm.number] = int(is_read_blocked), int(is_read_blocked) + int(is_made_blocked)
+            pooling = _pooling_of(dataflow, last)
+            for part in (last, pooling):
+                if part is not None and part is not norm:
+                    self._norm_of[part.number] = norm
+            self._around[norm.number] = _NormConversions(
+                norm.inputs[0][0] in blocked, _is_read_by(dataflow, last, blocked),
+                pooling is not None and _is_read_by(dataflow, pooling, blocked), pooling is not None)
 
-    def key(self, number: int) -> Tuple[bool, Tuple[int, int]]:
+    def key(self, number: int) -> Tuple[bool, Optional[_NormConversions]]:
         """Return a key of the conversions around an operator: operators with equal keys and equal shards take the same
         time.
         """
-        return number in self._norm_of, self._conversion_counts.get(number, (0, 0))
+        return number in self._norm_of, self._around.get(number)
 
     def is_part_of_norm(self, number: int, split: Split) -> bool:
         """Return whether an operator with this split is computed by the joint BatchNorm that it reads."""
-        return number in self._norm_of and _is_joint(self._graph, self._norm_of[number], split)
+        if number not in self._norm_of or not _is_joint(self._graph, self._norm_of[number], split):
+            return False
+        operator = self._graph.operators[number]
+        if operator.op != 'Pooling':
+            return True
+        images = self._graph.inputs(operator)[0][2:]
+        return not any(length % (2 * degree) for length, degree in zip(images, split.degrees[2:]))
 
     def is_converted(self, entry: Entry, split: Optional[Split], reader: int) -> bool:
         """Return whether an output is converted before and after its redistribution to a reader.
@@ -84,7 +113,7 @@ class ArrayLayouts:
         number, output = entry
         if split is None or output or number not in self._blocked or reader not in self._blocked:
             return False
-        is_norm = number in self._conversion_counts and _is_joint(self._graph, self._graph.operators[number], split)
+        is_norm = number in self._around and _is_joint(self._graph, self._graph.operators[number], split)
         return not is_norm and not self.is_part_of_norm(number, split)
 
     def array_seconds(self, boxes: RankBoxes, speed: np.ndarray) -> np.ndarray:
@@ -99,21 +128,41 @@ class ArrayLayouts:
         """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for any other
         operator.
         """
-        forward, backward = self._conversion_counts.get(number, (0, 0))
-        if self._conversions is None or not forward + backward:
+        around = self._around.get(number)
+        if self._conversions is None or around is None:
             return 0.0, 0.0
-        seconds = self._conversions.seconds(shape)
-        return forward * seconds, backward * seconds
+        is_pooled = around.pools and not any(length % 2 for length in shape[2:])
+        output_shape = shape[:2] + tuple(length // 2 for length in shape[2:]) if is_pooled else shape
+        is_read_blocked = around.pooled_is_read_blocked if is_pooled else around.is_read_blocked
+        # Its time contains the conversion of its input.  The output is converted for its reader, the gradient of the
+        # output for the BatchNorm, and that of the input for the operator that made the input.
+        output = self._conversions.seconds(output_shape) if is_read_blocked else 0.0
+        return output, output + (self._conversions.seconds(shape) if around.is_made_blocked else 0.0)
+
+
+def _is_read_by(dataflow: Dataflow, operator: Operator, numbers: Set[int]) -> bool:
+    """Return whether one of several operators reads an operator."""
+    return any(reader in numbers for reader, _ in dataflow.consumers.get((operator.number, 0), ()))
+
+
+def _only_reader(dataflow: Dataflow, operator: Operator) -> Optional[Operator]:
+    """Return the operator that alone reads an operator; None if there is none."""
+    readers = dataflow.consumers.get((operator.number, 0), [])
+    return dataflow.graph.operators[readers[0][0]] if len(readers) == 1 and readers[0][0] >= 0 else None
 
 
 def _rectifier_of(dataflow: Dataflow, operator: Operator) -> Optional[Operator]:
     """Return the relu that alone reads an operator; None if there is none."""
-    readers = dataflow.consumers.get((operator.number, 0), [])
-    if len(readers) != 1 or readers[0][0] < 0:
-        return None
-    reader = dataflow.graph.operators[readers[0][0]]
-    is_relu = reader.op == 'relu' or reader.op == 'Activation' and reader.get('act_type') == 'relu'
+    reader = _only_reader(dataflow, operator)
+    is_relu = reader is not None and (reader.op == 'relu' or reader.op == 'Activation' and
+                                      reader.get('act_type') == 'relu')
     return reader if is_relu else None
+
+
+def _pooling_of(dataflow: Dataflow, operator: Operator) -> Optional[Operator]:
+    """Return the pooling of windows of two rows and two columns that alone reads an operator; None if there is none."""
+    reader = _only_reader(dataflow, operator)
+    return reader if reader is not None and halves_images(dataflow.graph, reader) else None
 
 
 def _is_joint(graph: Graph, norm: Operator, split: Split) -> bool:

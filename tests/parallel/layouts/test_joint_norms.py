@@ -27,7 +27,8 @@ def test_workers_without_a_part_of_a_call_update_their_averages(results):
 def test_compiled_operators_are_those_of_joint_statistics_in_float32(results):
     for rank in range(3):
         counts = results[rank]['operators']
-        assert all(counts[case + ', float32'] for case in ('samples', 'height', 'another axis', 'dense', 'shared'))
+        assert all(counts[case + ', float32'] for case in ('samples', 'height', 'another axis', 'dense', 'shared',
+                                                                  'pooled', 'pooled, height'))
         assert not any(count for case, count in counts.items() if 'float64' in case or 'channels' in case)
 
 

@@ -10,8 +10,10 @@ SHAPES = [((4, 6, 9, 7), 1), ((2, 3, 40, 41), 1), ((3, 5, 4), 1), ((33, 8), 1), 
           ((3, 4, 20), 0)]
 
 
-def expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, head):
-    """Return output, mean, variance and gradients of MXNet's BatchNorm in float64, with a relu if it `rectifies`."""
+def expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, pools, head):
+    """Return output, mean, variance and gradients of MXNet's BatchNorm in float64, with a relu if it `rectifies`, and
+    with a pooling if it `pools`.
+    """
     inputs = {name: mx.nd.array(value, dtype='float64') for name, value in arrays.items()}
     for array in inputs.values():
         array.attach_grad()
@@ -20,21 +22,59 @@ def expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, head):
         output, mean, reciprocal = mx.nd.BatchNorm(inputs['data'], inputs['gamma'], inputs['beta'], *zeros, axis=axis,
                                                    eps=epsilon, fix_gamma=fixes_gamma, output_mean_var=True)
         output = mx.nd.relu(output) if rectifies else output
+        if pools:
+            output = mx.nd.Pooling(output, kernel=(2, 2), stride=(2, 2), pool_type='max')
     output.backward(mx.nd.array(head, dtype='float64'))
     return [output.asnumpy(), mean.asnumpy(), 1 / reciprocal.asnumpy() ** 2 - epsilon], {
         name: array.grad.asnumpy() for name, array in inputs.items()}
 
 
-@pytest.mark.parametrize('shares, position, fixes_gamma, rectifies', [
-    ((1.0,), 0, False, False), ((0.5, 0.3, 0.2), 1, True, True), ((0.25, 0.75), 1, False, True)])
+CASES = [((1.0,), 0, False, False), ((0.5, 0.3, 0.2), 1, True, True), ((0.25, 0.75), 1, False, True)]
+
+
+def drawn(shape, axis):
+    """Return data, gamma and beta."""
+    draw, channels = np.random.RandomState(1), shape[axis]
+    return {'data': (draw.normal(size=shape) * 3 + 20).astype('float32'),
+            'gamma': draw.uniform(0.5, 2, size=channels).astype('float32'),
+            'beta': draw.normal(size=channels).astype('float32')}
+
+
+@pytest.mark.parametrize('shares, position, fixes_gamma, rectifies', CASES)
 @pytest.mark.parametrize('shape, axis', SHAPES)
 def test_equals_batch_norm(shape, axis, shares, position, fixes_gamma, rectifies):
-    draw, channels, epsilon = np.random.RandomState(1), shape[axis], 1e-3
-    arrays = {'data': (draw.normal(size=shape) * 3 + 20).astype('float32'),
-              'gamma': draw.uniform(0.5, 2, size=channels).astype('float32'),
-              'beta': draw.normal(size=channels).astype('float32')}
-    head = draw.normal(size=shape).astype('float32')
-    norm = JointNorm(shape, axis, shares, position, epsilon, fixes_gamma, rectifies)
+    check(JointNorm(shape, axis, shares, position, 1e-3, fixes_gamma, rectifies), drawn(shape, axis))
+
+
+@pytest.mark.parametrize('shares, position, fixes_gamma, rectifies', CASES)
+@pytest.mark.parametrize('shape', [(4, 6, 10, 8), (2, 3, 2, 2), (3, 5, 4, 42), (1, 2, 64, 36)])
+def test_equals_batch_norm_and_pooling(shape, shares, position, fixes_gamma, rectifies):
+    arrays = drawn(shape, 1)
+    arrays['gamma'][::2] *= -1  # the largest normalized value belongs to the smallest element
+    check(JointNorm(shape, 1, shares, position, 1e-3, fixes_gamma, rectifies, True), arrays)
+
+
+@pytest.mark.parametrize('rectifies', [False, True])
+@pytest.mark.parametrize('columns', [6, 16])
+def test_the_first_of_equal_values_in_a_window_has_the_gradient(columns, rectifies):
+    arrays = drawn((2, 4, 8, columns), 1)
+    arrays['data'] = np.random.RandomState(2).randint(0, 3, arrays['data'].shape).astype('float32')
+    arrays['gamma'][:] = 1, -1, 0, 0  # with 0, all normalized values are equal
+    arrays['beta'][2:] = 0.5, -0.5
+    check(JointNorm((2, 4, 8, columns), 1, (1.0,), 0, 1e-3, False, rectifies, True), arrays)
+
+
+@pytest.mark.parametrize('shape, axis', [((2, 3, 5, 4), 1), ((2, 3, 4, 5), 1), ((2, 4, 4), 1), ((2, 4, 4, 6), 3)])
+def test_pooling_needs_whole_windows(shape, axis):
+    with pytest.raises(Exception, match='an even number of rows and of columns'):
+        local_joint_norm(JointNorm(shape, axis, (1.0,), 0, 1e-3, False, True, True))
+
+
+def check(norm, arrays):
+    """Compare an operator whose parts are all alike with MXNet's operators."""
+    channels, epsilon, shares, fixes_gamma = norm.channels, norm.epsilon, norm.shares, norm.fixes_gamma
+    shape = norm.shape if not norm.pools else norm.shape[:2] + tuple(length // 2 for length in norm.shape[2:])
+    head = np.random.RandomState(3).normal(size=shape).astype('float32')
     copies = {name: mx.sym.identity(mx.sym.var(name)) for name in ('token', *arrays)}
     parameters = copies['beta'] if fixes_gamma else mx.sym.concat(copies['gamma'], copies['beta'], dim=0)
     token, normalized, statistics = local_joint_norm(norm).symbol('norm', copies['token'], copies['data'], parameters)
@@ -47,7 +87,8 @@ def test_equals_batch_norm(shape, axis, shares, position, fixes_gamma, rectifies
         with autograd.record():
             _, output, statistics_array = call(*[inputs[name] for name in symbol.list_inputs()])
         output.backward(mx.nd.array(head))
-    (expected, mean, variance), gradients = expected_of(arrays, axis, epsilon, fixes_gamma, rectifies, head)
+    (expected, mean, variance), gradients = expected_of(arrays, norm.axis, epsilon, fixes_gamma, norm.rectifies,
+                                                        norm.pools, head)
     np.testing.assert_allclose(output.asnumpy(), expected, rtol=1e-5, atol=1e-5)
     assert statistics_array.size == norm.statistics_size
     moments = statistics_array.asnumpy().reshape(1 + len(shares), 2, channels)

@@ -36,6 +36,24 @@ class Layers(gluon.HybridBlock):
         return self.last(F.relu(made) if self._act else made)
 
 
+class Pooled(gluon.HybridBlock):
+    """A BatchNorm and a pooling, with a relu between them if it says so; the pooling is the output if it is `last`."""
+
+    def __init__(self, act=True, last=False):
+        super().__init__(prefix='net_')
+        self._act, self._is_last = act, last
+        with self.name_scope():
+            self.first, self.norm = nn.Conv2D(6, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=6)
+            self.pool = nn.MaxPool2D(2, 2)
+            if not last:
+                self.last = nn.Conv2D(4, 3, padding=1, in_channels=6)
+
+    def hybrid_forward(self, F, data):
+        normalized = self.norm(self.first(data))
+        pooled = self.pool(F.relu(normalized) if self._act else normalized)
+        return pooled if self._is_last else self.last(pooled)
+
+
 class Residual(gluon.HybridBlock):
     """A BatchNorm whose input and output have other readers, too."""
 
@@ -134,7 +152,7 @@ def frozen(channels):
     return made
 
 
-IMAGES, SIZES = (7, 3, 9, 6), [(7, 3, 9, 6), (7, 3, 5, 4), (7, 3, 3, 3)]
+IMAGES, EVEN, SIZES = (7, 3, 9, 6), (7, 3, 12, 8), [(7, 3, 9, 6), (7, 3, 5, 4), (7, 3, 3, 3)]
 CASES = {
     'samples': (lambda: Layers(norm()), IMAGES, DATA), 'height': (lambda: Layers(norm()), IMAGES, STRIPS),
     'samples, no activation': (lambda: Layers(norm(), act=False), IMAGES, DATA),
@@ -148,6 +166,10 @@ CASES = {
     'of data with gradients': (lambda: Layers(norm(), first=False), IMAGES, DATA),
     'data with gradients': (lambda: Layers(norm()), IMAGES, DATA),
     'last': (lambda: Last(False), IMAGES, DATA), 'last, activation': (lambda: Last(True), IMAGES, STRIPS),
+    'pooled': (Pooled, EVEN, DATA), 'pooled, height': (Pooled, EVEN, STRIPS),
+    'pooled, no activation': (lambda: Pooled(act=False), EVEN, DATA),
+    'pooled, last': (lambda: Pooled(last=True), EVEN, STRIPS),
+    'pooled, odd': (Pooled, IMAGES, DATA), 'pooled, odd height': (Pooled, IMAGES, STRIPS),
     'several readers': (Residual, IMAGES, DATA), 'several readers, height': (Residual, IMAGES, STRIPS),
     'dense': (Dense, (7, 5), DATA),
     'shared': (lambda: Shared((0, 1, 2)), SIZES, DATA), 'shared, height': (lambda: Shared((0, 1, 2)), SIZES, STRIPS),

@@ -1,4 +1,4 @@
-"""A relu that alone reads a BatchNorm with joint statistics is part of its operator."""
+"""A relu that alone reads a BatchNorm with joint statistics is part of its operator, and so is a pooling after it."""
 import json
 
 import pytest
@@ -38,11 +38,32 @@ CASES = {
     'read by a convolution': (lambda F, x, last: F.relu(last(x)), False)}
 
 
-def ops_of(after, relu_plan=None):
+
+
+def pooled(F, data, **settings):
+    return F.Pooling(data, **{'kernel': (2, 2), 'stride': (2, 2), 'pool_type': 'max', **settings})
+
+
+POOLED = {
+    'relu and pooling': (lambda F, x, last: last(pooled(F, F.relu(x))), 8, True),
+    'pooling': (lambda F, x, last: last(pooled(F, x)), 8, True),
+    'output': (lambda F, x, last: pooled(F, F.relu(x)), 8, True),
+    'full convention': (lambda F, x, last: last(pooled(F, x, pooling_convention='full')), 8, True),
+    'odd images': (lambda F, x, last: last(pooled(F, F.relu(x))), 9, False),
+    'strips that windows lie across': (lambda F, x, last: last(pooled(F, F.relu(x))), 10, False),
+    'read twice': (lambda F, x, last: (lambda y: [last(pooled(F, y)), last(y)])(F.relu(x)), 8, False),
+    'relu and its output': (lambda F, x, last: (lambda y: [last(pooled(F, y)), y])(F.relu(x)), 8, False),
+    'overlapping windows': (lambda F, x, last: last(pooled(F, x, kernel=(3, 3), pad=(1, 1))), 8, False),
+    'padding': (lambda F, x, last: last(pooled(F, x, pad=(1, 1))), 8, False),
+    'averages': (lambda F, x, last: last(pooled(F, x, pool_type='avg')), 8, False),
+    'whole images': (lambda F, x, last: pooled(F, x, global_pool=True), 8, False)}
+
+
+def ops_of(after, relu_plan=None, size=8):
     """Return the names of the operators that rank 0 of two computes; a relu may have a plan of its own."""
     net = Network(after)
     net.initialize()
-    network = traced(net, (4, 3, 8, 8))
+    network = traced(net, (4, 3, size, size))
     splits = dict(grid(domain=(2,)).resolve(network.graph, network.dimensions, 2).splits)
     if relu_plan is not None:
         relu_splits = relu_plan.resolve(network.graph, network.dimensions, 2).splits
@@ -65,3 +86,11 @@ def test_the_only_reader_is_part_of_the_operator(case):
 def test_a_reader_with_another_split_is_an_operator_of_its_own():
     ops = ops_of(CASES['relu'][0], grid(batch=2))
     assert '_NDArray' in ops and 'relu' in ops
+
+
+@pytest.mark.parametrize('case', POOLED)
+def test_a_pooling_that_halves_images_is_part_of_the_operator(case):
+    after, size, is_part = POOLED[case]
+    ops = ops_of(after, size=size)
+    assert '_NDArray' in ops and 'BatchNorm' not in ops
+    assert ('Pooling' not in ops) == is_part, ops

@@ -36,10 +36,19 @@ class Net(nn.HybridSequential):
         return data
 
 
-def make_planner(net, dtype='float32', ranks=2):
+def pooled_net(pooling, act=True):
+    """Return a network with a BatchNorm, a relu unless it has no `act`, a pooling, and a convolution."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4),
+                *[nn.Activation('relu')] * act, pooling, nn.Conv2D(4, 1, in_channels=4))
+    return net
+
+
+def make_planner(net, dtype='float32', ranks=2, size=6):
     net.cast(dtype)
     net.initialize()
-    return Planner(net, (8 * ranks, 3, 6, 6), cluster(ranks), Times(), dtype=dtype)
+    return Planner(net, (8 * ranks, 3, size, size), cluster(ranks), Times(), dtype=dtype)
 
 
 def seconds_of(planner, plan, op, position=0):
@@ -62,6 +71,30 @@ def test_a_relu_is_part_of_the_joint_batchnorm_that_it_alone_reads():
 def test_arrays_are_converted_around_a_joint_batchnorm():
     planner = make_planner(Net('relu'))
     seconds, plain = seconds_of(planner, data_parallel(), 'BatchNorm')
+    assert seconds - plain == pytest.approx(np.array([[1], [2]]) * [[CONVERSION_S] * 2] * np.ones((2, 2)))
+
+
+@pytest.mark.parametrize('act', [False, True])
+def test_a_pooling_is_part_of_the_joint_batchnorm(act):
+    planner = make_planner(pooled_net(nn.MaxPool2D(2, 2), act))
+    assert not seconds_of(planner, data_parallel(), 'Pooling')[0].any()
+    seconds, plain = seconds_of(planner, data_parallel(), 'BatchNorm')
+    # A quarter of the elements is converted for the convolution that reads the pooling, and as many gradients.
+    assert seconds - plain == pytest.approx(np.array([[0.25], [1.25]]) * [[CONVERSION_S] * 2] * np.ones((2, 2)))
+
+
+@pytest.mark.parametrize('pooling, size, plan', [
+    (nn.MaxPool2D(3, 2), 6, data_parallel()), (nn.AvgPool2D(2, 2), 6, data_parallel()),
+    (nn.MaxPool2D(2, 2), 7, data_parallel()), (nn.MaxPool2D(2, 2), 6, grid(domain=(2,)))],
+    ids=['windows of 3', 'averages', 'odd images', 'strips of 3 rows'])
+def test_other_poolings_take_their_own_time(pooling, size, plan):
+    planner = make_planner(pooled_net(pooling), size=size)
+    seconds, plain = seconds_of(planner, plan, 'Pooling')
+    assert (seconds == plain).all()
+
+
+def test_arrays_are_converted_between_a_joint_batchnorm_and_another_pooling():
+    seconds, plain = seconds_of(make_planner(pooled_net(nn.MaxPool2D(3, 2))), data_parallel(), 'BatchNorm')
     assert seconds - plain == pytest.approx(np.array([[1], [2]]) * [[CONVERSION_S] * 2] * np.ones((2, 2)))
 
 
