@@ -170,6 +170,10 @@ class Settings:
         "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
         'or nothing uses hybrid, for libraries that make the Trainer themselves; 0: such a Trainer trains on its own',
         ALL)
+    bind_to_cores: bool = _declared(
+        False, parse_switch,
+        '1: the workers of a host divide its cores among themselves, and each of them computes on its own cores only; '
+        '0: the system decides', ALL, 'all stores of a job have the same')
     silence_timeout: Optional[float] = _declared(
         None, parse_silence,
         'seconds without any sign of life after which a process, host or link ends the job, unless '

@@ -31,6 +31,7 @@ from ..base.settings import (
 from ..telemetry.session import Session
 from ..watchdog.leaving import leave
 from . import horovodrun, launch_py
+from .core_binding import bind_to_cores
 from .guard import Guard
 from .job import BOUND_VARIABLE, Job
 from .launch_py_processes import end_processes_of_job, is_started_by_worker
@@ -151,6 +152,8 @@ def enter(settings: Settings) -> Job:
         if joined is None:
             telemetry.alone(settings)
         job = Job(settings, name, telemetry, guard, joined)
+        if settings.bind_to_cores and job.collective is not None:
+            bind_to_cores(job.topology, job.collective)
     except BaseException as error:
         telemetry.discard()
         guard.end_servers()

@@ -49,7 +49,8 @@ def test_variables_carry_the_projects_prefix():
         'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
         'MXHYBRID_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY', 'MXHYBRID_STALENESS',
         'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_ON_DEMAND_ROWS', 'MXHYBRID_SHARD_UPDATES',
-        'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
+        'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_BIND_TO_CORES', 'MXHYBRID_SILENCE_TIMEOUT',
+        'MXHYBRID_STALL_TIMEOUT']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -67,6 +68,7 @@ def test_variables_carry_the_projects_prefix():
     ('on_demand_rows', '0', False, 'on', True),
     ('replace_local_stores', 'on', True, 0, False),
     ('shard_updates', '1', True, 'off', False),
+    ('bind_to_cores', '1', True, 'off', False),
     ('storage', '/a', (('*', '/a'),), {'u*': pathlib.Path('/b'), '*': 'Memory'}, (('u*', '/b'), ('*', 'memory'))),
     ('storage_memory', '8G', (('*', 8 * 1000 ** 3),), {'u*': 5 * 10 ** 6}, (('u*', 5 * 10 ** 6),)),
     ('storage_memory', '1.5 MB', (('*', 1500000),), '2000000B', (('*', 2 * 10 ** 6),)),
