@@ -43,7 +43,7 @@ def test_values_have_their_distribution():
 
 
 @pytest.mark.parametrize('first, message', [
-    (FirstValues('xavier', 1.0, 0), "'xavier' is no kind"), (FirstValues('normal', float('nan'), 0), 'not finite'),
+    (FirstValues('xavier', 1.0, 0), "kind 'xavier' is unknown"), (FirstValues('normal', float('nan'), 0), 'not finite'),
     (FirstValues('normal', 1.0, -1), 'seed -1'), (FirstValues('normal', 1.0, 1 << 64), 'seed 18446744073709551616')])
 def test_bad_first_values_are_refused(first, message):
     with pytest.raises(InputError, match=message):

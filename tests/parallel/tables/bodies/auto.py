@@ -10,6 +10,8 @@ from mxnet import autograd, gluon
 import mxhybrid
 
 BATCH = 192
+#: Steps in which the search of both tables ends, also if the times of steps vary and counts are measured again.
+STEPS = 120
 
 
 class Net(gluon.Block):
@@ -66,11 +68,11 @@ def change(content, path, store):
 
 path = sys.argv[1]
 store = mxhybrid.create()
-found = train(70, partitions='auto', partition_file=path)
+found = train(STEPS, partitions='auto', partition_file=path)
 store._barrier()
 with open(path) as handle:
     content = json.load(handle)
-report(store.rank, outcomes=found, content=content, fixed=train(70, partitions=2))
+report(store.rank, outcomes=found, content=content, fixed=train(STEPS, partitions=2))
 # The next run starts from the result of this one, which is made certain here.
 for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
     content['tables'][name].update(partitions=count, finished=True)
