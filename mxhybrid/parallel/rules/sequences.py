@@ -58,7 +58,6 @@ class Sequences(Aligned):
         data: Alignment = [None if at == times else at - (drops_times and at > times) for at in range(count)]
         return [data] + [[data[1 - times]]] * (len(operator.inputs) - 1)
 
-
     def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
         """Return a slice of the last time for SequenceLast without lengths: its backward pass in MXNet 1.9.1 writes
         outside of its memory.
