@@ -151,24 +151,31 @@ __attribute__((always_inline)) inline void keep_where_positive(const Vector& val
   gradient = value > 0 ? gradient : Vector{};
 }
 
+/// Return the sums of consecutive gradients that pass, and of their products with the values less the center.
+template <bool kRectifies>
+LANE_INLINE Sums gradient_sums_of_values(size_t count, const float* values, const float* gradients,
+                                         const Coefficients& of_channel) {
+  const auto [center, scale, shift] = std::tuple(of_channel.center, of_channel.scale, of_channel.shift);
+  return sums_of(count, [=](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
+    std::decay_t<decltype(first)> value, gradient;
+    load(values + i, value);
+    load(gradients + i, gradient);
+    value -= center;
+    if (kRectifies) keep_where_positive(value * scale + shift, gradient);
+    first += gradient;
+    second += gradient * value;
+  });
+}
+
 template <bool kRectifies>
 __attribute__((always_inline)) inline Sums gradient_sums_of_channel(const NormShape& shape, size_t channel,
                                                                     const float* data, const float* output_gradient,
                                                                     const Coefficients& of_channel) {
-  const auto [center, scale, shift] = std::tuple(of_channel.center, of_channel.scale, of_channel.shift);
   Sums sums;
   for (size_t row = 0; row < shape.outer; ++row) {
     const size_t begin = (row * shape.channels + channel) * shape.inner;
-    const float *values = data + begin, *gradients = output_gradient + begin;
-    const Sums of_row = sums_of(shape.inner, [=](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
-      std::decay_t<decltype(first)> value, gradient;
-      load(values + i, value);
-      load(gradients + i, gradient);
-      value -= center;
-      if (kRectifies) keep_where_positive(value * scale + shift, gradient);
-      first += gradient;
-      second += gradient * value;
-    });
+    const Sums of_row =
+        gradient_sums_of_values<kRectifies>(shape.inner, data + begin, output_gradient + begin, of_channel);
     sums.first += of_row.first;
     sums.second += of_row.second;
   }
@@ -239,7 +246,6 @@ template <bool kRectifies>
 LANE_INLINE Sums window_gradient_sums_of_channel(const NormShape& shape, const Windows& windows, size_t channel,
                                                  const float* __restrict__ data, const float* output_gradient,
                                                  const Coefficients& of_channel, float* __restrict__ chosen) {
-  const auto [center, scale, shift] = std::tuple(of_channel.center, of_channel.scale, of_channel.shift);
   const float direction = direction_of(of_channel);
   Sums sums;
   for (size_t row = 0; row < shape.outer; ++row) {
@@ -249,17 +255,8 @@ LANE_INLINE Sums window_gradient_sums_of_channel(const NormShape& shape, const W
       float* to = chosen + y * windows.columns / 4;
       for (size_t x = 0; x < windows.columns / 2; ++x) to[x] = selected(direction, upper + 2 * x, lower + 2 * x);
     }
-    const float *values = chosen, *gradients = output_gradient + (row * shape.channels + channel) * (shape.inner / 4);
-    const Sums of_row = sums_of(shape.inner / 4, [=](size_t i, auto& first, auto& second)
-                                                     __attribute__((always_inline)) {
-      std::decay_t<decltype(first)> value, gradient;
-      load(values + i, value);
-      load(gradients + i, gradient);
-      value -= center;
-      if (kRectifies) keep_where_positive(value * scale + shift, gradient);
-      first += gradient;
-      second += gradient * value;
-    });
+    const float* gradients = output_gradient + (row * shape.channels + channel) * (shape.inner / 4);
+    const Sums of_row = gradient_sums_of_values<kRectifies>(shape.inner / 4, chosen, gradients, of_channel);
     sums.first += of_row.first;
     sums.second += of_row.second;
   }
