@@ -172,8 +172,8 @@ class Settings:
         ALL)
     bind_to_cores: bool = _declared(
         False, parse_switch,
-        '1: the workers of a host divide its cores among themselves, and each of them computes on its own cores only; '
-        '0: the system decides', ALL, 'all stores of a job have the same')
+        '1: the workers of a machine divide its cores among themselves, and each of them computes on its own cores '
+        'only; 0: the system decides', ALL, 'all stores of a job have the same')
     silence_timeout: Optional[float] = _declared(
         None, parse_silence,
         'seconds without any sign of life after which a process, host or link ends the job, unless '

@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import Collection, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from ..base import log
+from ..base import log, proc
 from ..base.errors import SettingError
 from ..base.settings import variable
 from ..comm.collective import Collective
@@ -30,9 +30,10 @@ def bind_to_cores(topology: Topology, collective: Collective) -> None:
         workers.
     """
     allowed = os.sched_getaffinity(0)
-    cores_by_rank = collective.allgather_json(in_order(allowed), 'mxhybrid.cores')
-    shares = shares_of(topology.hosts, topology.memory_domains, cores_by_rank)
-    own_cores = shares[topology.rank]
+    # Containers of one machine are several hosts, but share its cores.
+    everyone = collective.allgather_json([proc.boot_id(), in_order(allowed)], 'mxhybrid.cores')
+    machines, cores_by_rank = zip(*everyone)
+    own_cores = shares_of(topology.hosts, machines, cores_by_rank)[topology.rank]
     if own_cores is None:
         return
     _bind(own_cores)
@@ -40,25 +41,28 @@ def bind_to_cores(topology: Topology, collective: Collective) -> None:
     logger.debug('bound to the cores %s', _text(own_cores))
 
 
-def shares_of(hosts: Sequence[str], domains: Sequence[str], cores_by_rank: Sequence[Sequence[int]]
+def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequence[Sequence[int]]
               ) -> List[Optional[List[int]]]:
-    """Return, by rank, the cores to which a worker binds itself; None if its launcher has bound it already.
+    """Return, by rank, the cores to which a worker binds itself; None if it has a machine for itself, or its launcher
+    has bound it already.
 
     Parameters
     ----------
-    hosts, domains : sequence of str
-        By rank: the name of the host, and a text that is equal for the workers of a host.
+    hosts, machines : sequence of str
+        By rank: the name of the host, and a text that is equal for the workers of a machine.
     cores_by_rank : sequence of list of int
         By rank: the cores that the worker may use, with neighbours side by side.
     """
-    shares: List[Optional[List[int]]] = [None] * len(domains)
-    by_domain: Dict[str, List[int]] = {}
-    for rank, domain in enumerate(domains):
-        by_domain.setdefault(domain, []).append(rank)
-    for ranks in by_domain.values():
-        cores = cores_by_rank[ranks[0]]
-        if len(set(map(frozenset, (cores_by_rank[rank] for rank in ranks)))) > 1 or len(ranks) == 1:
-            _check_disjoint(ranks, hosts, [frozenset(cores_by_rank[rank]) for rank in ranks])
+    shares: List[Optional[List[int]]] = [None] * len(machines)
+    ranks_of: Dict[str, List[int]] = {}
+    for rank, machine in enumerate(machines):
+        ranks_of.setdefault(machine, []).append(rank)
+    for ranks in ranks_of.values():
+        cores, allowed = cores_by_rank[ranks[0]], [frozenset(cores_by_rank[rank]) for rank in ranks]
+        if len(ranks) == 1:
+            continue
+        if len(set(allowed)) > 1:
+            _check_disjoint(ranks, hosts, allowed)
             continue
         if len(cores) < len(ranks):
             raise SettingError('%s=1: host %s has %s for %d workers, and each of them needs a core of its own: start '

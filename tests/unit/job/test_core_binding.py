@@ -11,16 +11,16 @@ from mxhybrid.job.core_binding import in_order, shares_of
 pytestmark = pytest.mark.both_pythons
 
 
-@pytest.mark.parametrize('domains, cores_by_rank, shares', [
+@pytest.mark.parametrize('machines, cores_by_rank, shares', [
     ('aa', [[0, 1]] * 2, [[0], [1]]),
     ('aa', [[0, 4, 1, 5, 2]] * 2, [[0, 4], [1, 5, 2]]),
     ('aaa', [[7, 3, 5]] * 3, [[7], [3], [5]]),
     ('abab', [[0, 1], [4, 5, 6, 7]] * 2, [[0], [4, 5], [1], [6, 7]]),
-    ('ab', [[0, 1], [0, 1]], [None, None]),       # each worker has a host for itself
+    ('ab', [[0, 1], [0, 1]], [None, None]),       # each worker has a machine for itself
     ('aa', [[0, 1], [2, 3]], [None, None]),       # the launcher has bound them
     ('aab', [[2], [3], [2]], [None, None, None])])
-def test_shares(domains, cores_by_rank, shares):
-    assert shares_of(['host'] * len(domains), list(domains), cores_by_rank) == shares
+def test_shares(machines, cores_by_rank, shares):
+    assert shares_of(['host'] * len(machines), list(machines), cores_by_rank) == shares
 
 
 @pytest.mark.parametrize('cores_by_rank, message', [
