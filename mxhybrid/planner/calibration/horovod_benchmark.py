@@ -4,10 +4,11 @@ from typing import Callable, Dict, List, Tuple
 
 from ...job.job import Job
 from ..cluster.cluster_spec import TransferCost
+from .cache_eviction import CacheEviction
 from .cost_fitting import Sample, fit_cost, least_squares, relative_errors
 from .cpu_meter import CpuMeter, Measurement
 from .table_benchmark import TableSums
-from .trainer_benchmark import CacheEviction, DenseWeights, TrainerSteps
+from .trainer_benchmark import DenseWeights, TrainerSteps
 
 #: Seconds for each measurement.
 _EACH_S = 0.4

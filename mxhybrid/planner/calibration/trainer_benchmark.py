@@ -1,7 +1,6 @@
 """Steps of a Trainer with dense weights: the time that the store adds to a step.
 
-In training, a network computes before each step.  It reads and writes so much memory that neither the weights and their
-gradients nor the code and the objects of the script are in a cache afterwards; then a script takes up to twice as long.
+A step begins with cold caches, see :mod:`mxhybrid.planner.calibration.cache_eviction`.
 """
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional
@@ -17,9 +16,7 @@ from ...parallel.runtime.builder import split_network
 from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
 from ..task_graph.gradient_buckets import BUCKET_BYTES
-
-#: Bytes of an array that is larger than the caches.
-_EVICTING_BYTES = 1 << 26
+from .cache_eviction import CacheEviction
 
 #: Units of each dense layer of a script's network.
 _UNITS = 16
@@ -45,30 +42,10 @@ class DenseWeights(NamedTuple):
         return -(-self.number // max(1, BUCKET_BYTES // (4 * self.values)))
 
 
-class CacheEviction:
-    """Fills all caches of a core with other data, as a network does that computes."""
-
-    def __init__(self) -> None:
-        self._data: Any = mx.nd.zeros(_EVICTING_BYTES // 4, ctx=mx.cpu())
-
-    def run(self) -> None:
-        """Read and write the data, and wait."""
-        mx.nd.waitall()
-        self._data += 1
-        mx.nd.waitall()
-
-    def after(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that calls `action`, and fills the caches."""
-        def act_and_evict() -> None:
-            action()
-            self.run()
-        return act_and_evict
-
-
 class TrainerSteps:
     """Steps of a Trainer (collective); `around` is entered for each.
 
-    With a `workers`, each worker has weights of its own, as in a split network, and nothing is summed.
+    With `workers`, each worker has weights of its own, as in a split network, and nothing is summed.
     """
 
     def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
