@@ -32,8 +32,8 @@ class Layers(gluon.HybridBlock):
             self.last = nn.Conv2D(4, 3, in_channels=6 if first else 3)
 
     def hybrid_forward(self, F, data):
-        made = self.norm(self.first(data) if self._first else data)
-        return self.last(F.relu(made) if self._act else made)
+        normalized = self.norm(self.first(data) if self._first else data)
+        return self.last(F.relu(normalized) if self._act else normalized)
 
 
 class Pooled(gluon.HybridBlock):
@@ -137,9 +137,9 @@ class OfAllSamples(gluon.HybridBlock):
                 in_channels=7)
 
     def hybrid_forward(self, F, data):
-        made = self.norm(self.first(data))
-        products = F.dot(F.tanh(made), made, transpose_b=True)
-        return F.broadcast_add(self.last(made), F.reshape(F.mean(F.sin(self.norm(products))), shape=(1, 1)))
+        normalized = self.norm(self.first(data))
+        products = F.dot(F.tanh(normalized), normalized, transpose_b=True)
+        return F.broadcast_add(self.last(normalized), F.reshape(F.mean(F.sin(self.norm(products))), shape=(1, 1)))
 
 
 def norm(**settings):

@@ -68,11 +68,11 @@ def change(content, path, store):
 
 path = sys.argv[1]
 store = mxhybrid.create()
-found = train(STEPS, partitions='auto', partition_file=path)
+searched = train(STEPS, partitions='auto', partition_file=path)
 store._barrier()
 with open(path) as handle:
     content = json.load(handle)
-report(store.rank, outcomes=found, content=content, fixed=train(STEPS, partitions=2))
+report(store.rank, outcomes=searched, content=content, fixed=train(STEPS, partitions=2))
 # The next run starts from the result of this one, which is made certain here.
 for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
     content['tables'][name].update(partitions=count, finished=True)
