@@ -38,7 +38,7 @@ LONG_ENOUGH_S = 0.15
 #: Bytes that a rank sends in a redistribution, or has in a sum over a group.
 REDISTRIBUTION_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 #: Numbers of layers of networks whose calls are timed; each layer has two parameters.
-LAYERS = (1, 32)
+LAYERS = (ScriptSteps.LEAST_LAYERS, 32)
 #: Maximal bytes of weights, and rows of a worker; fewer if a link would take longer than these seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, REDISTRIBUTION_S = 16 << 20, 8192, 0.15, 0.05
 #: Weights that each rank has for itself.  The largest ones have the size of those that are summed: updates of 2 MB take
@@ -317,7 +317,8 @@ class Calibration:
                 }, self._measure_network_calls(scripts_s)
 
     def _measure_network_calls(self, trainers_s: Sequence[float]) -> TransferCost:
-        """Return the cost of the calls of a network, forward and backward, by its parameters.
+        """Return the cost of the calls of a network, forward and backward, by its parameters; it includes what a Trainer's
+        step takes longer while the network computes.
 
         Parameters
         ----------
@@ -326,8 +327,7 @@ class Calibration:
         """
         counts, calls_s = [2 * layers for layers in LAYERS], []
         for layers, trainer_s in zip(LAYERS, trainers_s):
-            steps, eviction = ScriptSteps(self._workers, layers), CacheEviction()
-            measurement = self._meter.measure(steps.step, eviction.run, 0.4)
+            measurement = self._meter.measure(ScriptSteps(self._workers, layers).step, budget_s=0.4)
             calls_s.append(max(0.0, measurement.script_s - trainer_s))
         per_parameter_s = max(0.0, (calls_s[1] - calls_s[0]) / (counts[1] - counts[0]))
         fixed_s = max(0.0, calls_s[0] - counts[0] * per_parameter_s)
