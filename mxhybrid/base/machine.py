@@ -1,4 +1,5 @@
-"""Memory of the machine, and the statuses of processes; other programs load this module by its path."""
+"""Memory and compute threads of the machine, and the statuses of processes; other programs load this module by its path.
+"""
 import os
 import re
 import resource
@@ -33,6 +34,12 @@ def total_bytes(root: str = '/') -> int:
     """Return the memory of the machine in bytes, or a container's limit if less; `root` has /proc and /sys."""
     total, limit = _memory(root, 'MemTotal'), cgroup_limit(root)
     return total if limit is None else min(total, limit)
+
+
+def openmp_threads() -> Optional[int]:
+    """Return the number of threads that OMP_NUM_THREADS gives to an operator; None if it is not set to a number."""
+    setting = os.environ.get('OMP_NUM_THREADS', '').partition(',')[0].strip()
+    return int(setting) if setting.isdigit() and int(setting) else None
 
 
 def available_bytes(root: str = '/') -> int:

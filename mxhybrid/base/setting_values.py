@@ -155,6 +155,16 @@ def parse_switch(setting: str, value: Any) -> bool:
         raise SettingError('%s=%r is neither on nor off: use 1 or 0' % (setting, value)) from None
 
 
+def parse_switch_or_auto(setting: str, value: Any) -> Optional[bool]:
+    """Return True for on, False for off, None for `auto`."""
+    if str(value).strip().lower() == 'auto':
+        return None
+    try:
+        return parse_switch(setting, value)
+    except SettingError:
+        raise SettingError("%s=%r is neither on nor off: use 1, 0 or 'auto'" % (setting, value)) from None
+
+
 def parse_seconds(setting: str, value: Any) -> float:
     """Return a number of seconds above 0."""
     try:

@@ -29,6 +29,7 @@ from .setting_values import (
     parse_sizes,
     parse_staleness,
     parse_switch,
+    parse_switch_or_auto,
     parse_wire,
     parse_wire_dtypes,
 )
@@ -170,10 +171,11 @@ class Settings:
         "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
         'or nothing uses hybrid, for libraries that make the Trainer themselves; 0: such a Trainer trains on its own',
         ALL)
-    bind_to_cores: bool = _declared(
-        False, parse_switch,
+    bind_to_cores: Optional[bool] = _declared(
+        None, parse_switch_or_auto,
         '1: the workers of a machine divide its cores among themselves, and each of them computes on its own cores '
-        'only; 0: the system decides', ALL, 'all stores of a job have the same')
+        'only; 0: the system decides; `auto`: 1 on a machine whose workers compute with as many threads, by '
+        '`OMP_NUM_THREADS`, as it has cores', ALL, 'all stores of a job have the same')
     silence_timeout: Optional[float] = _declared(
         None, parse_silence,
         'seconds without any sign of life after which a process, host or link ends the job, unless '

@@ -1,6 +1,6 @@
-"""Bind the workers of a host to cores of their own, for the setting ``bind_to_cores``.
+"""Bind the workers of a machine to cores of their own, for the setting ``bind_to_cores``.
 
-Without it, the system moves the threads of all workers between all cores.  A worker whose threads wait for a core
+Otherwise the system moves the threads of all workers between all cores.  A worker whose threads wait for a core
 delays all other workers, and data in the caches of the former core are lost.
 
 The processes that a script forks, such as data loaders, may use all cores again.
@@ -11,6 +11,7 @@ from typing import Collection, Dict, FrozenSet, List, Optional, Sequence, Set, T
 
 from ..base import log, proc
 from ..base.errors import SettingError
+from ..base.machine import openmp_threads
 from ..base.settings import variable
 from ..comm.collective import Collective
 from ..comm.topology import Topology
@@ -20,31 +21,54 @@ logger = log.get_logger(__name__)
 _TOPOLOGY = '/sys/devices/system/cpu/cpu%d/topology/%s'
 
 
-def bind_to_cores(topology: Topology, collective: Collective) -> None:
-    """Bind this worker to its share of the cores of its host (collective).
+def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bool) -> None:
+    """Bind this worker to its share of the cores of its machine (collective).
+
+    Parameters
+    ----------
+    topology : Topology
+    collective : Collective
+    only_if_filled : bool
+        Bind only the workers of machines that they fill, see :func:`fills`.
 
     Raises
     ------
     SettingError
-        A host has fewer cores than workers, or its workers may use different cores, of which some are common; on all
-        workers.
+        The cores of a machine cannot be divided equally among its workers, or its workers may use different cores, of
+        which some are common; on all workers.  With `only_if_filled`, such workers are not bound.
     """
     allowed = os.sched_getaffinity(0)
     # Containers of one machine are several hosts, but share its cores.
-    everyone = collective.allgather_json([proc.boot_id(), in_order(allowed)], 'mxhybrid.cores')
-    machines, cores_by_rank = zip(*everyone)
-    own_cores = shares_of(topology.hosts, machines, cores_by_rank)[topology.rank]
+    everyone = collective.allgather_json([proc.boot_id(), in_order(allowed), openmp_threads()], 'mxhybrid.cores')
+    machines, cores_by_rank, threads = zip(*everyone)
+    own_cores = shares_of(topology.hosts, machines, cores_by_rank,
+                          threads if only_if_filled else None)[topology.rank]
     if own_cores is None:
         return
     _bind(own_cores)
     os.register_at_fork(after_in_child=lambda: _bind(allowed))
-    logger.debug('bound to the cores %s', _text(own_cores))
+    logger.info('bound to %s', text_of(own_cores))
 
 
-def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequence[Sequence[int]]
-              ) -> List[Optional[List[int]]]:
+def fills(cores: Sequence[int], threads: Sequence[Optional[int]]) -> bool:
+    """Return whether workers that may use the same cores compute with as many threads as there are cores, each of them
+    with the same number.
+
+    Parameters
+    ----------
+    cores : sequence of int
+    threads : sequence of int or None
+        For each worker: the threads of its operators; None if OMP_NUM_THREADS is not set.
+    """
+    return threads[0] is not None and len(set(threads)) == 1 and len(threads) * threads[0] == len(cores)
+
+
+def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequence[Sequence[int]],
+              threads: Optional[Sequence[Optional[int]]] = None) -> List[Optional[List[int]]]:
     """Return, by rank, the cores to which a worker binds itself; None if it has a machine for itself, or its launcher
     has bound it already.
+
+    Workers share a core if there are several times as many workers as cores.
 
     Parameters
     ----------
@@ -52,6 +76,8 @@ def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequ
         By rank: the name of the host, and a text that is equal for the workers of a machine.
     cores_by_rank : sequence of list of int
         By rank: the cores that the worker may use, with neighbours side by side.
+    threads : sequence of int or None, optional
+        By rank: the threads of operators; then None is returned for workers that do not fill their machine, too.
     """
     shares: List[Optional[List[int]]] = [None] * len(machines)
     ranks_of: Dict[str, List[int]] = {}
@@ -61,17 +87,19 @@ def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequ
         cores, allowed = cores_by_rank[ranks[0]], [frozenset(cores_by_rank[rank]) for rank in ranks]
         if len(ranks) == 1:
             continue
+        if threads is not None and (len(set(allowed)) > 1 or not fills(cores, [threads[rank] for rank in ranks])):
+            continue
         if len(set(allowed)) > 1:
             _check_disjoint(ranks, hosts, allowed)
             continue
-        if len(cores) < len(ranks):
-            raise SettingError('%s=1: host %s has %s for %d workers, and each of them needs a core of its own: start '
-                               'fewer workers on it, or leave the setting out' % (
-                                   variable('bind_to_cores'), hosts[ranks[0]],
-                                   '1 core' if len(cores) == 1 else '%d cores' % len(cores), len(ranks)))
+        if len(cores) < len(ranks) and len(ranks) % len(cores):
+            raise SettingError('%s=1: host %s has %d cores for %d workers, which cannot share them equally: start %d or '
+                               '%d workers on it, or set it to 0' % (
+                                   variable('bind_to_cores'), hosts[ranks[0]], len(cores), len(ranks),
+                                   len(ranks) // len(cores) * len(cores), -(-len(ranks) // len(cores)) * len(cores)))
         for number, rank in enumerate(ranks):
             begin, end = (bound * len(cores) // len(ranks) for bound in (number, number + 1))
-            shares[rank] = list(cores[begin:end])
+            shares[rank] = list(cores[begin:max(end, begin + 1)])
     return shares
 
 
@@ -80,10 +108,10 @@ def _check_disjoint(ranks: Sequence[int], hosts: Sequence[str], allowed: Sequenc
     for number, cores in enumerate(allowed):
         for other, other_cores in enumerate(allowed[:number]):
             if cores & other_cores:
-                raise SettingError('%s=1: on host %s, worker %d may use the cores %s and worker %d the cores %s: let '
-                                   'the launcher bind them to the same cores, to different ones or to none, or leave '
-                                   'the setting out' % (variable('bind_to_cores'), hosts[ranks[0]], ranks[other],
-                                                        _text(other_cores), ranks[number], _text(cores)))
+                raise SettingError('%s=1: on host %s, worker %d may use %s and worker %d %s: let the launcher bind '
+                                   'them to the same cores, to different ones or to none, or set it to 0' % (
+                                       variable('bind_to_cores'), hosts[ranks[0]], ranks[other], text_of(other_cores),
+                                       ranks[number], text_of(cores)))
 
 
 def in_order(cores: Collection[int]) -> List[int]:
@@ -118,5 +146,6 @@ def _bind(cores: Collection[int]) -> None:
         bound |= threads
 
 
-def _text(cores: Collection[int]) -> str:
-    return ', '.join(map(str, sorted(cores)))
+def text_of(cores: Collection[int]) -> str:
+    """Return cores as text, such as ``core 3`` or ``cores 0, 1``."""
+    return 'core%s %s' % ('s' * (len(cores) > 1), ', '.join(map(str, sorted(cores))))

@@ -152,8 +152,8 @@ def enter(settings: Settings) -> Job:
         if joined is None:
             telemetry.alone(settings)
         job = Job(settings, name, telemetry, guard, joined)
-        if settings.bind_to_cores and job.collective is not None:
-            bind_to_cores(job.topology, job.collective)
+        if settings.bind_to_cores is not False and job.collective is not None:
+            bind_to_cores(job.topology, job.collective, only_if_filled=settings.bind_to_cores is None)
     except BaseException as error:
         telemetry.discard()
         guard.end_servers()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
 from ...base.launcher import Launch
+from ...base.machine import openmp_threads
 from ...base.text import size_text
 from . import storage
 from .findings import ADVICE, FAILED, FINE, Finding
@@ -158,11 +159,10 @@ def _files(launch: Launch) -> Finding:
 
 def _cores(launch: Launch) -> Finding:
     cores = len(os.sched_getaffinity(0))
-    setting = os.environ.get('OMP_NUM_THREADS', '').partition(',')[0]
-    threads = int(setting) if setting.isdigit() and int(setting) else cores
-    workers = launch.local_workers or 1
-    data = {'cores': cores, 'threads': threads, 'workers': workers, 'set': bool(setting)}
-    text = '%d core%s, OMP_NUM_THREADS %s' % (cores, 's' * (cores != 1), 'is ' + setting if setting else 'is not set')
+    setting = openmp_threads()
+    threads, workers = setting or cores, launch.local_workers or 1
+    data = {'cores': cores, 'threads': threads, 'workers': workers, 'set': setting is not None}
+    text = '%d core%s, OMP_NUM_THREADS is %s' % (cores, 's' * (cores != 1), setting or 'not set')
     if workers * threads > cores and workers > 1:
         return Finding(GROUP, 'cores', ADVICE, text + ': %d workers start %d compute threads each' % (workers, threads),
                        'export OMP_NUM_THREADS=%d' % max(1, cores // workers), data)

@@ -6,6 +6,7 @@ cores; the rest of the elapsed time is latency.
 """
 import dataclasses
 import functools
+import statistics
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -39,6 +40,9 @@ LONG_ENOUGH_S = 0.15
 REDISTRIBUTION_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 #: Numbers of layers of networks whose calls are timed; each layer has two parameters.
 LAYERS = (ScriptSteps.LEAST_LAYERS, 32)
+#: Steps of a script that follow one another in a measurement: workers that share a core do not end a step together, and
+#: a worker waits for the last one in the next step.
+SCRIPT_STEPS = 5
 #: Maximal bytes of weights, and rows of a worker; fewer if a link would take longer than these seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, REDISTRIBUTION_S = 16 << 20, 8192, 0.15, 0.05
 #: Weights that each rank has for itself.  The largest ones have the size of those that are summed: updates of 2 MB take
@@ -264,12 +268,12 @@ class Calibration:
         return dataclasses.replace(cost, fixed_s=cost.fixed_s + more_s, latency_s=latency)
 
     def _measure_group_sum(self) -> TransferCost:
-        samples, latencies = [], []
+        samples, latencies, eviction = [], [], CacheEviction()
         sizes, groupings = self._sizes(self._limit * REDISTRIBUTION_S), self._groupings()
         self._begin('sums of groups', len(sizes) * len(groupings))
         for size in self._in_time(sizes, LEAST_SIZES):
             for groups in groupings:
-                measurement = self._meter.measure(GroupSums(self._workers, groups, size // 4).make)
+                measurement = self._meter.measure(GroupSums(self._workers, groups, size // 4).make, eviction.run)
                 # A sum is two redistributions: ranks send each other ranges to sum, then their sums.
                 part = self._workers_per_member(groups) / 2
                 samples.append(_all_to_all_sample(len(groups[0]), size, measurement.core_s * part))
@@ -311,28 +315,35 @@ class Calibration:
                                         measurement.core_s))
         fit = fit_steps(readings)
         self._log('step, update and sum: %s', _error_text(fit.errors))
-        latency = self._extra_latency(waits[2] - max(0.0, waits[1]), messages)
-        step = dataclasses.replace(fit.step, latency_s=max(0.0, waits[1] - waits[0]))
-        return {'step': step, 'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=latency)
-                }, self._measure_network_calls(scripts_s)
+        sum_latency = self._extra_latency(waits[2] - max(0.0, waits[1]), messages)
+        # Sums of the script's steps follow their updates, so that a step has the latency of all their messages.
+        calls = self._measure_network_calls(scripts_s)
+        calls = dataclasses.replace(calls, latency_s=max(
+            0.0, self._extra_latency(calls.latency_s, messages) - sum_latency))
+        return {'step': fit.step, 'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=sum_latency)
+                }, calls
 
     def _measure_network_calls(self, trainers_s: Sequence[float]) -> TransferCost:
         """Return the cost of the calls of a network, forward and backward, by its parameters; it includes what a Trainer's
-        step takes longer while the network computes.
+        step takes longer while the network computes, and the latency of whole steps.
 
         Parameters
         ----------
         trainers_s : sequence of float
             The seconds of the script for a step of a Trainer with as many weights as the networks have.
         """
-        counts, calls_s = [2 * layers for layers in LAYERS], []
+        counts, calls_s, waits = [2 * layers for layers in LAYERS], [], []
         for layers, trainer_s in zip(LAYERS, trainers_s):
-            measurement = self._meter.measure(ScriptSteps(self._workers, layers).step, budget_s=0.4)
-            calls_s.append(max(0.0, measurement.script_s - trainer_s))
+            steps = ScriptSteps(self._workers, layers)
+            measurement = self._meter.measure(functools.partial(steps.run, SCRIPT_STEPS), budget_s=0.6)
+            calls_s.append(max(0.0, measurement.script_s / SCRIPT_STEPS - trainer_s))
+            waits.append((measurement.elapsed_s - measurement.core_s / self._core) / SCRIPT_STEPS)
         per_parameter_s = max(0.0, (calls_s[1] - calls_s[0]) / (counts[1] - counts[0]))
         fixed_s = max(0.0, calls_s[0] - counts[0] * per_parameter_s)
-        self._log('calls of a network: %.3g ms + %.3g ms/parameter', 1e3 * fixed_s, 1e3 * per_parameter_s)
-        return TransferCost(fixed_s, per_parameter_s, 0.0)
+        latency_s = max(0.0, statistics.mean(waits))
+        self._log('calls of a network: %.3g ms + %.3g ms/parameter, latency of a step %.3g ms', 1e3 * fixed_s,
+                  1e3 * per_parameter_s, 1e3 * latency_s)
+        return TransferCost(fixed_s, per_parameter_s, 0.0, latency_s)
 
     def _measure_rows(self) -> Dict[str, TransferCost]:
         ranks = self._job.num_workers
@@ -426,7 +437,8 @@ class Calibration:
 
 def _sum_of(cost: TransferCost, other: TransferCost) -> TransferCost:
     return dataclasses.replace(cost, fixed_s=cost.fixed_s + other.fixed_s,
-                               per_item_s=cost.per_item_s + other.per_item_s)
+                               per_item_s=cost.per_item_s + other.per_item_s,
+                               latency_s=cost.latency_s + other.latency_s)
 
 
 def _all_to_all_sample(ranks: int, size: int, seconds: float) -> Sample:

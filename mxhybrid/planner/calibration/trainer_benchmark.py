@@ -114,10 +114,11 @@ class ScriptSteps:
                                       update_on_kvstore=False)
         self._data: Any = mx.nd.ones((_SAMPLES, *_IMAGE), ctx=mx.cpu())
 
-    def step(self) -> None:
-        """Run forward and backward, and update."""
-        with autograd.record():
-            output = self._net(self._data)
-        output.backward()
-        self._trainer.step(1)
-        output.wait_to_read()
+    def run(self, count: int) -> None:
+        """Make `count` steps: forward, backward and update."""
+        for _ in range(count):
+            with autograd.record():
+                output = self._net(self._data)
+            output.backward()
+            self._trainer.step(1)
+            output.wait_to_read()

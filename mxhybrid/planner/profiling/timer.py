@@ -9,6 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
+from ...base.machine import openmp_threads
 from ...parallel.runtime.rank_program import COMPILED
 from .local_program import LocalProgram, ProgramInput
 
@@ -47,10 +48,7 @@ class PassSeconds(NamedTuple):
 
 def omp_threads() -> int:
     """Return the number of threads that an operator computes with."""
-    try:
-        return max(1, int(os.environ.get('OMP_NUM_THREADS', '').split(',')[0]))
-    except ValueError:
-        return os.cpu_count() or 1
+    return openmp_threads() or os.cpu_count() or 1
 
 
 def clock() -> Callable[[], float]:

@@ -333,10 +333,13 @@ class OperatorTasks:
     def _script(self, dense: Optional[str], idle: Tuple[int, ...]) -> TaskSubgraph:
         tasks, cost = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
         seconds = cost.seconds(len(self.dataflow.trained), 0)
-        loop = [tasks.add('step', rank, -1, 0.0, latency=seconds * float(self.machine.shared[rank]) + cost.latency_s)
+        loop = [tasks.add('step', rank, -1, 0.0, latency=seconds * float(self.machine.shared[rank]))
                 if rank not in idle and self.machine.has_idle_core(rank, idle)
-                else tasks.spend('step', rank, seconds, cost.latency_s) for rank in self._all_ranks]
-        starts = [tasks.add('step', rank, -1, 0.0, after=[loop[rank]]) for rank in self._all_ranks]
+                else tasks.spend('step', rank, seconds) for rank in self._all_ranks]
+        # The latency is that of the last rank on a core: the others do not compute meanwhile.
+        core = self.machine.core
+        starts = [tasks.add('step', rank, -1, 0.0, latency=cost.latency_s, after=[
+            loop[other] for other in np.flatnonzero(core == core[rank])]) for rank in self._all_ranks]
         ends = add_table_tasks(tasks, self.machine, self._tables, len(self.dataflow.tables), starts)
         numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)
         entries = Endpoints(numbers // self.machine.ranks, numbers % self.machine.ranks,

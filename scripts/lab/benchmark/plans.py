@@ -3,10 +3,11 @@
 For each number of hosts and rate of links, `--rounds` times: for each network calibrate there, predict its plans, then
 launch every one of them in turn, with the one weird trick, a short step, first and last.  Where that has moved by more
 than 5 % within a round the machine has changed: the round does not count, if others do.  A plan that the planner finds
-is measured, too.
+is measured, too.  The workers of a single host are bound to its processors.
 """
 import argparse
 import itertools
+import os
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -96,6 +97,14 @@ class Plans:
                     self._say('%s: %s has moved by %.0f %% within this round, which does not count, if others do'
                               % (name, _ANCHOR, 100 * moved))
 
+    def _environment(self, hosts: int) -> Dict[str, str]:
+        """Return the environment of jobs: the workers of one host have processors of their own, as several hosts do, or
+        share them equally.
+        """
+        processors, workers = len(os.sched_getaffinity(0)), self._args.workers
+        binds = hosts == 1 and (workers <= processors or workers % processors == 0)
+        return dict({'MXHYBRID_BIND_TO_CORES': '1'} if binds else {}, **dict(self._args.env))
+
     def _planner_plans(self, case: str, size: int) -> Dict[str, Any]:
         return self._planner({'case': case, 'ranks': size})
 
@@ -105,7 +114,7 @@ class Plans:
     def _job(self, testbed: Any, hosts: int, argv: Sequence[str], spec: Dict[str, Any]) -> float:
         """Seconds of a step; 0 for a job that makes none."""
         args = self._args
-        with ContenderJob(testbed, hosts, args.workers, args.timeout, dict(args.env),
+        with ContenderJob(testbed, hosts, args.workers, args.timeout, self._environment(hosts),
                           self._signals.check) as job:
             worker_spec = dict(spec, directory=str(job.directory))
             launching.start(job, 'hybrid', list(argv), launching.worker_environment(worker_spec))

@@ -1,4 +1,4 @@
-"""Workers that are bound to cores of their own, and hosts that have too few."""
+"""Workers that are bound to cores of their own, and hosts whose cores cannot be divided."""
 import os
 
 import numpy as np
@@ -9,30 +9,36 @@ from ...helpers.turns import by_turns
 from . import BODIES
 
 BODY = BODIES / 'bound.py'
-SETTING = {'MXHYBRID_BIND_TO_CORES': '1'}
+
+def switched(value):
+    return {'MXHYBRID_BIND_TO_CORES': value}
 
 
-@pytest.mark.parametrize('launcher, bind', by_turns(['horovodrun', 'launch.py'], [True, False]))
-def test_each_worker_has_cores_of_its_own(launcher, bind):
-    result = run_job(BODY, launcher, workers=2, env=SETTING if bind else {}, timeout=90).ok()
+@pytest.fixture
+def allowed():
+    """Two cores of this machine, which jobs are limited to."""
+    available = os.sched_getaffinity(0)
+    cores = sorted(available)[:2]
+    os.sched_setaffinity(0, cores)
+    yield cores
+    os.sched_setaffinity(0, available)
+
+
+@pytest.mark.parametrize('launcher, env, binds', by_turns(
+    ['horovodrun', 'launch.py'], [({}, True), (dict(switched('0'), OMP_NUM_THREADS='1'), False),
+                                  (dict(switched('1'), OMP_NUM_THREADS='2'), True)]))
+def test_workers_have_cores_of_their_own(launcher, env, binds, allowed):
+    result = run_job(BODY, launcher, workers=2, env=dict({'OMP_NUM_THREADS': '1'}, **env), timeout=90).ok()
     cores_by_rank = [result.results[rank]['threads'][0] for rank in range(2)]
     for rank, values in result.results.items():
         np.testing.assert_array_equal(values['value'], np.full((3, 2), 3.0))
         assert values['threads'] == [cores_by_rank[rank]] * len(values['threads'])
-        assert values['child'] == values['allowed']
+        assert values['child'] == values['allowed'] == allowed
     assert sorted(result.results) == [0, 1]
-    if bind:
-        assert sorted(sum(cores_by_rank, [])) == result.results[0]['allowed'] and all(cores_by_rank)
-    else:
-        assert cores_by_rank == [values['allowed'] for values in result.results.values()]
+    assert cores_by_rank == ([[core] for core in allowed] if binds else [allowed] * 2)
 
 
-def test_too_few_cores():
-    available = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(available)})
-    try:
-        result = run_job(BODY, workers=2, env=SETTING, timeout=90)
-    finally:
-        os.sched_setaffinity(0, available)
-    result.failed('MXHYBRID_BIND_TO_CORES=1: host ', ' has 1 core for 2 workers', 'start fewer workers on it')
-    assert result.output.count('has 1 core for 2 workers') >= 2  # on every worker
+def test_cores_that_workers_cannot_share_equally(allowed):
+    result = run_job(BODY, workers=3, env=switched('1'), timeout=90)
+    result.failed('MXHYBRID_BIND_TO_CORES=1: host ', ' has 2 cores for 3 workers', 'start 2 or 4 workers on it')
+    assert result.output.count('has 2 cores for 3 workers') >= 3  # on every worker

@@ -69,6 +69,7 @@ def test_variables_carry_the_projects_prefix():
     ('replace_local_stores', 'on', True, 0, False),
     ('shard_updates', '1', True, 'off', False),
     ('bind_to_cores', '1', True, 'off', False),
+    ('bind_to_cores', 'Auto', None, False, False),
     ('storage', '/a', (('*', '/a'),), {'u*': pathlib.Path('/b'), '*': 'Memory'}, (('u*', '/b'), ('*', 'memory'))),
     ('storage_memory', '8G', (('*', 8 * 1000 ** 3),), {'u*': 5 * 10 ** 6}, (('u*', 5 * 10 ** 6),)),
     ('storage_memory', '1.5 MB', (('*', 1500000),), '2000000B', (('*', 2 * 10 ** 6),)),

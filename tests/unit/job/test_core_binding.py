@@ -18,17 +18,32 @@ pytestmark = pytest.mark.both_pythons
     ('abab', [[0, 1], [4, 5, 6, 7]] * 2, [[0], [4, 5], [1], [6, 7]]),
     ('ab', [[0, 1], [0, 1]], [None, None]),       # each worker has a machine for itself
     ('aa', [[0, 1], [2, 3]], [None, None]),       # the launcher has bound them
-    ('aab', [[2], [3], [2]], [None, None, None])])
+    ('aab', [[2], [3], [2]], [None, None, None]),
+    ('aaaa', [[4, 5]] * 4, [[4], [4], [5], [5]])])  # two share a core
 def test_shares(machines, cores_by_rank, shares):
     assert shares_of(['host'] * len(machines), list(machines), cores_by_rank) == shares
 
 
+@pytest.mark.parametrize('machines, cores_by_rank, threads, shares', [
+    ('aa', [[0, 1]] * 2, [1, 1], [[0], [1]]),
+    ('aa', [[0, 1, 2, 3]] * 2, [2, 2], [[0, 1], [2, 3]]),
+    ('aa', [[0, 1, 2, 3]] * 2, [1, 1], [None, None]),          # cores are free
+    ('aaaa', [[0, 1]] * 4, [1] * 4, [None] * 4),               # more threads than cores
+    ('aa', [[0, 1]] * 2, [None, None], [None, None]),          # each worker computes on all cores
+    ('aa', [[0, 1, 2]] * 2, [1, 2], [None, None]),
+    ('aabb', [[0, 1]] * 2 + [[0, 1, 2]] * 2, [1] * 4, [[0], [1], None, None]),
+    ('aa', [[0, 1], [1, 2]], [1, 1], [None, None]),            # bound by the launcher, as far as it goes
+    ('ab', [[0], [0]], [1, 1], [None, None])])
+def test_workers_that_fill_their_machine_are_bound_by_default(machines, cores_by_rank, threads, shares):
+    assert shares_of(['host'] * len(machines), list(machines), cores_by_rank, threads) == shares
+
+
 @pytest.mark.parametrize('cores_by_rank, message', [
-    ([[0, 1]] * 3, 'MXHYBRID_BIND_TO_CORES=1: host h has 2 cores for 3 workers, and each of them needs a core of its '
-                   'own: start fewer workers on it, or leave the setting out'),
-    ([[0], [1, 2], [2, 3]], 'MXHYBRID_BIND_TO_CORES=1: on host h, worker 1 may use the cores 1, 2 and worker 2 the '
-                            'cores 2, 3: let the launcher bind them to the same cores, to different ones or to none, '
-                            'or leave the setting out')])
+    ([[0, 1]] * 3, 'MXHYBRID_BIND_TO_CORES=1: host h has 2 cores for 3 workers, which cannot share them equally: start '
+                   '2 or 4 workers on it, or set it to 0'),
+    ([[0], [1, 2], [2, 3]], 'MXHYBRID_BIND_TO_CORES=1: on host h, worker 1 may use cores 1, 2 and worker 2 cores 2, 3: '
+                            'let the launcher bind them to the same cores, to different ones or to none, or set it to '
+                            '0')])
 def test_cores_that_cannot_be_divided(cores_by_rank, message):
     with pytest.raises(SettingError) as raised:
         shares_of(['h'] * 3, ['a'] * 3, cores_by_rank)
