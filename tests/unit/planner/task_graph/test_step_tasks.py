@@ -17,13 +17,14 @@ from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.runtime.rank_program import Program
 from mxhybrid.parallel.sharding import sum_steps
 from mxhybrid.parallel.sharding.split import Split
-from mxhybrid.planner.cluster.cluster_spec import TransferCost
+from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.simulation import Simulation
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
@@ -322,6 +323,17 @@ def test_one_rank_computes_operators_one_after_the_other():
     sizes = [int(np.prod(shape)) * 4 for name, shape in graph.parameters.items() if name not in graph.auxiliary]
     expected = computed + cost.seconds(len(sizes), 0) + cost.seconds(len(sizes), sum(sizes))
     assert alone.predict(data_parallel()).seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('cores', [1.0, 2.0])
+def test_no_rank_of_a_core_computes_during_the_latency_of_a_step(cores):
+    free = TransferCost(0.0, 0.0, 0.0)
+    there = dataclasses.replace(cluster(1, 2, cost=free), hosts=(Host('host', 2, cores),),
+                                memory=TokenBucket(1e15), memory_latency_s=0.0)
+    seconds, late_seconds = (make_planner(dataclasses.replace(there, costs=dict(there.costs, step=TransferCost(
+        0.004, 0.0, 0.0, latency_s)))).predict(data_parallel()).seconds for latency_s in (0.0, 0.01))
+    # The end of the other rank's backward pass may still run meanwhile.
+    assert late_seconds == pytest.approx(seconds + 0.01, abs=0.0005)
 
 
 def test_data_parallelism_takes_as_long_as_its_sums():
