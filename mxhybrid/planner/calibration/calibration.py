@@ -6,7 +6,6 @@ cores; the rest of the elapsed time is latency.
 """
 import dataclasses
 import functools
-import statistics
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -120,6 +119,8 @@ class Calibration:
         memory_rate = MEMORY_BYTES / speeds.reference()[1]
         #: The share of a core that a rank has.
         self._core = min(min(1.0, host.cores / host.ranks) for host in hosts)
+        #: True if a step waits for other workers alone: not for links, and not for the next period of a quota.
+        self._waits_for_workers = len(hosts) == 1 and not hosts[0].burst_s
         self._begin('links', 2)
         link, link_latency = self._measure_link([[local[0] for local in self._local]], 'link')
         if link is not None:
@@ -316,12 +317,16 @@ class Calibration:
         fit = fit_steps(readings)
         self._log('step, update and sum: %s', _error_text(fit.errors))
         sum_latency = self._extra_latency(waits[2] - max(0.0, waits[1]), messages)
-        # Sums of the script's steps follow their updates, so that a step has the latency of all their messages.
         calls = self._measure_network_calls(scripts_s)
-        calls = dataclasses.replace(calls, latency_s=max(
-            0.0, self._extra_latency(calls.latency_s, messages) - sum_latency))
-        return {'step': fit.step, 'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=sum_latency)
-                }, calls
+        if self._waits_for_workers:
+            # The sum that ends a step has a latency of its own.
+            calls = dataclasses.replace(calls, latency_s=max(
+                0.0, self._extra_latency(calls.latency_s, messages) - sum_latency))
+            step = fit.step
+        else:
+            calls = dataclasses.replace(calls, latency_s=0.0)
+            step = dataclasses.replace(fit.step, latency_s=max(0.0, waits[1] - waits[0]))
+        return {'step': step, 'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=sum_latency)}, calls
 
     def _measure_network_calls(self, trainers_s: Sequence[float]) -> TransferCost:
         """Return the cost of the calls of a network, forward and backward, by its parameters; it includes what a Trainer's
@@ -340,7 +345,7 @@ class Calibration:
             waits.append((measurement.elapsed_s - measurement.core_s / self._core) / SCRIPT_STEPS)
         per_parameter_s = max(0.0, (calls_s[1] - calls_s[0]) / (counts[1] - counts[0]))
         fixed_s = max(0.0, calls_s[0] - counts[0] * per_parameter_s)
-        latency_s = max(0.0, statistics.mean(waits))
+        latency_s = max(0.0, min(waits))  # other programs can only make a wait longer
         self._log('calls of a network: %.3g ms + %.3g ms/parameter, latency of a step %.3g ms', 1e3 * fixed_s,
                   1e3 * per_parameter_s, 1e3 * latency_s)
         return TransferCost(fixed_s, per_parameter_s, 0.0, latency_s)
