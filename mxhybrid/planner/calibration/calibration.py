@@ -141,8 +141,6 @@ class Calibration:
         costs['row_sum'] = self._measure_row_sum()
         if HorovodBenchmark.is_possible(self._job):
             costs.update(self._measure_horovod_sums(costs['step'], costs['update']))
-        for kind in {'step', 'horovod_step'} & set(costs):
-            costs[kind] = _sum_of(costs[kind], network_calls)
         self._begin('transfers at the same time', 2)
         # Once more after some seconds: other programs may have disturbed the first repeats.
         speeds.repeat(LAST_REPEATS)
@@ -153,6 +151,11 @@ class Calibration:
         if self.problem and self._job.rank == 0:
             logger.warning('calibrate: the cluster is busy: %s: the measured times are too long: calibrate again when '
                            'nothing else runs', self.problem)
+        if self.problem:
+            # A wait of several steps has mostly been one for other programs.
+            network_calls = dataclasses.replace(network_calls, latency_s=0.0)
+        for kind in {'step', 'horovod_step'} & set(costs):
+            costs[kind] = _sum_of(costs[kind], network_calls)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
                           reference=(reference.dense, reference.convolution, reference.memory))
         self._compare_concurrent_transfers(cluster)
