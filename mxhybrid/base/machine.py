@@ -1,4 +1,4 @@
-"""Memory and compute threads of the machine, and the statuses of processes; other programs load this module by its path.
+"""Memory of the machine, threads of operators, and statuses of processes; other programs load this module by its path.
 """
 import os
 import re

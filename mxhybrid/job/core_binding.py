@@ -93,10 +93,11 @@ def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequ
             _check_disjoint(ranks, hosts, allowed)
             continue
         if len(cores) < len(ranks) and len(ranks) % len(cores):
-            raise SettingError('%s=1: host %s has %d cores for %d workers, which cannot share them equally: start %d or '
-                               '%d workers on it, or set it to 0' % (
-                                   variable('bind_to_cores'), hosts[ranks[0]], len(cores), len(ranks),
-                                   len(ranks) // len(cores) * len(cores), -(-len(ranks) // len(cores)) * len(cores)))
+            fewer = len(ranks) // len(cores) * len(cores)
+            raise SettingError('%s=1: host %s has %d cores for %d workers, which cannot share them equally: start %d '
+                               'or %d workers on it, or set it to 0' % (
+                                   variable('bind_to_cores'), hosts[ranks[0]], len(cores), len(ranks), fewer,
+                                   fewer + len(cores)))
         for number, rank in enumerate(ranks):
             begin, end = (bound * len(cores) // len(ranks) for bound in (number, number + 1))
             shares[rank] = list(cores[begin:max(end, begin + 1)])

@@ -332,8 +332,8 @@ class Calibration:
         return {'step': step, 'update': fit.update, 'sum': dataclasses.replace(fit.sum, latency_s=sum_latency)}, calls
 
     def _measure_network_calls(self, trainers_s: Sequence[float]) -> TransferCost:
-        """Return the cost of the calls of a network, forward and backward, by its parameters; it includes what a Trainer's
-        step takes longer while the network computes, and the latency of whole steps.
+        """Return the cost of the calls of a network, forward and backward, by its parameters; it includes the
+        additional time of a Trainer's step while the network computes, and the latency of whole steps.
 
         Parameters
         ----------
