@@ -100,6 +100,7 @@ def run(program, name, directory, store):
             import traceback
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
+        worker_group_of(member({})).note_failure()  # for the message if another worker waits for this one
     # The next number of a redistribution: workers that disagree on it would mix up the arrays of redistributions.
     number = worker_group_of(member({})).reserve_numbers(0)
     everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
