@@ -13,7 +13,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 35
+_VERSION = 36
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -107,6 +107,8 @@ _FUNCTIONS = {
     'transfer_copy_local': (_INT, [_POINTER, _U32, _COUNTS, _U64, _COUNTS, _U64, _COUNTS]),
     'transfer_fill': (_INT, [_POINTER, _U32, _COUNTS, _U64, _COUNTS, _U64]),
     'transfer_open': (_INT, [_POINTER]),
+    'transfer_is_under_way': (_INT, [_POINTER]),
+    'transfer_cancel': (None, [_POINTER]),
     'transfer_close': (None, [_POINTER]),
     'transfer_run_new': (_POINTER, [_POINTER, _POINTER, _POINTER]),
     'transfer_run_close': (None, [_POINTER]),

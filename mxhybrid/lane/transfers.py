@@ -164,6 +164,16 @@ class PersistentTransfer:
         """Complete the description."""
         self._library.checked(self._library.transfer_open(self.pointer))
 
+    @property
+    def is_under_way(self) -> bool:
+        """True while a run has begun and is not complete."""
+        return bool(self._library.transfer_is_under_way(self.pointer))
+
+    def cancel(self) -> None:
+        """Complete the runs under way and all later ones at once, with arbitrary values, NaN if they are real numbers.
+        """
+        self._library.transfer_cancel(self.pointer)
+
     def start(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
         """Push a run of the transfer to the engine, from the address `source` to the address `target`.  It writes the
         arrays `writes`, as :func:`mxhybrid.native.engine.handles_of` returns them.

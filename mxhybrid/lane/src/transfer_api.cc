@@ -97,6 +97,8 @@ int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, 
 int lane_transfer_open(void* share) {
   return guarded([&] { transfer_of(share).open(); return 0; }, -1);
 }
+int lane_transfer_is_under_way(void* share) { return transfer_of(share).is_under_way(); }
+void lane_transfer_cancel(void* share) { transfer_of(share).cancel(); }
 /// Release a reference.
 void lane_transfer_close(void* share) { delete static_cast<std::shared_ptr<PersistentTransfer>*>(share); }
 /// Return a run for lane_transfer_start.

@@ -148,6 +148,18 @@ void PersistentTransfer::start(const char* source, char* target, const OnComplet
   }
 }
 
+void PersistentTransfer::cancel() {
+  cancelled_.store(true);
+  std::lock_guard<std::mutex> lock(channels_->mutex_);
+  if (channels_->closed_) return;
+  notify(channels_->block_);  // the completion thread may sleep until another worker writes or consumes data
+}
+
+bool PersistentTransfer::is_under_way() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !runs_.empty();
+}
+
 bool PersistentTransfer::advance() {
   try {
     for (;;) {
@@ -176,6 +188,11 @@ bool PersistentTransfer::progress() {
     std::lock_guard<std::mutex> lock(mutex_);
     run_ = runs_.front();
     reset();
+  }
+  if (cancelled_.load()) {
+    if (run_.target != nullptr) std::memset(run_.target, 0xff, target_bytes_);
+    started_ = false;
+    return true;
   }
   for (;;) {
     bool progressed = transfer_some();

@@ -6,6 +6,7 @@
 // of the worker, whenever another worker has written or consumed data.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -98,6 +99,11 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
 
   /// Start a run.  Both arrays are ready, and stay until `complete` is called.
   void start(const char* source, char* target, const OnComplete& complete);
+  /// Complete the runs under way and all later ones at once, because another worker does not make its part of them.  All
+  /// bits of their targets are set: real numbers are NaN.  Any thread may call it.
+  void cancel();
+  /// Return whether a run was started and is not complete.
+  bool is_under_way();
 
  private:
   /// The size of the largest element.
@@ -166,6 +172,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Whether the first partial sum covers the whole target.
   bool first_covers_ = false;
 
+  std::atomic<bool> cancelled_{false};  // is never cleared
   std::mutex mutex_;         // guards the next two members
   std::deque<Run> runs_;     // in the order of their starts
   bool is_running_ = false;  // a thread works on the runs; it alone uses the members below

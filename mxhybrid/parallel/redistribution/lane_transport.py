@@ -19,6 +19,8 @@ class LaneTransport:
     def __init__(self, channels: Channels):
         self._channels = channels
         self._persistent: Dict[int, PersistentTransfer] = {}
+        #: The ranges of tags of transfers that are cancelled.
+        self._cancelled: List[range] = []
         # The backward passes of two calls may come with one transfer at the same time, in two threads of MXNet; nobody
         # would receive what a second persistent transfer with its tag sends.
         self._lock = threading.Lock()
@@ -48,6 +50,18 @@ class LaneTransport:
         for transfer in transfers:
             self._persistent.pop(transfer.tag, None)
 
+    def tags_under_way(self) -> List[int]:
+        """Return the tags of the transfers that have begun and are not done."""
+        return [tag for tag, transfer in list(self._persistent.items()) if transfer.is_under_way]
+
+    def cancel(self, first: int, end: int) -> None:
+        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
+        with self._lock:
+            self._cancelled.append(range(first, end))
+            for tag, transfer in self._persistent.items():
+                if first <= tag < end:
+                    transfer.cancel()
+
     def _persistent_transfer(self, transfer: Transfer, source: Any, target: Any) -> PersistentTransfer:
         some = target if source is None else source
         with self._lock:
@@ -58,6 +72,8 @@ class LaneTransport:
     def _new_persistent_transfer(self, transfer: Transfer, dtype: Any, source: Optional[Tuple[int, ...]],
                                  target: Optional[Tuple[int, ...]]) -> PersistentTransfer:
         self._persistent[transfer.tag] = persistent_transfer_of(self._channels, transfer, dtype, source, target)
+        if any(transfer.tag in tags for tags in self._cancelled):
+            self._persistent[transfer.tag].cancel()
         return self._persistent[transfer.tag]
 
     def operator(self, redistribution: Redistribution) -> Optional[TransferOperator]:

@@ -32,6 +32,12 @@ class Carrier(Protocol):
               done: Callable[[], None]) -> None:
         """Begin a transfer between two arrays, which nobody changes before ``done()`` is called."""
 
+    def tags_under_way(self) -> List[int]:
+        """Return the tags of the transfers that have begun and are not done."""
+
+    def cancel(self, first: int, end: int) -> None:
+        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
+
 
 class Transport(Protocol):
     """Moves arrays, by operations of MXNet's engine that block no thread."""
@@ -54,11 +60,18 @@ class Transport(Protocol):
     def forget(self, transfers: List[Transfer]) -> None:
         """Release transfers, which are not made again once those under way are done."""
 
+    def tags_under_way(self) -> List[int]:
+        """Return the tags of the transfers that have begun and are not done."""
+
+    def cancel(self, first: int, end: int) -> None:
+        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
+
 
 class CarrierTransport:
     """Moves arrays by a carrier, by operations of MXNet's engine that block no thread."""
 
     def __init__(self, carrier: Carrier):
+        self._carrier = carrier
         self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
 
     def push(self, transfer: Transfer, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
@@ -90,6 +103,14 @@ class CarrierTransport:
     def forget(self, transfers: List[Transfer]) -> None:
         """Do nothing: a carrier keeps nothing of a transfer."""
 
+    def tags_under_way(self) -> List[int]:
+        """See :class:`Transport`."""
+        return self._carrier.tags_under_way()
+
+    def cancel(self, first: int, end: int) -> None:
+        """See :class:`Transport`."""
+        self._carrier.cancel(first, end)
+
 
 class RedistributionOperator:
     """A redistribution in a program's graph, and the transport that makes it."""
@@ -106,10 +127,14 @@ class RedistributionOperator:
         _redistributions[self.number] = self
 
     def forget(self) -> None:
-        """Release its memory: no program calls it again."""
+        """Release its memory, once all operations are done: no program calls it again."""
         # Transfers under way need it.  In Python MXNet may even begin one after the results of the network are there:
         # with the tag of a transfer that was released before, it would be refused.
         mx.nd.waitall()
+        self.release()
+
+    def release(self) -> None:
+        """Release its memory: no program calls it again, and its transfers are done."""
         _redistributions.pop(self.number, None)
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 

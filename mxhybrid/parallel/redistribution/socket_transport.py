@@ -59,6 +59,8 @@ class SocketCarrier:
         self._rank, self._on_failure = rank, on_failure
         self._peers = {other: _Connection(other, sock) for other, sock in sockets.items()}
         self._lock = threading.Lock()
+        #: The ranges of tags of transfers that are cancelled.
+        self._cancelled: List[range] = []
         self._new: List[Tuple[Transfer, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
         self._jobs: Dict[int, Deque[_PendingTransfer]] = collections.defaultdict(collections.deque)
         self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
@@ -80,6 +82,18 @@ class SocketCarrier:
             first = len(self._new) == 1
         if first:
             self._wake_sender.send(b'!')
+
+    def tags_under_way(self) -> List[int]:
+        """Return the tags of the transfers that have begun and are not done."""
+        with self._lock:
+            new = [arguments[0].tag for arguments in self._new]
+        return new + [tag for tag, jobs in list(self._jobs.items()) if jobs]
+
+    def cancel(self, first: int, end: int) -> None:
+        """End transfers with the tags `first` to `end` at once, with arbitrary values, now and later."""
+        with self._lock:
+            self._cancelled.append(range(first, end))
+        self._wake_sender.send(b'!')
 
     def close(self) -> None:
         """End the thread; no transfer may be under way on any rank."""
@@ -114,8 +128,25 @@ class SocketCarrier:
         """Start the transfers that have begun since the last call; no local variable keeps their arrays afterwards."""
         with self._lock:
             new, self._new = self._new, []
-        for arguments in new:
-            self._start(*arguments)
+        if self._cancelled:
+            for tag in [tag for tag in self._jobs if self._is_cancelled(tag)]:
+                for job in self._jobs.pop(tag):
+                    self._cancel(job.target, job.done)
+        for transfer, source, target, done in new:
+            if self._is_cancelled(transfer.tag):
+                self._cancel(target, done)
+            else:
+                self._start(transfer, source, target, done)
+
+    def _is_cancelled(self, tag: int) -> bool:
+        return any(tag in tags for tags in self._cancelled)
+
+    @staticmethod
+    def _cancel(target: Optional[np.ndarray], done: Callable[[], None]) -> None:
+        """Complete a transfer with values that are NaN if they are real numbers."""
+        if target is not None:
+            target[...] = np.nan if target.dtype.kind == 'f' else 0
+        done()
 
     def _start(self, transfer: Transfer, source: Any, target: Any, done: Callable[[], None]) -> None:
         for to, where in transfer.sends:
@@ -147,6 +178,8 @@ class SocketCarrier:
         return len(job.pieces[sender]) < sum(rank == sender for rank, _ in job.transfer.receives)
 
     def _arrived(self, tag: int, sender: int, piece: np.ndarray) -> None:
+        if self._is_cancelled(tag):
+            return
         job = next((pending for pending in self._jobs[tag] if self._lacks(pending, sender)), None)
         if job is None:
             self._early[tag, sender].append(piece)

@@ -201,6 +201,48 @@ def test_reader_may_start_many_runs_before_the_writer(job):
     assert [target[-1] for target in targets] == list(range(20))
 
 
+def test_cancelled_runs_end_without_the_other_worker(job):
+    """Runs under way, on either side, and runs that start later; other transfers are made."""
+    sending, receiving = one_way(job, 0, 2, 600000)  # larger than its ring
+    other_sending, other_receiving = one_way(job, 0, 2, 1000)
+    assert not sending.is_under_way and not receiving.is_under_way
+    runs = [start(sending, np.ones(600000, 'f4'), None), start(other_receiving, None, np.zeros(1000, 'f4'))]
+    assert [run.done.wait(0.01) for run in runs] == [False, False]
+    assert sending.is_under_way and other_receiving.is_under_way
+    sending.cancel()
+    assert runs[0].done.wait(LIMIT_MS / 1000)
+    receiving.cancel()
+    for _ in range(2):
+        target = np.zeros(600000, 'f4')
+        assert start(receiving, None, target).done.wait(LIMIT_MS / 1000)
+        assert np.isnan(target).all()
+    assert not sending.is_under_way and not receiving.is_under_way
+    assert start(other_sending, np.ones(1000, 'f4'), None).done.wait(LIMIT_MS / 1000)
+    assert runs[1].done.wait(LIMIT_MS / 1000)
+
+
+def test_cancelled_transfers_by_sockets_end_without_the_other_worker(carriers):
+    """A transfer under way, one that begins later, and one of another tag."""
+    number = next(_tags)
+    moves = [[Redistribution(tag, rank, Layout((4,), {0: ((0, 4),)}), {1: ((0, 4),)}, np.dtype('f4')).forward
+              for rank in range(2)] for tag in (number, next(_tags))]
+    targets, ended = [np.zeros(4, 'f4') for _ in range(3)], [threading.Event() for _ in range(3)]
+    carriers[1].begin(moves[0][1], None, targets[0], ended[0].set)
+    carriers[1].begin(moves[1][1], None, targets[1], ended[1].set)
+    tags = moves[0][1].tag, moves[1][1].tag
+    assert set(tags) <= set(carriers[1].tags_under_way())
+    carriers[1].cancel(tags[0], tags[0] + 1)
+    assert ended[0].wait(LIMIT_MS / 1000)
+    carriers[1].begin(moves[0][1], None, targets[2], ended[2].set)
+    assert ended[2].wait(LIMIT_MS / 1000)
+    assert np.isnan(targets[0]).all() and np.isnan(targets[2]).all()
+    assert tags[0] not in carriers[1].tags_under_way() and not ended[1].is_set()
+    for move in moves:
+        carriers[0].begin(move[0], np.ones(4, 'f4'), None, lambda: None)
+    assert ended[1].wait(LIMIT_MS / 1000)
+    assert (targets[1] == 1).all() and np.isnan(targets[0]).all()
+
+
 def test_waiting_data_of_one_tag_blocks_no_other_tag(job):
     """The first transfer is larger than its ring, and its reader does not start yet."""
     sending, receiving = one_way(job, 0, 1, 1 << 20)
