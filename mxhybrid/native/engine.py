@@ -5,6 +5,7 @@ a script continues at once, as with any operator of MXNet.
 """
 import ctypes
 import itertools
+import threading
 from typing import Any, Callable, Dict, List, Sequence
 
 from mxnet.base import _LIB, check_call
@@ -41,6 +42,11 @@ _PRIORITIZED_PROPERTY = ctypes.c_int(_PRIORITIZED)
 
 #: An empty function, kept for ever because the engine may call it at any time.
 _NOTHING = _SyncFunction(lambda *_: None)
+
+
+def _copied_callback(on_complete: int) -> _OnComplete:
+    """Return a copy of the engine's object, which lives only during the call that gets it."""
+    return _OnComplete.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_OnComplete)).from_address(on_complete))
 
 
 def handles_of(arrays: Sequence[Any]) -> Any:
@@ -102,6 +108,33 @@ def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority
                 ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name, ctypes.c_bool(False)))
 
 
+def _set_event(_: Any, on_complete: int, number: int) -> None:
+    done = _copied_callback(on_complete)
+    _events.pop(number).set()
+    _CallBack(done.callback)(done.engine, done.parameter, None)
+
+
+#: Events of :func:`when_written` by number, and the function that sets them, kept for ever as the engine calls it.
+_events: Dict[int, threading.Event] = {}
+_event_numbers = itertools.count(1)
+_SET_EVENT = _AsyncFunction(fork_guard.called_by_engine(_set_event))
+
+
+def when_written(arrays: List[Any]) -> threading.Event:
+    """Return an event that is set once all pending writes to `arrays` are done, also if one of them has failed.
+
+    Their errors stay for those who read them: the engine runs an operation with `wait` although an array has an error
+    (ExecuteOprBlock of threaded_engine.h).
+    """
+    event, number = threading.Event(), next(_event_numbers)
+    _events[number] = event
+    with fork_guard:
+        check_call(_LIB.MXEnginePushAsyncND(
+            _SET_EVENT, ctypes.c_void_p(number), None, ctypes.byref(_CPU), handles_of(arrays), len(arrays), None, 0,
+            ctypes.byref(_PRIORITIZED_PROPERTY), 0, b'mxhybrid_written', ctypes.c_bool(True)))
+    return event
+
+
 class Notifier:
     """Callbacks from an engine thread once pending writes to an array are done; keep it while the engine may call."""
 
@@ -157,6 +190,5 @@ class Deferred:
 
     @fork_guard.called_by_engine
     def _begin(self, _: Any, on_complete: int, number: int) -> None:
-        # The engine's object lives only during this call: copy it.
-        done = _OnComplete.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_OnComplete)).from_address(on_complete))
+        done = _copied_callback(on_complete)
         self._start(self._waiting.pop(number), lambda: _CallBack(done.callback)(done.engine, done.parameter, None))

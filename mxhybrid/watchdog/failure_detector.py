@@ -18,7 +18,7 @@ from .call_log import checked_calls, difference_of_calls
 from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .identity import sample_process, state_of, this_process
 from .peers import Peer
-from .standstill import ADVICE, Standstill
+from .standstill import ADVICE, Standstill, failures_of
 
 logger = get_logger(__name__)
 
@@ -80,6 +80,7 @@ class FailureDetector:
         if peer.is_worker:
             if 'log' in beat:
                 peer.set_log(checked_calls(beat['log']))
+            peer.set_failure(str(beat.get('failure', '')))
             peer.set_progress(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
                               None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}
@@ -196,6 +197,7 @@ class FailureDetector:
                 difference = difference_of_calls({worker.rank: worker.log for worker in workers})
                 if difference:
                     text += '; %s; %s' % (difference, ADVICE)
+                text += failures_of(workers)
                 is_silent = now - peer.last_heard > self._limits.silence
                 return Failure(text, _processes([peer]) if is_silent else [])
             if peer.needs_missed_warning(missed_s):

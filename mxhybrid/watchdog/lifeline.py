@@ -68,6 +68,8 @@ class Lifeline:
         #: The number of calls that had been made when a log was sent last.
         self._logged_calls = 0
         self._script_watcher = ScriptWatcher()
+        #: The first error of its own that the script of this worker has caught, perhaps, and when; '' for none.
+        self._failure = ''
         #: Name of the blocking collective call that this worker is in.
         self._waiting: Optional[str] = None
         #: The number of blocks of :meth:`busy` that are under way.
@@ -112,6 +114,15 @@ class Lifeline:
             problem = self._missing_worker()
         if problem is not None:
             raise JobError(problem)
+
+    def recent_calls(self) -> RecentCalls:
+        """Return the last calls of this worker."""
+        return self._log.recent()
+
+    def note_failure(self, text: str) -> None:
+        """Name an error that the script of this worker got, for messages if workers wait for each other; '' for none.
+        """
+        self._failure = text
 
     def times(self, call: str) -> int:
         """Return how often this worker has made a call of this name."""
@@ -238,6 +249,8 @@ class Lifeline:
         idle = self._heartbeat.is_worker and self._script_watcher.is_idle(log.last, time.monotonic())
         beat = self._heartbeat.message(log.last, log.names[-1] if log.names else '',
                                        self._script_watcher.waits_for(self._waiting, idle), self._busy > 0)
+        if self._failure:
+            beat['failure'] = self._failure
         if idle and self._logged_calls != log.last:
             beat['log'], self._logged_calls = log, log.last
         return beat

@@ -28,6 +28,8 @@ class Peer:
         #: The call or array that it waits for, None while it is running; and since when its heartbeats are the same.
         self.waits_for: Optional[str] = None
         self.still_since = now
+        #: The first error that its script got and may have caught, and when; '' for none.
+        self.failure = ''
         #: Its last calls, once it has made no new one for a while.
         self.log: Optional[RecentCalls] = None
         #: Whether its script has ended, and whether it has left the job, so that its silence or end means nothing.
@@ -80,6 +82,10 @@ class Peer:
         if (calls, busy, location, waits_for) != (self.calls, self.busy, self.location, self.waits_for):
             self.still_since = now
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
+
+    def set_failure(self, text: str) -> None:
+        """Record the first error that the script of a worker got."""
+        self.failure = text
 
     def set_log(self, log: RecentCalls) -> None:
         """Record the last calls of a worker."""

@@ -48,10 +48,16 @@ class Standstill:
         text = 'workers have waited for each other for %.0f s: %s' % (
             waited_s, '; '.join(positions + [difference] * bool(difference)))
         if ends:
-            return '%s; %s' % (text, ADVICE)
+            return '%s; %s%s' % (text, ADVICE, failures_of(workers))
         self._patience *= 2
         logger.warning('%s', text)
         return None
+
+
+def failures_of(workers: List[Peer]) -> str:
+    """Return the errors that scripts of workers got: other workers may wait for what these workers skipped."""
+    return ''.join('; %s %s' % (peer.name, peer.failure) for peer in sorted(workers, key=lambda peer: peer.rank)
+                   if peer.failure)
 
 
 def _position(peer: Peer) -> str:

@@ -1,8 +1,9 @@
 """The workers of a job as one group: collective calls, agreement on networks, and the transport between workers."""
+import bisect
 import contextlib
 import functools
 import socket
-from typing import Any, Callable, ContextManager, Dict, List, Optional
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Set
 
 import mxnet as mx
 
@@ -11,6 +12,7 @@ from ...base.peers import connect_peers
 from ...base.sealed import new_secret
 from ...job.job import Job
 from ...lane.transfers import Channels
+from ...native.last_error import take_last_error
 from .lane_transport import LaneTransport
 from .outline import Outline, first_difference
 from .redistribution import Redistribution
@@ -29,6 +31,11 @@ class WorkerGroup:
         self._collective: Any = job.collective
         self.rank, self.size = job.rank, job.num_workers
         self._reserved = 0
+        #: The first numbers of all reserved ranges, in ascending order; and of those that are cancelled.
+        self._firsts: List[int] = []
+        self._cancelled: Set[int] = set()
+        #: The call after which the script got an error of MXNet, and the first such error; '' for none.
+        self._failure = ''
         self._fails: Callable[[BaseException], None] = job.guard.fails_with('a redistribution between layers: ')
         self._carrier: Optional[SocketCarrier] = None
         self._transport: Any = None
@@ -81,12 +88,57 @@ class WorkerGroup:
         """Tell the job monitor of a call that all workers have to make; JobError if one has ended before it."""
         lifeline = self._job.guard.lifeline
         if lifeline is not None:
+            self.note_failure()
             lifeline.count_call(call)
+
+    def note_failure(self) -> None:
+        """Note the first error of MXNet that the script got, for messages: others may wait for this worker's data."""
+        error = take_last_error()
+        if error and not self._failure:
+            lifeline = self._job.guard.lifeline
+            log = None if lifeline is None else lifeline.recent_calls()
+            self._failure = '%s: %s' % ('got an error of MXNet' if log is None or not log.names else
+                                        'got an error of MXNet after call number %d, %s' % (log.last, log.names[-1]),
+                                        error)
+            if lifeline is not None:
+                lifeline.note_failure(self._failure)
+
+    def failure(self) -> str:
+        """Return the first error of MXNet that the script got, and when; '' if there was none."""
+        self.note_failure()
+        return self._failure
+
+    def forget_failure(self) -> None:
+        """Forget the error: nothing is left of it."""
+        self._failure = ''
+        lifeline = self._job.guard.lifeline
+        if lifeline is not None:
+            lifeline.note_failure('')
 
     def reserve_numbers(self, count: int) -> int:
         """Reserve numbers for redistributions, the same on all ranks; return the first one."""
         first, self._reserved = self._reserved, self._reserved + count
+        if count > 1:
+            self._firsts.append(first)
         return first
+
+    def is_cancelled(self, first: int) -> bool:
+        """Return whether the redistributions of a network, whose numbers begin with `first`, are cancelled."""
+        return first in self._cancelled
+
+    def numbers_under_way(self) -> List[int]:
+        """Return the numbers of the redistributions that have begun on this worker and are not done."""
+        return [] if self._transport is None else sorted({tag // 2 for tag in self._transport.tags_under_way()})
+
+    def cancel(self, numbers: List[int]) -> None:
+        """End the redistributions of all networks that have one of these numbers, with arbitrary values; they are not
+        made again.
+        """
+        for first in {self._firsts[bisect.bisect(self._firsts, number) - 1] for number in numbers}:
+            self._cancelled.add(first)
+            position = bisect.bisect(self._firsts, first)
+            end = self._firsts[position] if position < len(self._firsts) else self._reserved
+            self.transport.cancel(2 * first, 2 * end)
 
     def fail(self, error: BaseException) -> None:
         """End the job because of an error in a thread that cannot raise it in the script."""

@@ -18,6 +18,7 @@ from ...native import trainers
 from ..ops.tracing import traced
 from ..plans.plan import Plan
 from ..plans.plan_json import as_plan
+from ..redistribution.recovery import recover
 from ..redistribution.worker_group import worker_group_of
 from .dropped_networks import collect_dropped, release_dropped
 from .joint_work import joint_operators, joint_warning
@@ -52,6 +53,7 @@ def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     read, problem = _read(plan, recompute)
     job = member({'dense': None if read is None else read.store.dense})
     workers = worker_group_of(job)
+    recover(workers)
     try:
         if read is None:
             raise InputError(problem)
@@ -78,7 +80,7 @@ def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
     """Move the weights, and return the Block (collective)."""
     workers = network.workers
     collect_dropped()
-    release_dropped()
+    release_dropped(waits=True)
     first = workers.reserve_numbers(NUMBERS)
     draws_weights = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     params = shard_parameters(net, network, first + NUMBERS // 2)

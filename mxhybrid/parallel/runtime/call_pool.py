@@ -81,13 +81,15 @@ class CallPool:
         self._count = 0
         #: Arrays that are ready once all redistributions under way are made.
         self._after: List[Any] = []
+        #: The array that is written once the redistributions of all forward passes so far are made.
+        self._last: List[Any] = []
         #: The tokens of abandoned calls.
         self._abandoned: List[Any] = []
         #: The weak references of abandoned calls.
         self._abandoned_calls: List[Any] = []
         self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._abandoned,
                                                                 self._abandoned_calls),
-                                        functools.partial(_forget, programs, self._runners))
+                                        functools.partial(_release, programs, self._runners), self._last)
 
     def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run a program with inputs by name; return the program and its outputs."""
@@ -106,7 +108,7 @@ class CallPool:
             runner.waiting = self._count
             set_fresh(runner.token, False)
         outputs = runner.run(inputs, self._params)
-        self._after = [outputs[program.token_position].detach()]
+        self._last[:] = self._after = [outputs[program.token_position].detach()]
         return program, outputs
 
     def _look_back(self) -> None:
@@ -138,9 +140,11 @@ class CallPool:
         return (free or runners[-1:])[0]
 
     def forget(self) -> None:
-        """Release the memory of all programs: no more calls come."""
+        """Release the memory and the threads of all programs: no more calls come."""
         self._finalizer.detach()
-        _forget(self._programs, self._runners)
+        for program in _programs_of(self._programs, self._runners):
+            program.forget()
+        _release(self._programs, self._runners)
 
 
 def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned: List[Any],
@@ -157,12 +161,19 @@ def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned
     return all(calls() is None for calls in [runner.calls for runner in runners] + list(abandoned_calls))
 
 
-def _forget(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List[ProgramRunner]]) -> None:
-    """Release the memory of programs."""
-    for program in [runner.program for runners in runners_of_sorts.values() for runner in runners]:
-        program.forget()
-    for program in programs.values():
-        program.forget()
+def _programs_of(programs: Mapping[bool, Program], runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]]
+                 ) -> List[Program]:
+    return [runner.program for runners in runners_of_sorts.values() for runner in runners] + list(programs.values())
+
+
+def _release(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List[ProgramRunner]]) -> None:
+    """Release the memory of programs, whose redistributions are done.
+
+    Those of backward passes are done when no token is left: MXNet frees the array of a gradient after all operations
+    that write it.
+    """
+    for program in _programs_of(programs, runners_of_sorts):
+        program.release()
     runners_of_sorts.clear()
     release_discarded()
 

@@ -42,7 +42,7 @@ class RedistributionNode(Protocol):
         """Return a symbol with the values of the token or of a received array that may be an output of the graph."""
 
     def forget(self) -> None:
-        """Release the memory of the redistribution: no program calls it again."""
+        """Release the memory of the redistribution, once all operations are done: no program calls it again."""
 
 
 #: Makes the node of a redistribution, given whether gradients go back.

@@ -51,6 +51,7 @@ class Parallel(gluon.Block):
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
         self._workers, self._network, self._parameters, self._files = network.workers, network, params, files
+        self._first = first
         self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
@@ -173,6 +174,9 @@ class Parallel(gluon.Block):
                 raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
                                  'batch[net.samples], have shape %s; for a joint batch of another size take '
                                  'net.for_data(shape)' % (self._workers.rank, name, tuple(array.shape), shape))
+        if self._workers.is_cancelled(self._first):
+            raise InputError('a parallelized network was called again after an operation of its last call failed on '
+                             'all workers: parallelize the network again')
         if autograd.is_recording():
             self._check_training(args)
 

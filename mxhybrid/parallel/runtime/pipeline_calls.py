@@ -120,8 +120,7 @@ class PipelineCalls:
         self._gradients: Dict[str, Any] = {}
         self._copies: Dict[str, Any] = {}
         #: The token of the last forward pass, and that of the last backward pass.
-        self._after_forward = mx.nd.zeros(1, ctx=mx.cpu())
-        self._after_backward = mx.nd.zeros(1, ctx=mx.cpu())
+        self._tokens = [mx.nd.zeros(1, ctx=mx.cpu()), mx.nd.zeros(1, ctx=mx.cpu())]
         #: An input of each call that needs a gradient, also on a rank without weights.
         self._anchor = mx.nd.zeros(1, ctx=mx.cpu())
         self._anchor.attach_grad()
@@ -129,8 +128,9 @@ class PipelineCalls:
         #: The highest number of micro-batches whose activations this rank held.
         self.most_alive = 0
         # MXNet keeps a call that waits for its backward pass, and the call keeps this object.
-        self._finalizer = release_after(self, lambda: True, functools.partial(
-            _forget, programs, self._runners, self._thread))
+        # Its thread is another object's once nothing refers to it.
+        self._finalizer = release_after(self, lambda: True, functools.partial(_release, programs, self._runners),
+                                        self._tokens)
 
     def run(self, training: bool, batch: Dict[str, Any]) -> Tuple[Program, List[Any]]:
         """Run the network on this worker's samples; return the program and the outputs."""
@@ -226,7 +226,11 @@ class PipelineCalls:
     def forget(self) -> None:
         """Release the memory of all programs: no more calls come."""
         self._finalizer.detach()
-        _forget(self._programs, self._runners, self._thread)
+        for program in self._programs.values():
+            program.forget()
+        _release(self._programs, self._runners)
+        if self._thread is not None:
+            self._thread.close()
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
@@ -263,7 +267,7 @@ class PipelineCalls:
         runner, program = self._runner(training), self._programs[training]
         if runner is None:
             return [], (None, None)
-        token = self._after_forward.detach()
+        token = self._tokens[0].detach()
         if autograd.is_recording():
             autograd.mark_variables([token], [mx.nd.zeros(1, ctx=mx.cpu())], 'write')
         runner.token = token
@@ -276,7 +280,7 @@ class PipelineCalls:
         outputs = runner.run({**arrays, **weights}, self._params)
         after = outputs[program.token_position] if program.uses_token else None
         if after is not None:
-            self._after_forward = after.detach()
+            self._tokens[0] = after.detach()
         return outputs[:program.outputs], (after, token)
 
     def _shared_inputs(self, runner: ProgramRunner, weights: Dict[str, Any]) -> Dict[str, Any]:
@@ -304,13 +308,13 @@ class PipelineCalls:
         assert len(arrays) == len(gradients), (len(arrays), len(gradients))
         if after is not None:
             if gradients:  # one backward pass after the other, as forward passes
-                write_after([self._after_backward], gradients)
+                write_after([self._tokens[1]], gradients)
             arrays.append(after)
-            gradients = gradients + [self._after_backward]
+            gradients = gradients + [self._tokens[1]]
         if arrays and (self._trained or after is not None):  # otherwise the outputs depend on no variable
             autograd.backward(arrays, gradients)
         if after is not None:
-            self._after_backward = before.grad
+            self._tokens[1] = before.grad
         for name in self._trained:
             if name in call.sums:
                 call.sums[name] += self._gradients[name]
@@ -358,13 +362,9 @@ class PipelineCalls:
         return low
 
 
-def _forget(programs: Mapping[bool, Program], runners: Dict[bool, ProgramRunner], thread: Optional[CallingThread]
-            ) -> None:
-    """Release the memory of programs, and end the thread of a pipeline."""
+def _release(programs: Mapping[bool, Program], runners: Dict[bool, ProgramRunner]) -> None:
+    """Release the memory of programs, whose redistributions are done."""
     for program in programs.values():
-        program.forget()
+        program.release()
     runners.clear()
     release_discarded()
-    if thread is not None:
-        mx.nd.waitall()  # a backward pass that has begun still calls it
-        thread.close()

@@ -10,6 +10,7 @@ from ..ops.learning import leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
+from ..redistribution.redistribution_operator import RedistributionOperator
 from ..rules.pooling import halves_images
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
@@ -174,14 +175,23 @@ class Program(FetchedInputs):
         return self.outputs + self._updates
 
     def forget(self) -> None:
-        """Release the memory of the program, which is not run again."""
+        """Release the memory and the threads of the program, which is not run again, once all operations are done."""
+        mx.nd.waitall()  # segments of passes that have begun still call their threads
+        if self._threads is not None:
+            self._threads.close()
+        self.release()
+
+    def release(self) -> None:
+        """Release the memory of the program, whose redistributions are done, and which is not run again.
+
+        MXNet keeps the segments of passes that have begun, and these keep their threads.
+        """
         for node in self._nodes:
-            node.forget()
+            if isinstance(node, RedistributionOperator):
+                node.release()
         for segment in self._recomputed:
             segment.forget()
-        if self._threads is not None:
-            mx.nd.waitall()  # segments of passes that have begun still call their threads
-            self._threads.close()
+        self._threads = None
 
     # -- data and operators ----------------------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ CALLS = {'pushes': ['waits at standstill.py:', 'worker 0 made push of 1, worker 
          'no backward': ['waits at standstill.py:', 'worker 1 (host', 'has ended its script',
                          'the same backward passes'],
          'a call more': ['number of calls of networks that are split: worker 0 has 2, worker 1 has 3'],
+         'an error': ['has kept the other workers waiting', 'worker 0 (host', ') got an error of MXNet after '
+                      'call number', 'a call of a network that is split: Check failed', 'potrf failed'],
          'no step': ['worker 1 ended its script after', 'give every worker the same number of steps']}
 
 

@@ -68,6 +68,7 @@ def resumed(split, directory, tmp_path_factory):
     two = {'sgd': resuming(directory, 'on2', ['sgd'], 'layers,trick,grid', 'grid,alone,layers'),
            'pieces': body(BODIES / 'uneven_pieces.py', tmp_path_factory.mktemp('pieces')),
            'dropped': body(BODIES / 'dropped.py'),
+           'failed calls': body(BODIES / 'failed_calls.py'),
            'faults': words(tmp_path_factory.mktemp('faults'), 'faults')}  # in the end worker 0 calls alone
     one = {'sgd': resuming(directory, 'on1', ['sgd'], ',,', 'domain,trick,layers'),
            'others': resuming(directory, 'all-on1', CASES[1:], '', 'layers')}
@@ -185,6 +186,18 @@ def test_networks_that_no_script_refers_to_are_released(resumed):
         result = dict(resumed[2]['dropped'].results[rank])
         assert result.pop('growth_mb') < 150
         assert result == {'same': [True] * 20, 'made': True, 'left': [0, 0, 0, 0], 'alive': []}
+
+
+def test_a_script_that_catches_the_error_of_an_operator_can_split_another_network(resumed):
+    """Operators fail in MXNet's engine, on both workers or on one of them only."""
+    for rank in range(2):
+        result = dict(resumed[2]['failed calls'].results[rank])
+        told = result.pop('told')
+        assert result == {'caught': [True] * 12, 'same': [True] * 13, 'refused': True}
+        for words in ('operations failed on worker 0 but not on all', 'worker 1 waits for redistributions between '
+                      'layers', 'worker 0 got an error of MXNet after call number', 'a network that is split: Check '
+                      'failed', 'potrf failed'):
+            assert words in told, told
 
 
 def test_memory_shrinks(tmp_path):

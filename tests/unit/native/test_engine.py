@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.native.engine import Deferred, Notifier
+from mxhybrid.native.engine import Deferred, Notifier, when_written
 
 pytestmark = pytest.mark.both_pythons
 
@@ -90,3 +90,19 @@ def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes
     (what, found), = begun
     assert what == 'first'
     np.testing.assert_array_equal(found, 5)
+
+
+def test_an_event_is_set_after_writes_that_fail_and_their_error_stays():
+    operations = []
+    begun = threading.Event()
+    deferred = Deferred(lambda _, done: (operations.append(done), begun.set()))
+    array = mx.nd.zeros(1)
+    deferred.push([array], None)
+    failed = mx.nd.linalg.potrf(-mx.nd.eye(2))
+    assert when_written([failed]).wait(60)
+    event = when_written([array, failed])
+    assert begun.wait(60) and not event.is_set()
+    operations.pop()()
+    assert event.wait(60)
+    with pytest.raises(mx.base.MXNetError, match='potrf failed'):
+        failed.asnumpy()

@@ -111,6 +111,17 @@ def test_a_difference_in_calls_is_named_if_one_worker_keeps_the_others_waiting()
     assert 'the first difference is call number 2' in failure.reason
 
 
+def test_errors_that_scripts_got_are_named():
+    watch, failure = Watch(2, worker0='a', worker1='b'), 'got an error of MXNet after call number 1, a call: potrf'
+    ended = watch.wait(200, watch.peers, worker0=beats(FORWARD, STEP, waiting=None, failure=failure),
+                       worker1=beats(FORWARD, waiting=None))
+    assert ended.reason.startswith('worker1 has kept the other workers waiting')
+    assert ended.reason.endswith('; worker0 ' + failure)
+    watch = Watch(2, worker0='a', worker1='b')
+    ended = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD, failure=failure))
+    assert ended.reason.endswith('in the same order on every worker; worker1 ' + failure)
+
+
 @pytest.mark.parametrize('first, second', [
     (beats(FORWARD), beats(FORWARD, waiting=None)), (beats(FORWARD), beats(FORWARD, busy=True)),
     (beats(FORWARD, waiting=None), beats(STEP, waiting=None))])

@@ -1,4 +1,5 @@
 """Workers that make other calls than each other, so that all of them wait; the first argument says which."""
+import contextlib
 import sys
 
 import mxnet as mx
@@ -46,10 +47,34 @@ def training(mistake, odd):
     mx.nd.waitall()
 
 
+class Failing(gluon.HybridBlock):
+    """A network with an operator that fails if its matrices are negative, before redistributions."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first = nn.Dense(4, in_units=4, flatten=False, prefix='first_')
+
+    def hybrid_forward(self, F, x):
+        return self.first(self.first(x + F.linalg.potrf(x)))
+
+
+def caught_error(fails):
+    """Catch the error of an operator, and split a network, while the other worker waits for data of the operator."""
+    net = Failing()
+    net.initialize()
+    net = mxhybrid.parallelize(net, parallel.grid(model=2), (4, 4, 4))
+    with contextlib.suppress(mx.base.MXNetError):
+        net(mx.nd.eye(4).reshape((1, 4, 4)).tile((2, 1, 1)) * (-1 if fails else 1)).asnumpy()
+    network()
+
+
 def main():
     store, what = mxhybrid.create(), sys.argv[1]
     if what == 'pushes':
         pushes(store)
+    elif what == 'an error':
+        caught_error(store.rank == 0)
     else:
         training(what, store.rank == 1)
 

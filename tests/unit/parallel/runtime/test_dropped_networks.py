@@ -7,6 +7,7 @@ import mxnet as mx
 import pytest
 from mxnet import autograd
 
+from mxhybrid.native.engine import Deferred
 from mxhybrid.parallel.runtime import dropped_networks
 from mxhybrid.parallel.runtime.call_pool import _new_token
 from mxhybrid.parallel.runtime.dropped_networks import collect_dropped, release_after, release_dropped
@@ -65,18 +66,43 @@ def test_a_forgotten_network_is_not_released_again():
     assert released == []
 
 
-def test_an_error_of_an_operation_comes_to_the_caller_and_the_network_is_released_later(monkeypatch):
-    released, owner = [], Owner()
-    release_after(owner, lambda: True, lambda: released.append(True))
+def failed():
+    """An array whose operation fails in the engine."""
+    return mx.nd.linalg.potrf(-mx.nd.eye(2))
+
+
+def test_an_error_of_an_operation_stays_for_its_reader_and_the_network_is_released():
+    released, owner, other = [], Owner(), failed()
+    release_after(owner, lambda: True, lambda: released.append(True), [failed()])
     del owner
     gc.collect()
+    release_dropped(waits=True)
+    assert released == [True]
+    with pytest.raises(mx.base.MXNetError, match='potrf failed'):
+        other.wait_to_read()
+    with pytest.raises(mx.base.MXNetError, match='potrf failed'):
+        mx.nd.waitall()
+    mx.nd.waitall()
 
-    def fail():
-        raise mx.base.MXNetError('an operation failed')
-    monkeypatch.setattr(mx.nd, 'waitall', fail)
-    with pytest.raises(mx.base.MXNetError, match='an operation failed'):
-        release_dropped()
+
+def test_a_network_whose_redistributions_do_not_end_waits_and_no_call_waits_for_it_again(monkeypatch):
+    monkeypatch.setattr(dropped_networks, 'PATIENCE_S', 0.1)
+    ends, released, owner, token = [], [], Owner(), mx.nd.zeros(1)
+    begun = threading.Event()
+    transfers = Deferred(lambda _, done: (ends.append(done), begun.set()))
+    transfers.push([token], None)
+    release_after(owner, lambda: True, lambda: released.append(True), [token])
+    del owner
+    gc.collect()
+    release_dropped(waits=True)
+    monkeypatch.setattr(threading.Event, 'wait', None)
+    release_dropped(waits=True)
+    release_dropped()
     monkeypatch.undo()
+    assert released == []
+    assert begun.wait(60)
+    ends.pop()()
+    mx.nd.waitall()
     release_dropped()
     assert released == [True]
 
