@@ -47,7 +47,7 @@ def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bo
         return
     _bind(own_cores)
     os.register_at_fork(after_in_child=lambda: _bind(allowed))
-    logger.info('bound to %s', text_of(own_cores))
+    logger.debug('bound to %s', text_of(own_cores))
 
 
 def fills(cores: Sequence[int], threads: Sequence[Optional[int]]) -> bool:

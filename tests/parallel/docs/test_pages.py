@@ -89,9 +89,10 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
+        undecided = {'silence_timeout': 'half of `timeout`', 'bind_to_cores': 'auto'}
         words = {(): {'routes': 'auto', 'storage': 'memory', 'storage_memory': 'no limit',
                       'staleness': '0'}.get(
-            field.name, 'one per server'), '': 'none', None: 'half of `timeout`', (('*', 'float32'),): 'float32'}
+            field.name, 'one per server'), '': 'none', None: undecided.get(field.name), (('*', 'float32'),): 'float32'}
         assert default == words.get(value, value if isinstance(value, str) else '%.12g' % value
                                     if isinstance(value, (int, float)) else None)
         # The page adds links.
