@@ -11,8 +11,9 @@ from typing import Any, Collection, ContextManager, Dict, List, NamedTuple, Opti
 
 import numpy as np
 
-from ..lane.gradient_bucket import GradientBucket, LocalUpdate, is_same
+from ..lane.gradient_bucket import GradientBucket, LocalUpdate
 from ..lane.kernels import compiled
+from ..native.arrays import is_same
 from ..native.dense_rules import Update, begin_update, calls_of, has_kernel
 from ..native.optimizer_state import counts_on, state_arrays
 from ..native.storage import layout_function

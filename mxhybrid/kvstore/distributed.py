@@ -2,7 +2,7 @@
 import hashlib
 import itertools
 import os
-from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -419,17 +419,23 @@ class Distributed:
         """Largest magnitude of a float32 gradient that cannot overflow in the sum over all workers."""
         return safe_magnitude(self._job.num_workers) if self._settings.may_travel_as('float16') else float('inf')
 
-    def allreduce_numbers(self, values: np.ndarray) -> Any:
-        """Sum a few float64 values over all workers; return an array that is filled later and reused by the next call.
+    def allreduce_numbers(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        """Start to sum a few float64 values over all workers; return a function that waits for the sums.
+
+        The next call overwrites them.
         """
+        name = self._prefix + '.step_consistency'
+        self._lifeline.count_call('a step of a Trainer')
+        if self._collective.sums_together:
+            return self._collective.start_sum(values, name)
         if self._sums is None or len(self._sums) != len(values):
             self._sums = mx.nd.zeros(len(values), dtype=np.float64, ctx=mx.cpu())
         # All calls use one array: Horovod refuses a name that is still in flight, but the engine makes a call wait for
         # an array that is in use.
         self._sums[:] = values
-        self._lifeline.count_call('a step of a Trainer')
-        self._collective.allreduce_(self._sums, self._prefix + '.step_consistency')
-        return self._sums
+        self._collective.allreduce_(self._sums, name)
+        sums: Callable[[], np.ndarray] = self._sums.asnumpy
+        return sums
 
     def call_count(self, call: str) -> int:
         """Return how often this worker has made a collective call of this name."""

@@ -1,7 +1,7 @@
 """The backend for a job of one process: MXNet's own store does the work."""
 import contextlib
 import os
-from typing import Any, ContextManager, Dict, Iterator, List, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -159,9 +159,9 @@ class OneProcess:
             if updater is not None:
                 self.native.set_optimizer(updater.optimizer)
 
-    def allreduce_numbers(self, values: np.ndarray) -> Any:
-        """Sum values over all workers."""
-        return mx.nd.array(values, dtype=np.float64, ctx=mx.cpu())
+    def allreduce_numbers(self, values: np.ndarray) -> Callable[[], np.ndarray]:
+        """Return a function that returns the sums over all workers."""
+        return lambda: values
 
     def any_of(self, flags: List[bool], waiting: str = '') -> List[bool]:
         """Return which flags are true on any worker."""

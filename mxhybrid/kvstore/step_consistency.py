@@ -21,7 +21,7 @@ would apply.  The worker then knows whether all other workers do the same.
 import copy
 import threading
 import zlib
-from typing import Any, List, Optional, Set
+from typing import Any, Callable, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
@@ -30,7 +30,7 @@ from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
 from ..native.array_digest import array_digest
-from ..native.arrays import row_sparse_parts
+from ..native.arrays import is_same, row_sparse_parts
 from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
 
@@ -61,14 +61,19 @@ class StepConsistency:
         self.new_values: Set[str] = set()
         #: Batch size by which the last sum of gradients was divided; 0 before the first step.
         self.batch_size = 0.0
-        # The sum of the last step, which is filled later, and its values once they were read.
-        self._sum: Any = None
+        # The function that waits for the sum of the last step, and the sum once it was read.
+        self._sum: Optional[Callable[[], np.ndarray]] = None
         # Another thread may save parameters while the next step begins and overwrites the sum.
         self._lock = threading.Lock()
         self._values: Optional[np.ndarray] = None
         # The batch size of the last step, and whether it differed from the one before.
         self._last_batch_size, self._changed = 0.0, False
         self._ever_fresh: Set[int] = set()
+        # Values that rarely change, with the numbers that follow from them.
+        self._multipliers: List[float] = []
+        self._checksum = 0.0
+        self._settings: List[Any] = []
+        self._setting_numbers: List[float] = []
 
     @property
     def _store(self) -> Any:
@@ -142,25 +147,43 @@ class StepConsistency:
             self._check()
 
     def _send(self, stale: List[int], overflows: bool, ignore_stale: bool) -> None:
-        params, optimizer = self._params, self._trainer.optimizer
-        fresh = np.zeros(len(params))
-        fresh[[key for key, _ in trainers.trained_params(self._trainer) if key not in stale]] = 1
-        has_new_values = [param.name in self.new_values for param in params]
-        numbers = np.zeros((self._store.num_workers, len(_COMPARED)))
-        multipliers = np.array([(param.lr_mult, param.wd_mult) for param in params] + self._tables.multipliers(),
-                               np.float64)
-        numbers[self._store.rank] = [self.batch_size, _learning_rate(optimizer), optimizer.wd,
-                                     self._store.backend.call_count(NETWORK_CALL), zlib.crc32(multipliers.tobytes()),
-                                     self._tables.checksum(), *(_setting(optimizer, name) for name in _SETTINGS)]
-        report = np.concatenate([fresh, has_new_values, [overflows, ignore_stale], numbers.ravel()])
+        params, optimizer, store = self._params, self._trainer.optimizer, self._store
+        count, width = len(params), len(_COMPARED)
+        report = np.zeros(2 * count + 2 + store.num_workers * width)
+        report[[key for key, _ in trainers.trained_params(self._trainer)]] = 1
+        report[stale] = 0
+        if self.new_values:
+            report[count:2 * count] = [param.name in self.new_values for param in params]
+        first = 2 * count + 2 + store.rank * width
+        report[2 * count:2 * count + 2] = overflows, ignore_stale
+        report[first:first + width] = [
+            self.batch_size, _learning_rate(optimizer), optimizer.wd, store.backend.call_count(NETWORK_CALL),
+            self._checksum_of_multipliers(params), self._tables.checksum(), *self._numbers_of_settings(optimizer)]
         with self._lock:
             self._values = None
-            self._sum = self._store.backend.allreduce_numbers(report)
+            self._sum = store.backend.allreduce_numbers(report)
+
+    def _checksum_of_multipliers(self, params: List[Any]) -> float:
+        multipliers = [value for param in params for value in (param.lr_mult, param.wd_mult)]
+        for pair in self._tables.multipliers():
+            multipliers += pair
+        if not is_same(multipliers, self._multipliers):
+            self._checksum = float(zlib.crc32(np.array(multipliers, np.float64).tobytes()))
+            # An array that is a multiplier could change and stay the same object.
+            self._multipliers = multipliers if {float, int}.issuperset(map(type, multipliers)) else []
+        return self._checksum
+
+    def _numbers_of_settings(self, optimizer: Any) -> List[float]:
+        settings = [getattr(optimizer, name, None) for name in _SETTINGS]
+        if not is_same(settings, self._settings):
+            self._settings, self._setting_numbers = settings, list(map(_setting_number, settings))
+        return self._setting_numbers
 
     def _read(self) -> np.ndarray:
         with self._lock:
             if self._values is None:
-                self._values = self._sum.asnumpy()
+                assert self._sum is not None
+                self._values = self._sum()
             return self._values
 
     def _fresh_anywhere(self, key: int) -> bool:
@@ -168,6 +191,8 @@ class StepConsistency:
 
     def _check(self) -> None:
         numbers = self._read()[2 * len(self._params) + 2:].reshape(-1, len(_COMPARED))
+        if numbers.tobytes() == numbers[0].tobytes() * len(numbers):
+            return
         differs = (numbers != numbers[0]) & ~(np.isnan(numbers) & np.isnan(numbers[0]))
         if not differs.any():
             return
@@ -223,7 +248,7 @@ class StepConsistency:
 
     def _check_new_values(self) -> None:
         """Raise InputError for values that were set on some workers only and differ from those of other workers."""
-        if self._sum is None:
+        if self._sum is None or not self._new_value_counts().any():
             return
         params = [param for param, count in zip(self._params, self._new_value_counts())
                   if 0 < count < self._store.num_workers and param.grad_req != 'null' and shard_of(param) is None]
@@ -253,8 +278,7 @@ def _zero(array: Any) -> None:
     mx.nd.zeros_like(classic, out=classic)
 
 
-def _setting(optimizer: Any, name: str) -> float:
-    value = getattr(optimizer, name, None)
+def _setting_number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float, np.number)) else float('nan')
 
 

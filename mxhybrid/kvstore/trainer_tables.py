@@ -112,6 +112,8 @@ class TrainerTables:
 
     def checksum(self) -> float:
         """Return a number that differs between workers if they have frozen or initialised other tables."""
+        if not self.params:
+            return 0.0
         states = [(param.grad_req == 'null', param.initialisations != agreed)
                   for param, agreed in zip(self.params, self._agreed)]
         return float(zlib.crc32(repr(states).encode()))
@@ -145,7 +147,7 @@ class TrainerTables:
 
     def reopen(self, store: Any) -> None:
         """Begin again with tables that all workers have initialised since the store was made (collective)."""
-        if not store.distributed or not self.initialised_anew:
+        if not self.params or not store.distributed or not self.initialised_anew:
             return
         are_new = [param.initialisations != agreed for param, agreed in zip(self.params, self._agreed)]
         self.agree(store.backend.allgather_json(self.descriptions(), 'dynamic_tables'))
@@ -162,6 +164,8 @@ class TrainerTables:
 
     def check(self, optimizer: Any) -> None:
         """Refuse an optimizer that cannot update the tables, and too many keys, before anything of a step is sent."""
+        if not self.params:
+            return
         trained = self._trained
         for number, (table, wd) in enumerate(zip(trained, weight_decays(optimizer, [table.key for table in trained]))):
             if not number:

@@ -37,6 +37,9 @@ class AllreduceBuffer:
         #: The compiled buffer, for compiled functions.
         more: Tuple[Any, ...] = (ends, quantized) if ends or quantized else ()
         self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count, *more)
+        #: The same memory as NumPy, for a script that waits for all operations on the arrays before it uses it.
+        self.input_view = _memory(self._library.allreduce_input(self.pointer), count, dtype)
+        self.output_view = _memory(self._library.allreduce_output(self.pointer), count, dtype)
         self.input = _array(self._library.allreduce_input(self.pointer), count, dtype)
         self.output = _array(self._library.allreduce_output(self.pointer), count, dtype)
         #: Handles of both arrays, for the engine.
@@ -169,5 +172,9 @@ class LaneAllreduce:
 
 def _array(address: int, count: int, dtype: np.dtype) -> Any:
     """Return an array of MXNet on memory that stays."""
+    return mx.nd.from_numpy(_memory(address, count, dtype), zero_copy=True)
+
+
+def _memory(address: int, count: int, dtype: np.dtype) -> np.ndarray:
     raw: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    return mx.nd.from_numpy(np.frombuffer(raw, dtype), zero_copy=True)
+    return np.frombuffer(raw, dtype)

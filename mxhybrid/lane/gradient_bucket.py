@@ -1,12 +1,12 @@
 """Several dense gradients in one allreduce, and the update of their weights, compiled in ``src/gradient_bucket.h``."""
 import ctypes
-import operator
 import weakref
 from typing import Any, Optional, Sequence
 
 import numpy as np
 from mxnet.base import check_call
 
+from ..native.arrays import is_same
 from ..native.dense_rules import Update
 from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
 from ..native.forks import fork_guard
@@ -155,11 +155,6 @@ class Copies:
         """Push the copies to the engine."""
         with fork_guard:  # a fork by another thread waits until the engine has all copies
             check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
-
-
-def is_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether two sequences have the same objects."""
-    return len(arrays) == len(others) and all(map(operator.is_, arrays, others))
 
 
 def _own_handles(arrays: Sequence[Any]) -> Any:

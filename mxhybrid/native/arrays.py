@@ -7,6 +7,7 @@ CPU a NumPy view of that block serves for reading and writing.
 import ctypes
 import itertools
 import math
+import operator
 import os
 from typing import Any, Callable, List
 
@@ -38,6 +39,11 @@ def _pointer_view(array, shape, dtype):
     raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer)
     raw.owner = array  # keeps the memory: the view holds `raw`
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
+def is_same(objects, others):
+    """Return whether two sequences have the same objects, by identity: ``==`` of arrays would compute."""
+    return len(objects) == len(others) and all(map(operator.is_, objects, others))
 
 
 def host_view(array):

@@ -12,8 +12,8 @@ import mxnet as mx
 import numpy as np
 
 from ..comm.float16 import OverflowAlarm
-from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets, is_same
-from ..native.arrays import host_view
+from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
+from ..native.arrays import host_view, is_same
 from ..native.dense_rules import begin_update
 from .dense_allreduce import DenseAllreduce
 from .wire import Sums

@@ -16,7 +16,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets, is_same
+from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
+from ..native.arrays import is_same
 from ..native.dense_rules import begin_update
 from .costs import ring_share
 from .dense_allreduce import DenseAllreduce

@@ -17,7 +17,7 @@ class Slow:
     def __init__(self, values):
         self.values, self.read, self.there = values, threading.Event(), threading.Event()
 
-    def asnumpy(self):
+    def __call__(self):
         self.read.set()
         assert self.there.wait(30)
         return self.values
@@ -32,7 +32,7 @@ def test_a_save_in_a_thread_and_the_next_step_do_not_mix_their_sums():
     loss.backward()
     trainer.step(1)
     consistency = hooks_of(trainer).consistency
-    consistency._sum, consistency._values = Slow(np.full_like(consistency._sum.asnumpy(), 7)), None
+    consistency._sum, consistency._values = Slow(np.full_like(consistency._sum(), 7)), None
     late, sent = consistency._sum, threading.Event()
     saves = threading.Thread(target=consistency.check_last_step)
     saves.start()
@@ -49,3 +49,30 @@ def test_a_save_in_a_thread_and_the_next_step_do_not_mix_their_sums():
     saves.join(30)
     steps.join(30)
     assert sent.is_set() and consistency._fresh_anywhere(0) and consistency._read()[0] == 1
+
+
+@pytest.mark.parametrize('change', [
+    lambda trainer, net: setattr(net.weight, 'lr_mult', 0.5), lambda trainer, net: setattr(net.bias, 'wd_mult', 0.0),
+    lambda trainer, net: net.weight.lr_mult.fill(0.25), lambda trainer, net: trainer.set_learning_rate(0.3),
+    lambda trainer, net: setattr(trainer.optimizer, 'wd', 0.1),
+    lambda trainer, net: setattr(trainer.optimizer, 'momentum', 0.5),
+    lambda trainer, net: setattr(trainer.optimizer, 'clip_gradient', 2),
+    lambda trainer, net: setattr(trainer.optimizer, 'beta', np.float32(0.5)),
+    lambda trainer, net: setattr(trainer, '_optimizer', mx.optimizer.Adam(learning_rate=0.1))],
+    ids=['lr_mult', 'wd_mult', 'an array as lr_mult', 'learning rate', 'wd', 'momentum', 'clip_gradient', 'beta',
+         'optimizer'])
+def test_every_change_of_a_number_is_compared(change):
+    net = gluon.nn.Dense(1, in_units=2)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}, kvstore='hybrid', update_on_kvstore=True)
+    net.weight.lr_mult = np.array(1.0)
+    reports = []
+    for step in range(4):
+        if step == 2:
+            change(trainer, net)
+        with autograd.record():
+            loss = net(mx.nd.ones((1, 2))).sum()
+        loss.backward()
+        trainer.step(1)
+        reports.append(hooks_of(trainer).consistency._sum().tobytes())
+    assert reports[0] == reports[1] != reports[2] == reports[3]
