@@ -11,12 +11,13 @@ a list of keys and a list of values  several parameters, each value in one of th
 Errors are raised here, before anything is sent.
 """
 import operator
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+from ..native.arrays import is_same
 from ..routes import checks
 
 #: A route, and the arrays that a call has for it, one for each device.
@@ -64,6 +65,9 @@ class CallArguments:
         self._keys: List[Any] = []
         self._arrays: List[Any] = []
         self._work: List[RoutedPushpull] = []
+        self._routes: List[Any] = []
+        # The arguments of that call, if they are tuples of tuples, which cannot change.
+        self._fixed: Optional[Tuple[Any, Any, Any]] = None
 
     def route(self, call: str, key: Any) -> Any:
         """Return the route of a key; InputError if the key was never initialised."""
@@ -121,17 +125,24 @@ class CallArguments:
         work = [(route, arrays, outs) for (route, arrays), (_, outs) in zip(pushed, pulled)]
         if several:
             self._keys, self._arrays, self._work = list(key), _flat(value, out), work
+            self._routes = [route for route, _, _ in work]
+            are_fixed = type(key) is type(value) is tuple and out is None and set(map(type, value)) == {tuple}
+            self._fixed = (key, value, out) if are_fixed else None
         return work
 
     def _repeats_the_last(self, keys: Any, values: Any, outs: Any) -> bool:
         """Return whether a call has the keys and arrays of the last one, and the keys still have the same routes."""
+        routes = self._backend.routes
+        if not all(map(operator.is_, map(routes.get, [route.key for route in self._routes]), self._routes)):
+            return False
+        if self._fixed is not None and is_same((keys, values, outs), self._fixed):
+            return True
         if not all(isinstance(arrays, (list, tuple)) for arrays in (values, [] if outs is None else outs)):
             return False  # which is an error
-        routes = self._backend.routes
-        if list(keys) != self._keys or not all(routes.get(route.key) is route for route, _, _ in self._work):
+        if list(keys) != self._keys:
             return False
         arrays = _flat(values, outs)
-        return len(arrays) == len(self._arrays) and all(map(operator.is_, arrays, self._arrays))
+        return is_same(arrays, self._arrays)
 
     def rows(self, key: Any, out: Any, row_ids: Any) -> List[Tuple[Any, List[Any], List[np.ndarray]]]:
         """Return the routes, output arrays and row ids of a row_sparse_pull.

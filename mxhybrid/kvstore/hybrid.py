@@ -381,7 +381,7 @@ class Hybrid(KVStore):
         """
         pending: List[PendingSums] = []
         with self._meter.call('pushpull', parameter='%d parameters' % len(keys)):
-            self._backend.pushpull_all(self._arguments.pushpull(list(keys), list(gradients), None), priority, pending)
+            self._backend.pushpull_all(self._arguments.pushpull(keys, gradients, None), priority, pending)
         self._maybe_report()
         return pending
 

@@ -12,7 +12,7 @@ take the weight back, with the values that the arrays have then (:mod:`mxhybrid.
 """
 import threading
 from contextlib import contextmanager, nullcontext
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -203,9 +203,13 @@ class WorkerCopy:
 # -- called by the hooks -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def uncounted_reads(trainer: Any) -> Iterator[None]:
+def uncounted_reads(trainer: Any) -> ContextManager[None]:
     """Exclude reads of a Trainer's parameters, for calls of the Trainer itself."""
+    return _uncounted_reads(trainer) if trainer._contains_sparse_grad else _NOTHING
+
+
+@contextmanager
+def _uncounted_reads(trainer: Any) -> Iterator[None]:
     watches = [watch for watch in map(watch_of, trainer._params) if watch is not None
                and (watch.copy is None or watch.copy.trainer is trainer)]
     for watch in watches:

@@ -21,7 +21,7 @@ would apply.  The worker then knows whether all other workers do the same.
 import copy
 import threading
 import zlib
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 import mxnet as mx
 import numpy as np
@@ -83,13 +83,14 @@ class StepConsistency:
     def _params(self) -> List[Any]:
         return trainers.params_of(self._trainer)
 
-    def begin(self, batch_size: Optional[float], ignore_stale: bool) -> Optional[Set[int]]:
+    def begin(self, batch_size: Optional[float], ignore_stale: bool,
+              fresh_keys: Optional[Sequence[int]] = None) -> Optional[Set[int]]:
         """Return the keys that no worker exchanges in this step, None if a gradient overflows and no worker makes the
         step (collective; before gradients are exchanged).
 
         `batch_size` is None if it is given later, to ``update()``; then the next step compares it.  `ignore_stale` says
-        whether the step leaves stale gradients out.  Raises InputError on all workers if they differed in the last
-        step.
+        whether the step leaves stale gradients out, `fresh_keys` has the keys of all parameters that are not frozen if
+        all their gradients are known to be fresh.  Raises InputError on all workers if they differed in the last step.
         """
         self.check_last_step()
         self._check_new_values()
@@ -97,10 +98,14 @@ class StepConsistency:
         scaled = on_store and trainers.loss_scaler_of(self._trainer) is not None
         overflows = scaled and (any_overflows(self._params, self._store.backend.largest_gradient)
                                 or self._tables.overflow())
-        stale = self._zero_stale(all_devices=not on_store)
+        stale: List[int] = []
+        if fresh_keys is not None:
+            self._ever_fresh.update(fresh_keys)
+        else:
+            stale = self._zero_stale(all_devices=not on_store)
         if batch_size is not None:
             self.note_batch_size(batch_size)
-        self._send(stale, overflows, ignore_stale)
+        self._send(stale, overflows, ignore_stale, fresh_keys)
         changed = self.batch_size != self._last_batch_size
         if self._tables.changed():
             self._read()
@@ -146,12 +151,14 @@ class StepConsistency:
             self._read()
             self._check()
 
-    def _send(self, stale: List[int], overflows: bool, ignore_stale: bool) -> None:
+    def _send(self, stale: List[int], overflows: bool, ignore_stale: bool,
+              fresh_keys: Optional[Sequence[int]] = None) -> None:
         params, optimizer, store = self._params, self._trainer.optimizer, self._store
         count, width = len(params), len(_COMPARED)
         report = np.zeros(2 * count + 2 + store.num_workers * width)
-        report[[key for key, _ in trainers.trained_params(self._trainer)]] = 1
-        report[stale] = 0
+        if fresh_keys is None:
+            fresh_keys = [key for key, _ in trainers.trained_params(self._trainer) if key not in stale]
+        report[list(fresh_keys)] = 1
         if self.new_values:
             report[count:2 * count] = [param.name in self.new_values for param in params]
         first = 2 * count + 2 + store.rank * width

@@ -35,7 +35,7 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -55,6 +55,7 @@ from .hybrid import Hybrid
 from .on_demand_copy import uncounted_reads
 from .on_demand_switch import OnDemandSwitch, switch_for
 from .sharded_updates import ShardedUpdates, sharding_for
+from .step_arrays import Gradients, StepArrays, step_arrays
 from .step_consistency import StepConsistency, any_overflows
 from .table_hints import table_hints
 from .trainer_tables import TrainerTables
@@ -88,6 +89,9 @@ class TrainerHooks:
         # Whether the worker's arrays still have the memory of whole tables.
         self._holds_tables = False
         self._compiled_updates = CompiledUpdates()
+        # The arrays of the last step, and whether backward has computed all gradients of the step that is under way.
+        self._arrays: Optional[StepArrays] = None
+        self._all_fresh = False
         #: The sharded updates, if the store asks for them.
         self.sharding: Optional[ShardedUpdates] = None
         # The former store, from which the next one takes over, and names of parameters that got new values since.
@@ -122,7 +126,7 @@ class TrainerHooks:
         try:
             return original(batch_size, ignore_stale_grad)
         finally:
-            self._call = None
+            self._call, self._all_fresh = None, False
             self._compiled_updates.write_sums()  # of a step that ends with an error
 
     def allreduce_grads(self, original: Callable[[], None]) -> None:
@@ -135,39 +139,42 @@ class TrainerHooks:
         self.tables.check(self._optimizer)
         with store.meter.allreduce_grads(), uncounted_reads(self._trainer):
             skipped_keys: Optional[Set[int]] = set()
+            self._arrays = step_arrays(self._trainer, self._arrays)
+            self._all_fresh = self._arrays is not None and self._arrays.are_fresh()
             if self._trainer._update_on_kvstore or store.distributed:
                 self._exchanged = True
-                skipped_keys = self.consistency.begin(*self._call or (None, False))
+                batch_size, ignore_stale = self._call or (None, False)
+                skipped_keys = self.consistency.begin(
+                    batch_size, ignore_stale, self._arrays.keys if self._all_fresh and self._arrays else None)
                 self.tables.reopen(store)
             self._overflow = skipped_keys is None
-            if skipped_keys is not None:
-                trained = [(key, param) for key, param in trained_params(self._trainer) if key not in skipped_keys]
-                if self._trainer._update_on_kvstore and depends_on_order(self._optimizer):
-                    for pair in trained:
-                        self._send(store, [pair])
-                else:
-                    self._send(store, trained)
+            in_order = self._trainer._update_on_kvstore and depends_on_order(self._optimizer)
+            if skipped_keys is not None and not skipped_keys and not in_order and self._arrays is not None:
+                self._send(store, self._arrays.gradients)
+            elif skipped_keys is not None:
+                trained = [pair for pair in trained_params(self._trainer) if pair[0] not in skipped_keys]
+                for pairs in [[pair] for pair in trained] if in_order else [trained]:
+                    self._send(store, Gradients.of(pairs))
 
-    def _send(self, store: Hybrid, trained: List[Tuple[int, Any]]) -> None:
+    def _send(self, store: Hybrid, gradients: Gradients) -> None:
         """Make the calls of ``Trainer._allreduce_grads``, first the calls that do not wait for the end of backward.
 
         A dense gradient is sent as soon as backward has computed it.  The rows of a row_sparse gradient are read here,
         and the gradients of embeddings are computed last.
         """
         on_store = self._trainer._update_on_kvstore
-        sharded = [(key, param, shard) for key, param in trained for shard in [shard_of(param)] if shard is not None]
-        trained = [(key, param) for key, param in trained if shard_of(param) is None]
-        dense = [(key, param) for key, param in trained if param._grad_stype == 'default']
-        if self.sharding is not None and dense:
-            summed = self.sharding.sum(dense, self._call is None or loss_scaler_of(self._trainer) is not None)
-            dense = [(key, param) for key, param in dense if key not in summed]
+        if self.sharding is not None and gradients.dense:
+            summed = self.sharding.sum(gradients.dense,
+                                       self._call is None or loss_scaler_of(self._trainer) is not None)
+            others = Gradients.of([pair for pair in gradients.dense if pair[0] not in summed])
+            gradients = others._replace(sharded=gradients.sharded, sparse=gradients.sparse)
+        dense, keys, arrays = gradients.dense, gradients.dense_keys, gradients.dense_arrays
         if len(dense) > 1 and self._updates_with_sums:
-            self._compiled_updates.take_sums(store.sum_for_update(
-                [key for key, _ in dense], [param.list_grad() for _, param in dense], -dense[0][0]))
+            self._compiled_updates.take_sums(store.sum_for_update(keys, arrays, -keys[0]))
         elif dense:
-            store.pushpull([key for key, _ in dense], [param.list_grad() for _, param in dense],
-                           [param.list_data() for _, param in dense] if on_store else None, -dense[0][0])
-        for key, param, shard in sharded:
+            store.pushpull(list(keys), list(map(list, arrays)),
+                           [param.list_data() for _, param in dense] if on_store else None, -keys[0])
+        for key, param, shard in gradients.sharded:
             shard.allreduce_(param.grad(), -key)
             if on_store:
                 store._updater(key, param.grad(), param.data())
@@ -175,7 +182,7 @@ class TrainerHooks:
         if self.switch is not None:
             self.switch.before_push(by_hand=self._call is None)  # waits for the other workers
             copies = self.switch.copies
-        sparse = [(key, param) for key, param in trained if param._grad_stype != 'default']
+        sparse = gradients.sparse
         if not on_store:  # servers get the gradients of the weights that they hold when the workers update
             sparse = [(key, param) for key, param in sparse if key not in copies]
         for key, param in sparse:
@@ -243,7 +250,7 @@ class TrainerHooks:
                         around.enter_context(updating_eagerly(trainer))
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
-                    original(ignore_stale_grad)
+                    self._update_all(original, ignore_stale_grad)
             if self.tables:
                 if overflow:
                     self.tables.drop_gradients()
@@ -256,7 +263,22 @@ class TrainerHooks:
                     count_update(trainer.optimizer, key)
             if self._holds_tables and not trainer._params_to_init:
                 self._holds_tables = False
+                self._arrays = None
                 _free_tables(trainer)
+
+    def _update_all(self, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
+        """Call ``Trainer._update``, or do the same with arrays that are known."""
+        trainer, arrays = self._trainer, self._arrays
+        if (self._call is not None and self._all_fresh and arrays is not None and arrays.on_one_device
+                and len(trainer._updaters) == 1 and not ignore_stale_grad and not trainer._update_on_kvstore
+                and loss_scaler_of(trainer) is None and trainers.makes_plain_steps(trainer)
+                and arrays.is_current(trainer)):
+            self._all_fresh = False
+            arrays.use()
+            if arrays.keys:
+                trainer._updaters[0](arrays.keys, arrays.all_gradients, arrays.all_weights)
+        else:
+            original(ignore_stale_grad)
 
     def _note_local_update(self) -> None:
         """Warn, once, that workers update with their own gradients; InputError if a sharded weight needs a sum."""
@@ -384,6 +406,7 @@ class TrainerHooks:
 
     def release_arrays(self) -> None:
         """Release arrays of earlier updates, before a state is loaded."""
+        self._arrays = None
         self._compiled_updates.release_arrays()
 
     def load_states(self, original: Callable[[str], None], fname: str) -> None:
