@@ -7,14 +7,22 @@ optimizers, other types, row_sparse arrays, GPUs, and the first update of a weig
 In a step of a job of several workers, an update reads the sums of a bucket where the lane has computed them, and writes
 them to the gradients on the way.
 """
-from typing import Any, Collection, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..lane.gradient_bucket import GradientBucket, LocalUpdate
 from ..lane.kernels import compiled
 from ..native.arrays import is_same
-from ..native.dense_rules import Update, begin_update, calls_of, has_kernel
+from ..native.dense_rules import (
+    Update,
+    begin_update,
+    calls_of,
+    count_and_rates,
+    has_kernel,
+    rule_of,
+    settings_of,
+)
 from ..native.optimizer_state import counts_on, state_arrays
 from ..native.storage import layout_function
 from ..native.trainers import device_of, with_updaters
@@ -55,6 +63,104 @@ class _Started(NamedTuple):
         return self.known.dtype, self.update.rule, self.update.settings, self.update.in_lists
 
 
+class StandIn(str):
+    """A key without a weight of its own: its row_sparse gradient of no rows only makes MXNet choose other kernels."""
+
+
+class _Call(NamedTuple):
+    """A call of MXNet's optimizer: the keys that compiled kernels update, and the positions that MXNet updates."""
+
+    dense_keys: List[Any]
+    by_mxnet: List[int]
+    #: Whether MXNet would update the dense weights by one operator.
+    together: bool
+    rule: str
+
+
+class _Operation(NamedTuple):
+    """An operation of the engine, with the keys of its weights."""
+
+    update: LocalUpdate
+    keys: List[Any]
+    priority: int
+    bucket: Optional[GradientBucket]
+    rule: str
+    in_lists: bool
+
+
+class _Repeated:
+    """An update that the next step repeats, with other rates, if all that it depends on has stayed the same object."""
+
+    def __init__(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any],
+                 pending: List[PendingSums], calls: List[_Call], operations: List[_Operation]):
+        self._updater, self._optimizer = updater, updater.optimizer
+        self._keys, self._calls, self._operations = list(keys), calls, operations
+        self._gradients, self._weights, self._pending = list(gradients), list(weights), pending
+        self._with_state = [key for key in keys if not isinstance(key, StandIn)]
+        self._device = weights[0].context.device_id
+        self._found = self._look()
+        self._names = set(vars(self._optimizer))
+
+    def _look(self) -> List[Any]:
+        """Return the objects from which the operations follow."""
+        updater, optimizer = self._updater, self._optimizer
+        return [type(updater), type(optimizer), updater.aggregate_updates, optimizer.aggregate_num,
+                *map(updater.states.get, self._with_state)]
+
+    def is_current(self, updater: Any, gradients: Sequence[Any], weights: Sequence[Any], pending: List[PendingSums]
+                   ) -> bool:
+        """Return whether an update of the same keys makes the same operations."""
+        optimizer = self._optimizer
+        return (updater is self._updater and updater.optimizer is optimizer
+                and is_same(pending, self._pending) and is_same(gradients, self._gradients)
+                and is_same(weights, self._weights) and is_same(self._look(), self._found)
+                and all(map(updater.states.__contains__, self._with_state))
+                and all(map(updater.states_synced.get, self._with_state))
+                # Another attribute may be a method that takes the place of MXNet's.
+                and vars(optimizer).keys() == self._names
+                and all(rule_of(optimizer, call.together) == call.rule for call in self._calls if call.dense_keys))
+
+    def run(self, write_sums: Callable[[List[Any]], None]) -> None:
+        """Count the update, and push its operations to the engine."""
+        optimizer = self._optimizer
+        lrs: Dict[Any, float] = {}
+        wds: Dict[Any, float] = {}
+        for call in self._calls:
+            optimizer._set_current_context(self._device)
+            sparse_first = _are_first(optimizer, self._device, [self._keys[i] for i in call.by_mxnet], call.dense_keys)
+            if sparse_first:
+                self._by_mxnet(call.by_mxnet, write_sums)
+                optimizer._set_current_context(self._device)
+            if call.dense_keys:
+                call_lrs, call_wds = count_and_rates(optimizer, call.dense_keys)
+                lrs.update(zip(call.dense_keys, call_lrs))
+                wds.update(zip(call.dense_keys, call_wds))
+            if call.by_mxnet and not sparse_first:
+                self._by_mxnet(call.by_mxnet, write_sums)
+        settings = settings_of(optimizer)
+        for operation in self._operations:
+            rates = [lrs[key] for key in operation.keys], [wds[key] for key in operation.keys]
+            operation.update.start(Update(operation.rule, settings, [], rates, operation.in_lists), operation.priority,
+                                   operation.bucket)
+
+    def _by_mxnet(self, positions: List[int], write_sums: Callable[[List[Any]], None]) -> None:
+        keys = [self._keys[i] for i in positions]
+        write_sums(keys)
+        self._updater(keys, [self._gradients[i] for i in positions], [self._weights[i] for i in positions])
+
+
+def _are_first(optimizer: Any, device: int, keys: List[Any], other_keys: List[Any]) -> bool:
+    """Return whether weights must be updated before others of the same call.
+
+    MXNet counts all updates of a call before it asks for learning rates.  The schedule of the largest count holds for
+    all of them.
+    """
+    if not keys:
+        return False
+    counts = counts_on(optimizer, device)
+    return max(counts.get(key, 0) for key in keys) > max((counts.get(key, 0) for key in other_keys), default=0)
+
+
 class CompiledUpdates:
     """The compiled updates of one Trainer."""
 
@@ -62,6 +168,10 @@ class CompiledUpdates:
         #: Weights by device and key, and operations by device and keys.
         self._weights: Dict[Tuple[Any, ...], _Weight] = {}
         self._operations: Dict[Tuple[Any, ...], Tuple[List[_Weight], LocalUpdate]] = {}
+        #: Updates that were made by compiled kernels as far as possible, by their keys.
+        self._repeated: Dict[Tuple[Any, ...], _Repeated] = {}
+        # The operations of the update that is under way.
+        self._made: List[_Operation] = []
         #: Sums of this step that the gradients have not received.
         self._pending: List[PendingSums] = []
 
@@ -82,6 +192,7 @@ class CompiledUpdates:
     def release_arrays(self) -> None:
         """Release the arrays of earlier updates: a former optimizer state would be kept beside one that is loaded."""
         self._weights.clear()
+        self._repeated.clear()
         self._operations.clear()
 
     def updating(self, trainer: Any) -> ContextManager[None]:
@@ -90,6 +201,14 @@ class CompiledUpdates:
 
     def update(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Update as MXNet's `updater` does, given lists of keys and of arrays on one device."""
+        name = updater, *keys
+        repeated = self._repeated.get(name)
+        if repeated is not None:
+            if repeated.is_current(updater, gradients, weights, self._pending):
+                repeated.run(self.write_sums)
+                self._pending = []
+                return
+            del self._repeated[name]
         if not weights or not has_kernel(updater) or layout_function() is None or compiled() is None:
             self.write_sums(keys)
             updater(keys, gradients, weights)
@@ -103,29 +222,37 @@ class CompiledUpdates:
             updater([keys[i] for i in positions], [gradients[i] for i in positions], [weights[i] for i in positions])
 
         started: Dict[Any, _Started] = {}
+        calls: List[_Call] = []
+        pending, self._made = list(self._pending), []
+        can_repeat = True
         for positions in calls_of(updater, [weight.dtype for weight in known]):
             sparse = [i for i in positions if known[i].is_sparse]
             dense = [i for i in positions if not known[i].is_sparse]
             if not dense or not all(known[i].is_plain for i in dense):
                 by_mxnet(positions)
+                calls.append(_Call([], positions, False, ''))
                 continue
             dense_keys = [keys[i] for i in dense]
-            # MXNet counts all updates of a call before it asks for learning rates.  The schedule of the largest count
-            # holds for all of them.
-            counts = counts_on(updater.optimizer, context.device_id)
-            sparse_first = bool(sparse) and (max(counts.get(keys[i], 0) for i in sparse)
-                                             > max(counts.get(key, 0) for key in dense_keys))
+            sparse_weights = [i for i in sparse if not isinstance(keys[i], StandIn)]
+            sparse_first = _are_first(updater.optimizer, context.device_id, [keys[i] for i in sparse_weights],
+                                      dense_keys)
             if sparse_first:
                 by_mxnet(sparse)
             update = begin_update(updater, dense_keys, context, known[dense[0]].dtype, together=not sparse)
             if update is None:
                 by_mxnet(dense if sparse_first else positions)
+                can_repeat = False
                 continue
+            calls.append(_Call(dense_keys, sparse_weights, not sparse, update.rule))
             for index, i in enumerate(dense):
                 started[keys[i]] = _Started(known[i], update, update.rates[0][index], update.rates[1][index])
-            if sparse and not sparse_first:
-                by_mxnet(sparse)
-        self._run(device, started)
+            if sparse_weights and not sparse_first:
+                by_mxnet(sparse_weights)
+        if self._run(device, started) and can_repeat and started:
+            if len(self._repeated) >= MOST_OPERATIONS:
+                self._repeated.clear()
+            self._repeated[name] = _Repeated(updater, keys, gradients, weights, pending, calls, self._made)
+        self._made = []
 
     def _weight_of(self, updater: Any, device: Tuple[int, int], key: Any, gradient: Any, weight: Any) -> _Weight:
         name = (*device, key)
@@ -139,8 +266,12 @@ class CompiledUpdates:
         self._weights[name] = known
         return known
 
-    def _run(self, device: Tuple[int, int], started: Dict[Any, _Started]) -> None:
-        """Push updates of weights, by key, to the engine, several of them in one operation."""
+    def _run(self, device: Tuple[int, int], started: Dict[Any, _Started]) -> bool:
+        """Push updates of weights, by key, to the engine, several of them in one operation.
+
+        Return whether these operations have used all pending sums.
+        """
+        used_all = True
         pending, self._pending = self._pending, []
         for sums in pending:
             selected = {key: started[key] for key in sums.keys if key in started}
@@ -151,7 +282,9 @@ class CompiledUpdates:
                 started = {key: item for key, item in started.items() if key not in selected}
             elif items:
                 sums.write()
+                used_all = False
             else:
+                used_all = False
                 self._pending.append(sums)
         operations: List[Dict[Any, _Started]] = []
         room_bytes, last_kind = 0, None
@@ -163,6 +296,7 @@ class CompiledUpdates:
             room_bytes -= item.known.size_bytes
         for index, items_by_key in enumerate(operations):
             self._start(device, items_by_key, -index)
+        return used_all
 
     def _start(self, device: Tuple[int, int], items_by_key: Dict[Any, _Started], priority: int,
                bucket: Optional[GradientBucket] = None) -> None:
@@ -176,7 +310,9 @@ class CompiledUpdates:
                                     [state_arrays(weight.state) for weight in weights])
             self._operations[name] = weights, operation
         rates = [item.lr for item in items], [item.wd for item in items]
-        operation.start(items[0].update._replace(rates=rates), priority, bucket)
+        update = items[0].update._replace(rates=rates)
+        operation.start(update, priority, bucket)
+        self._made.append(_Operation(operation, list(items_by_key), priority, bucket, update.rule, update.in_lists))
 
 
 def _is_plain(weight: Any, others: Sequence[Any]) -> bool:

@@ -13,7 +13,7 @@ workers take it back.  They also take weights back when ``allreduce_grads()`` or
 ``update()`` without ``allreduce_grads()`` before it.
 """
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
@@ -23,6 +23,7 @@ from ..base.log import get_logger
 from ..base.settings import variable
 from ..native.optimizer_state import drop_state, put_state, state_arrays
 from ..native.trainers import device_numbers, loss_scaler_of, updaters_of, with_updaters
+from .compiled_updates import StandIn
 from .on_demand_copy import OnDemandParameter, ValueWatch, WorkerCopy, watch_of
 
 logger = get_logger(__name__)
@@ -42,6 +43,8 @@ class OnDemandSwitch:
         self.copies: Dict[int, WorkerCopy] = {}
         # Whether this worker has ever updated alone, so that its weights differ from those of other workers.
         self._local = False
+        # The stand-ins of the last update, with the arrays whose places they take.
+        self._stand_ins: Dict[StandIn, Tuple[Any, Any, Any]] = {}
         # Steps since the route of each candidate was chosen.
         self._steps = {key: 0 for key, param in enumerate(trainer._params)
                        if watch_of(param) is not None and param.grad_req != 'null'}
@@ -105,7 +108,8 @@ class OnDemandSwitch:
         """Surround an update in the workers: servers get the gradients of the weights that they hold."""
         trainer = self._trainer
         server_gradients: Dict[int, List[Any]] = {}
-        with with_updaters(trainer, lambda updater: _GradientFilter(updater, self.copies, server_gradients)):
+        with with_updaters(trainer, lambda updater: _GradientFilter(updater, self.copies, server_gradients,
+                                                                    self._stand_ins)):
             yield
         for key, gradients in server_gradients.items():
             self._store.push_on_demand(key, gradients, trainer.optimizer, -key, device_numbers(trainer))
@@ -204,11 +208,13 @@ class OnDemandSwitch:
 class _GradientFilter:
     """A stand-in for an Updater that puts the gradients of parameters on servers aside, and updates with all others."""
 
-    def __init__(self, updater: Any, copies: Dict[int, WorkerCopy], server_gradients: Dict[int, List[Any]]):
-        self._updater, self._copies, self._server_gradients = updater, copies, server_gradients
+    def __init__(self, updater: Any, copies: Dict[int, WorkerCopy], server_gradients: Dict[int, List[Any]],
+                 made: Dict[StandIn, Tuple[Any, Any, Any]]):
+        self._updater, self._copies, self._server_gradients, self._made = updater, copies, server_gradients, made
 
     def __call__(self, keys: Any, gradients: Any, arrays: Any) -> None:
-        others, stand_ins = [], []
+        others: List[Any] = []
+        stand_ins: List[StandIn] = []
         for key, gradient, array in zip(keys, gradients, arrays):
             if key not in self._copies:
                 others.append((key, gradient, array))
@@ -218,9 +224,12 @@ class _GradientFilter:
                 # MXNet's sgd updates several weights in one call.  If a gradient of the call is row_sparse, it uses
                 # other kernels, which do not leave the state alone while there is no momentum.  A row_sparse stand-in
                 # without rows keeps that choice of kernels, and changes nothing itself.
-                stand_ins.append('stands in for %r' % (key,))
-                others.append((stand_ins[-1], mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
-                               mx.nd.zeros((1, 1), array.context, array.dtype)))
+                stand_in = StandIn('stands in for %r' % (key,))
+                stand_ins.append(stand_in)
+                if stand_in not in self._made or self._made[stand_in][0] is not array:
+                    self._made[stand_in] = (array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
+                                            mx.nd.zeros((1, 1), array.context, array.dtype))
+                others.append((stand_in, *self._made[stand_in][1:]))
         if len(others) > len(stand_ins):
             self._updater(*zip(*others))
         for stand_in in stand_ins:

@@ -45,6 +45,7 @@ class AllreduceBuffer:
         #: Handles of both arrays, for the engine.
         self.handles = handles_of([self.input, self.output])
         self._views: Dict[Tuple[int, ...], Tuple[Any, Any]] = {}
+        self._priority: Optional[int] = None
         #: The addresses of memory whose pages are locked; None before the first sum of an array on a GPU.
         self._locked: Optional[List[int]] = None
 
@@ -98,7 +99,9 @@ class AllreduceBuffer:
 
     def set_priority(self, priority: int) -> None:
         """Set the priority: of allreduces that are ready together, the highest starts first."""
-        self._library.allreduce_set_priority(self.pointer, priority)
+        if priority != self._priority:
+            self._library.allreduce_set_priority(self.pointer, priority)
+            self._priority = priority
 
 
 class LaneAllreduce:

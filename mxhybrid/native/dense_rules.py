@@ -43,20 +43,42 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any, to
     if states is None:
         return None
     optimizer._set_current_context(context.device_id)
+    return Update(rule_of(optimizer, together), settings_of(optimizer), states, count_and_rates(optimizer, list(keys)),
+                  together and not isinstance(optimizer, mx.optimizer.Adam))
+
+
+def rule_of(optimizer: Any, together: bool) -> str:
+    """Return the rule of an update, '' if there is none; see :func:`begin_update`."""
+    if isinstance(optimizer, mx.optimizer.Adam):
+        return 'dense adam'
+    if optimizer.momentum > 0:
+        return 'momentum'
+    return '' if optimizer.momentum < 0 else 'multi sgd' if together else 'sgd'
+
+
+def settings_of(optimizer: Any) -> Dict[str, float]:
+    """Return the settings of the rule of an optimizer."""
     clip = optimizer.clip_gradient
     settings = {'rescale': as_read(optimizer.rescale_grad), 'clip': as_read(clip) if clip else -1.0}
-    optimizer._update_count(list(keys))
-    lrs, wds = optimizer._get_lrs(list(keys)), optimizer._get_wds(list(keys))
     if isinstance(optimizer, mx.optimizer.Adam):
-        settings.update(beta1=as_read(optimizer.beta1), beta2=as_read(optimizer.beta2),
-                        epsilon=as_read(optimizer.epsilon))
+        return dict(settings, beta1=as_read(optimizer.beta1), beta2=as_read(optimizer.beta2),
+                    epsilon=as_read(optimizer.epsilon))
+    return dict(settings, momentum=as_read(optimizer.momentum)) if optimizer.momentum > 0 else settings
+
+
+def count_and_rates(optimizer: Any, keys: List[Any]) -> Tuple[List[float], List[float]]:
+    """Count an update of weights on the optimizer's current device; return their learning rates and weight decays."""
+    optimizer._update_count(keys)
+    lrs, wds = optimizer._get_lrs(keys), optimizer._get_wds(keys)
+    if isinstance(optimizer, mx.optimizer.Adam):
+        last_count, factor = None, 1.0
         for index, key in enumerate(keys):
             count = optimizer._index_update_count[key]
-            lrs[index] *= math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
-        return Update('dense adam', settings, states, (lrs, wds), in_lists=False)
-    if optimizer.momentum > 0:
-        return Update('momentum', dict(settings, momentum=as_read(optimizer.momentum)), states, (lrs, wds), together)
-    return Update('multi sgd' if together else 'sgd', settings, states, (lrs, wds), together)
+            if count != last_count:
+                factor = math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
+                last_count = count
+            lrs[index] *= factor
+    return lrs, wds
 
 
 def calls_of(updater: Any, dtypes: Sequence[Any]) -> List[List[int]]:

@@ -78,7 +78,7 @@ class DenseAllreduce(Route):
         """Return the array for a sum that is the value from now on, and that `outs` receive."""
         # A Trainer that updates in the worker never reads the value again, so the store keeps no array of its own but
         # uses the output, as MXNet's local store uses the pushed value.
-        if not self._keeps and np.dtype(outs[0].dtype) == self.dtype:
+        if not self._keeps and (outs[0] is self._stored or np.dtype(outs[0].dtype) == self.dtype):
             self._stored = outs[0]
         else:
             self._stored = mx.nd.empty(self.shape, ctx=outs[0].context, dtype=self.dtype)

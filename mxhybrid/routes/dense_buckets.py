@@ -124,7 +124,11 @@ class RouteBucket:
         #: The sums in the type of the weights, for this worker.
         self._private_sums: List[Any] = []
         self._alarms = [OverflowAlarm(route.name) for route in routes] if buffer_dtype != self._dtype else []
-        self._moved = [route.moved_by_sum for route in routes]
+        #: The traffic of a step: steps, rows, and bytes.
+        self._traffic = [(1, route.rows, moved['pushed'], moved['pulled'], moved['saved'])
+                         for route in routes for moved in [route.moved_by_sum]]
+        self._keys = [route.key for route in routes]
+        self._pending: Optional[PendingSums] = None
         self._scratch: Dict[int, Any] = {}
         self._bucket: Any = None
         self._targets: Any = None
@@ -139,9 +143,9 @@ class RouteBucket:
         if self._bucket is None or not is_same(self._bucket.gradients, gradients):
             self._bucket = GradientBucket(self._buffer, gradients, self._dtype)
         self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority)
-        for route, moved in zip(self.routes, self._moved):
+        for route, traffic in zip(self.routes, self._traffic):
             route.sum_name = self._name
-            route.traffic.add(rows=route.rows, **moved)
+            route.traffic.add(*traffic)
         outs = [outs for _, outs in work]
         if updater is not None:
             values = [route.held() for route in self.routes]
@@ -149,12 +153,16 @@ class RouteBucket:
         else:
             values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
             if pending is not None and is_same(values, gradients) and all(len(targets) == 1 for targets in outs):
-                pending.append(PendingSums([route.key for route in self.routes], gradients, self._bucket, priority,
-                                           functools.partial(self._copy, 'values', self._sums, values)))
+                last = self._pending
+                if last is None or (last.bucket, last.priority) != (self._bucket, priority):
+                    last = self._pending = PendingSums(self._keys, self._bucket.gradients, self._bucket, priority,
+                                                       functools.partial(self._copy, 'values', self._sums, values))
+                pending.append(last)
             else:
                 self._copy('values', self._sums, values)
         pairs = [(value, out) for value, targets in zip(values, outs) for out in targets if out is not value]
-        self._copy('outs', [value for value, _ in pairs], [out for _, out in pairs])
+        if pairs:
+            self._copy('outs', *map(list, zip(*pairs)))
 
     def _over_devices(self, index: int, arrays: List[Any]) -> Any:
         if index not in self._scratch:

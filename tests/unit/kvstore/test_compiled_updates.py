@@ -1,5 +1,6 @@
 """Dense weights that a worker updates by compiled kernels have the bits of MXNet's own updates, in every call."""
 import copy
+import functools
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -8,7 +9,7 @@ import pytest
 from mxnet import autograd, gluon
 
 from mxhybrid.kvstore import compiled_updates
-from mxhybrid.kvstore.compiled_updates import CompiledUpdates
+from mxhybrid.kvstore.compiled_updates import CompiledUpdates, StandIn
 from mxhybrid.lane import gradient_bucket
 from mxhybrid.native.optimizer_state import state_arrays
 
@@ -263,3 +264,37 @@ def test_trainers_in_one_process(started):
     for expected, result in zip(*results):
         np.testing.assert_array_equal(result, expected)
     assert started
+
+
+@pytest.mark.parametrize('name', ['sgd', 'momentum'])
+def test_stand_ins_for_weights_on_servers_make_the_same_choice_of_kernels(started, name):
+    pair = Pair(*OPTIMIZERS[name])
+    stand_in = StandIn('stands in for 9')
+    arrays_of_it = mx.nd.sparse.zeros('row_sparse', (1, 1)), mx.nd.zeros((1, 1))
+    for step in range(5):
+        for gradient in pair.gradients:
+            gradient[:] = step + 0.3
+        for updater, weights in ((pair.reference, pair.expected), (pair.updater, pair.weights)):
+            if step == 3:
+                updater.optimizer.momentum = 0.0
+            keys, gradients, values = [*range(7), stand_in], [*pair.gradients, arrays_of_it[0]], [*weights,
+                                                                                               arrays_of_it[1]]
+            update = updater if updater is pair.reference else functools.partial(pair.compiled_updates.update, updater)
+            update(keys, gradients, values)
+            for by_key in (updater.states, updater.states_synced, updater.optimizer._index_update_count):
+                by_key.pop(stand_in, None)
+        pair.check()
+    assert sum(started) >= 2 * 7
+
+
+def test_an_update_that_repeats_the_last_one_uses_its_operations_again(started):
+    pair = Pair(*OPTIMIZERS['adam'])
+    for _ in range(4):
+        pair.step()
+    repeated, = pair.compiled_updates._repeated.values()
+    pair.step()
+    assert list(pair.compiled_updates._repeated.values()) == [repeated]
+    pair.updater.set_states(pair.updater.get_states())
+    pair.reference.set_states(pair.reference.get_states())
+    pair.step()
+    assert repeated not in pair.compiled_updates._repeated.values()

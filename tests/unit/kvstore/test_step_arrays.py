@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
+import mxhybrid
 from mxhybrid.kvstore.trainer_step import hooks_of
 
 pytestmark = pytest.mark.both_pythons
@@ -30,7 +31,6 @@ CHANGES = {
     'added up': lambda net, trainer: setattr(net[0].weight, 'grad_req', 'add'),
     'reset_ctx': lambda net, trainer: net.collect_params().reset_ctx([mx.cpu(1)]),
     'set_data': lambda net, trainer: net[-1].weight.set_data(net[-1].weight.data() * 2),
-    'cast': lambda net, trainer: [net.cast('float64'), trainer._updaters[0].states.clear()],
     'initialize': lambda net, trainer: net.initialize(mx.init.Constant(0.25), force_reinit=True),
     'arrays of a list': lambda net, trainer: set_last_gradient(net, mx.nd.zeros(net[-1].weight.shape)),
     'a method': lambda net, trainer: own_gradients(net),
@@ -74,7 +74,7 @@ def trained(store, change, optimizer='sgd', settings=(('momentum', 0.9),)):
             change(net, trainer)
         context = net[0].weight.list_ctx()[0]
         with autograd.record():
-            loss = (net(data.as_in_context(context).astype(net[0].weight.dtype)) ** 2).sum()
+            loss = (net(data.as_in_context(context)) ** 2).sum()
         loss.backward()
         trainer.step(4)
     return [param.data().asnumpy() for param in net.collect_params().values()], trainer
@@ -89,3 +89,76 @@ def test_steps_after_a_change_are_those_of_mxnet(name, optimizer):
     assert hooks_of(trainer) is not None
     for values, others in zip(found, expected):
         np.testing.assert_array_equal(values, others)
+
+
+def small_net():
+    """Return a net with the arrays of a step, and its Trainer."""
+    net = gluon.nn.Sequential()
+    net.add(gluon.nn.Dense(2, in_units=2), gluon.nn.Dense(2, in_units=2))
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}, kvstore='hybrid', update_on_kvstore=False)
+    for _ in range(3):
+        backward(net, net)
+        trainer.step(1)
+    return net, trainer
+
+
+def backward(net, computed):
+    """Compute the gradients of the layers in `computed`."""
+    data = mx.nd.ones((1, 2), dtype=net[0].weight.dtype)
+    with autograd.record():
+        loss = sum(layer(data).sum() for layer in computed)
+    loss.backward()
+
+
+def test_gradients_that_are_not_fresh_are_refused_in_later_steps():
+    net, trainer = small_net()
+    backward(net, list(net)[:1])
+    with pytest.raises(UserWarning, match='has not been updated by backward'):
+        trainer.step(1)
+    weights = [layer.weight.data().asnumpy() for layer in net]
+    backward(net, list(net)[:1])
+    trainer.step(1, ignore_stale_grad=True)
+    changed = [(layer.weight.data().asnumpy() != values).any() for layer, values in zip(net, weights)]
+    assert changed == [True, False]
+
+
+def test_arrays_of_another_type_are_refused_in_later_steps():
+    net, trainer = small_net()
+    net.cast('float64')
+    backward(net, net)
+    with pytest.raises(mxhybrid.InputError, match='has dtype float32, but the value given has dtype float64'):
+        trainer.step(1)
+
+
+def test_parameters_of_two_trainers():
+    results = []
+    for store in ('device', 'hybrid'):
+        mx.random.seed(4)
+        net = gluon.nn.Sequential()
+        net.add(gluon.nn.Dense(2, in_units=2), gluon.nn.Dense(2, in_units=2))
+        net.initialize(mx.init.Xavier())
+        trainers = [gluon.Trainer(layer.collect_params(), name, {'learning_rate': 0.1}, kvstore=store)
+                    for layer in net for name in ('sgd', 'adam')]
+        for step in range(6):
+            for trainer in trainers if step % 2 else trainers[::2]:
+                backward(net, net)
+                trainer.step(1)
+        results.append([param.data().asnumpy() for param in net.collect_params().values()])
+    for values, others in zip(*results):
+        np.testing.assert_array_equal(values, others)
+
+
+def test_steps_look_up_arrays_once_and_keep_no_arrays_that_are_gone():
+    net, trainer = small_net()
+    hooks = hooks_of(trainer)
+    arrays = hooks._arrays
+    assert arrays is not None and arrays.is_current(trainer)
+    backward(net, net)
+    trainer.step(1)
+    assert hooks._arrays is arrays
+    net.initialize(force_reinit=True)
+    assert not arrays.is_current(trainer)
+    backward(net, net)
+    trainer.step(1)
+    assert hooks._arrays is not arrays and hooks._arrays.is_current(trainer)
