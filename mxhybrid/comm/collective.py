@@ -328,9 +328,7 @@ class Collective:
         return np.split(contributions[:ends[-1]].astype(np.int64), ends[:-1])
 
     def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
-        array = mx.nd.from_numpy(values)
-        self.allreduce_(array, name)
-        return host_view(array)
+        return self.start_sum(values, name)()
 
     def add_bytes(self, values: np.ndarray, name: str) -> np.ndarray:
         """Return the sum of arrays of one shape and type, each byte of which is zero on all workers but one (blocks).

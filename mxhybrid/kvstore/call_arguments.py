@@ -66,6 +66,7 @@ class CallArguments:
         self._arrays: List[Any] = []
         self._work: List[RoutedPushpull] = []
         self._routes: List[Any] = []
+        self._route_keys: List[Any] = []
         # The arguments of that call, if they are tuples of tuples, which cannot change.
         self._fixed: Optional[Tuple[Any, Any, Any]] = None
 
@@ -126,6 +127,7 @@ class CallArguments:
         if several:
             self._keys, self._arrays, self._work = list(key), _flat(value, out), work
             self._routes = [route for route, _, _ in work]
+            self._route_keys = [route.key for route in self._routes]
             are_fixed = type(key) is type(value) is tuple and out is None and set(map(type, value)) == {tuple}
             self._fixed = (key, value, out) if are_fixed else None
         return work
@@ -133,7 +135,7 @@ class CallArguments:
     def _repeats_the_last(self, keys: Any, values: Any, outs: Any) -> bool:
         """Return whether a call has the keys and arrays of the last one, and the keys still have the same routes."""
         routes = self._backend.routes
-        if not all(map(operator.is_, map(routes.get, [route.key for route in self._routes]), self._routes)):
+        if not all(map(operator.is_, map(routes.get, self._route_keys), self._routes)):
             return False
         if self._fixed is not None and is_same((keys, values, outs), self._fixed):
             return True

@@ -23,7 +23,7 @@ from ..native.dense_rules import (
     rule_of,
     settings_of,
 )
-from ..native.optimizer_state import counts_on, state_arrays
+from ..native.optimizer_state import counts_on, has_schedule, state_arrays
 from ..native.storage import layout_function
 from ..native.trainers import device_of, with_updaters
 from ..routes.dense_buckets import PendingSums
@@ -95,6 +95,7 @@ class _Repeated:
                  pending: List[PendingSums], calls: List[_Call], operations: List[_Operation]):
         self._updater, self._optimizer = updater, updater.optimizer
         self._keys, self._calls, self._operations = list(keys), calls, operations
+        self._joint_calls = _joint(calls)
         self._gradients, self._weights, self._pending = list(gradients), list(weights), pending
         self._with_state = [key for key in keys if not isinstance(key, StandIn)]
         self._device = weights[0].context.device_id
@@ -125,7 +126,8 @@ class _Repeated:
         optimizer = self._optimizer
         lrs: Dict[Any, float] = {}
         wds: Dict[Any, float] = {}
-        for call in self._calls:
+        # A schedule sees the number of updates at each call of MXNet's.
+        for call in self._calls if has_schedule(optimizer) else self._joint_calls:
             optimizer._set_current_context(self._device)
             sparse_first = _are_first(optimizer, self._device, [self._keys[i] for i in call.by_mxnet], call.dense_keys)
             if sparse_first:
@@ -147,6 +149,17 @@ class _Repeated:
         keys = [self._keys[i] for i in positions]
         write_sums(keys)
         self._updater(keys, [self._gradients[i] for i in positions], [self._weights[i] for i in positions])
+
+
+def _joint(calls: List[_Call]) -> List[_Call]:
+    """Return fewer calls that count the same updates in the same order."""
+    joint: List[_Call] = []
+    for call in calls:
+        if joint and not joint[-1].by_mxnet and not call.by_mxnet:
+            joint[-1] = joint[-1]._replace(dense_keys=joint[-1].dense_keys + call.dense_keys)
+        else:
+            joint.append(call)
+    return joint
 
 
 def _are_first(optimizer: Any, device: int, keys: List[Any], other_keys: List[Any]) -> bool:

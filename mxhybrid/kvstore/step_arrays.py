@@ -12,9 +12,9 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 from mxnet.gluon.parameter import Constant, Parameter
 
 from ..native.arrays import is_same
-from ..native.trainers import is_fresh, params_of, set_fresh, trained_params
+from ..native.trainers import are_fresh, mark_used, params_of, trained_params
 from .on_demand_copy import OnDemandParameter
-from .weight_shards import shard_of
+from .weight_shards import shard_of, shards_in
 
 #: The attributes of a parameter on which the arrays of steps depend.
 _ATTRIBUTES: Callable[[Any], Tuple[Any, ...]] = operator.itemgetter('_data', '_grad', '_grad_req', '_stype',
@@ -55,7 +55,7 @@ class StepArrays:
         self._params = list(params_of(trainer))
         self._attributes = list(map(vars, self._params))
         self._found = self._look()
-        self._shards = list(map(shard_of, self._params))
+        self._shards = shards_in(self._attributes)
         self.trained = trained_params(trainer)
         self.gradients = Gradients.of(self.trained)
         #: Weights and gradients of all devices, in the order of the keys.
@@ -78,19 +78,18 @@ class StepArrays:
         return (is_same(self._params, params_of(trainer)) and all(map(operator.is_, map(vars, self._params),
                                                                       self._attributes))
                 and is_same(self._look(), self._found)
-                and is_same(list(map(shard_of, self._params)), self._shards)
+                and is_same(shards_in(self._attributes), self._shards)
                 # Scripts may put other arrays into these lists.
                 and is_same(list(itertools.chain.from_iterable(self._weights)), self.all_weights)
                 and is_same(list(itertools.chain.from_iterable(self._gradients)), self.all_gradients))
 
     def are_fresh(self) -> bool:
         """Return whether backward has computed all gradients since they were last used."""
-        return all(map(is_fresh, self.all_weights))
+        return are_fresh(self.all_weights)
 
     def use(self) -> None:
         """Mark all gradients as used."""
-        for array in self.all_weights:
-            set_fresh(array, False)
+        mark_used(self.all_weights)
 
 
 def step_arrays(trainer: Any, last: Optional[StepArrays]) -> Optional[StepArrays]:

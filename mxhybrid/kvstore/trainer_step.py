@@ -259,8 +259,9 @@ class TrainerHooks:
                                      () if trainer._update_on_kvstore else trainers.device_numbers(trainer))
             if exchanged and not overflow:
                 self.consistency.after_update()
-                for key in trained_elsewhere(trainer._params):  # or schedules would differ between workers
-                    count_update(trainer.optimizer, key)
+                if self._has_shards:
+                    for key in trained_elsewhere(trainer._params):  # or schedules would differ between workers
+                        count_update(trainer.optimizer, key)
             if self._holds_tables and not trainer._params_to_init:
                 self._holds_tables = False
                 self._arrays = None

@@ -3,6 +3,7 @@
 :mod:`mxhybrid.parallel` marks the parameters, and sums their gradients.  A Trainer's keys are the same on all workers,
 since each worker has every parameter, some of them as placeholders.
 """
+import operator
 from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..base.text import size_text
 from ..native import trainers
 
 _ATTRIBUTE = 'mxhybrid_shard'
+_get_shard = operator.methodcaller('get', _ATTRIBUTE)
 #: Name under which the job monitor counts calls of a split network with redistributions.
 NETWORK_CALL = 'a call of a network that is split'
 #: Attribute of a parameter of a split network: a line of text about the redistributions of the network.
@@ -79,6 +81,11 @@ def set_shard(param: Any, shard: WeightShard) -> None:
 def shard_of(param: Any) -> Optional[WeightShard]:
     """Return the shard that a parameter is, None for a whole weight."""
     return getattr(param, _ATTRIBUTE, None)
+
+
+def shards_in(attributes: List[Any]) -> List[Optional[WeightShard]]:
+    """Return the shards of parameters, None for whole weights, given the dicts of the parameters' attributes."""
+    return list(map(_get_shard, attributes))
 
 
 def unsharded(params: List[Any]) -> List[Any]:

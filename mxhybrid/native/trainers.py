@@ -1,8 +1,10 @@
 """Private attributes of a gluon Trainer and its Parameters: a function for each that other modules need."""
+import ctypes
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from mxnet import initializer, lr_scheduler, nd
+from mxnet.base import _LIB
 from mxnet.context import cpu
 from mxnet.gluon import Trainer
 
@@ -195,6 +197,26 @@ def gradients_of(param: Any) -> List[Any]:
 def is_fresh(array: Any) -> bool:
     """Return whether a backward pass has computed the gradient of an array since it was marked as used."""
     return bool(array._fresh_grad)
+
+
+def are_fresh(arrays: Sequence[Any]) -> bool:
+    """Return whether :func:`is_fresh` holds for all arrays, without a call of Python for each."""
+    state, get_state = ctypes.c_int(), _LIB.MXNDArrayGetGradState
+    reference = ctypes.byref(state)
+    for array in arrays:
+        if get_state(array.handle, reference):
+            return is_fresh(array)  # raises the error
+        if not state.value:
+            return False
+    return True
+
+
+def mark_used(arrays: Sequence[Any]) -> None:
+    """Mark the gradients of all arrays as used."""
+    set_state, used = _LIB.MXNDArraySetGradState, ctypes.c_int(0)
+    for array in arrays:
+        if set_state(array.handle, used):
+            set_fresh(array, False)  # raises the error
 
 
 def set_fresh(array: Any, fresh: bool) -> None:

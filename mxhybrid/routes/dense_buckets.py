@@ -129,6 +129,10 @@ class RouteBucket:
                          for route in routes for moved in [route.moved_by_sum]]
         self._keys = [route.key for route in routes]
         self._pending: Optional[PendingSums] = None
+        # The last work, its outputs, and its gradients if they are on one device.
+        self._work: Any = None
+        self._outs: List[List[Any]] = []
+        self._gradients: Optional[List[Any]] = None
         self._scratch: Dict[int, Any] = {}
         self._bucket: Any = None
         self._targets: Any = None
@@ -138,26 +142,35 @@ class RouteBucket:
                  pending: Optional[List['PendingSums']] = None) -> None:
         """Push and pull all routes, see :meth:`mxhybrid.routes.dense_allreduce.DenseAllreduce.pushpull`."""
         self._warn()
-        gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(index, arrays)
-                     for index, (arrays, _) in enumerate(work)]
+        if work is not self._work:  # a step that repeats the last one has the same list
+            self._work, self._outs = work, [outs for _, outs in work]
+            on_one_device = all(len(arrays) == 1 for arrays, _ in work)
+            self._gradients = [arrays[0] for arrays, _ in work] if on_one_device else None
+            self._pending = None
+        gradients = self._gradients
+        if gradients is None:
+            gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(index, arrays)
+                         for index, (arrays, _) in enumerate(work)]
         if self._bucket is None or not is_same(self._bucket.gradients, gradients):
             self._bucket = GradientBucket(self._buffer, gradients, self._dtype)
         self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority)
         for route, traffic in zip(self.routes, self._traffic):
             route.sum_name = self._name
             route.traffic.add(*traffic)
-        outs = [outs for _, outs in work]
+        outs = self._outs
         if updater is not None:
             values = [route.held() for route in self.routes]
             outs = self._update(updater, values, outs, priority)
         else:
             values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
-            if pending is not None and is_same(values, gradients) and all(len(targets) == 1 for targets in outs):
-                last = self._pending
-                if last is None or (last.bucket, last.priority) != (self._bucket, priority):
+            last = self._pending
+            if pending is not None and is_same(values, gradients) and (
+                    last is not None or all(len(targets) == 1 for targets in outs)):
+                if last is None or last.bucket is not self._bucket or last.priority != priority:
                     last = self._pending = PendingSums(self._keys, self._bucket.gradients, self._bucket, priority,
                                                        functools.partial(self._copy, 'values', self._sums, values))
                 pending.append(last)
+                return
             else:
                 self._copy('values', self._sums, values)
         pairs = [(value, out) for value, targets in zip(values, outs) for out in targets if out is not value]
