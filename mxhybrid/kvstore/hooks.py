@@ -81,8 +81,7 @@ def install() -> None:
     _wrap(Trainer, '_reset_kvstore', _reset_kvstore)
     for name, make in (('initialize', _initialize), ('set_data', _set_data),
                        ('data', _value_read), ('list_data', _value_read),
-                       ('grad', _around(on_demand_copy.gradient_read)),
-                       ('list_grad', _around(on_demand_copy.gradient_read)),
+                       ('grad', _gradient_read), ('list_grad', _gradient_read),
                        ('list_ctx', _around(on_demand_copy.unread)), ('_load_init', _load_init),
                        ('_reduce', _reduce), ('reset_ctx', _reset_ctx), ('_set_trainer', _set_trainer)):
         _wrap(Parameter, name, make)
@@ -268,10 +267,21 @@ def _note_new_values(param: Any) -> None:
 
 def _value_read(original: Any) -> Any:
     def read(self: Any, *args: Any, **keywords: Any) -> Any:
-        refuse_emptied(self)
-        on_demand_copy.value_read(self)
-        share_value_read(self)
+        if self._grad_stype != 'default' or self._data is None:  # a network reads all of its weights in every call
+            refuse_emptied(self)
+            on_demand_copy.value_read(self)
+        if self._trainer is not None:
+            share_value_read(self)
         return original(self, *args, **keywords)
+    return read
+
+
+def _gradient_read(original: Any) -> Any:
+    def read(self: Any, *args: Any, **keywords: Any) -> Any:
+        if self._grad_stype == 'default':
+            return original(self, *args, **keywords)
+        with on_demand_copy.gradient_read(self):
+            return original(self, *args, **keywords)
     return read
 
 

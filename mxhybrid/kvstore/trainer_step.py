@@ -134,8 +134,10 @@ class TrainerHooks:
         store = self._trainer._kvstore
         if store is None:
             return
-        if self.first_values:
+        if self.first_values is not None:
             self.first_values.share_all(self._trainer._params)
+            if not self.first_values:
+                self.first_values = None
         self.tables.check(self._optimizer)
         with store.meter.allreduce_grads(), uncounted_reads(self._trainer):
             skipped_keys: Optional[Set[int]] = set()
