@@ -7,7 +7,7 @@ optimizers, other types, row_sparse arrays, GPUs, and the first update of a weig
 In a step of a job of several workers, an update reads the sums of a bucket where the lane has computed them, and writes
 them to the gradients on the way.
 """
-from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class _Repeated:
     """An update that the next step repeats, with other rates, if all that it depends on has stayed the same object."""
 
     def __init__(self, updater: Any, keys: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any],
-                 pending: List[PendingSums], calls: List[_Call], operations: List[_Operation]):
+                 pending: List[PendingSums], calls: List[_Call], operations: List[Union[_Operation, PendingSums]]):
         self._updater, self._optimizer = updater, updater.optimizer
         self._keys, self._calls, self._operations = list(keys), calls, operations
         self._joint_calls = _joint(calls)
@@ -141,6 +141,9 @@ class _Repeated:
                 self._by_mxnet(call.by_mxnet, write_sums)
         settings = settings_of(optimizer)
         for operation in self._operations:
+            if isinstance(operation, PendingSums):
+                operation.write()
+                continue
             rates = [lrs[key] for key in operation.keys], [wds[key] for key in operation.keys]
             operation.update.start(Update(operation.rule, settings, [], rates, operation.in_lists), operation.priority,
                                    operation.bucket)
@@ -183,8 +186,8 @@ class CompiledUpdates:
         self._operations: Dict[Tuple[Any, ...], Tuple[List[_Weight], LocalUpdate]] = {}
         #: Updates that were made by compiled kernels as far as possible, by their keys.
         self._repeated: Dict[Tuple[Any, ...], _Repeated] = {}
-        # The operations of the update that is under way.
-        self._made: List[_Operation] = []
+        # The operations of the update that is under way, and sums that were written to their gradients.
+        self._made: List[Union[_Operation, PendingSums]] = []
         #: Sums of this step that the gradients have not received.
         self._pending: List[PendingSums] = []
 
@@ -282,7 +285,7 @@ class CompiledUpdates:
     def _run(self, device: Tuple[int, int], started: Dict[Any, _Started]) -> bool:
         """Push updates of weights, by key, to the engine, several of them in one operation.
 
-        Return whether these operations have used all pending sums.
+        Return whether no sums are pending any more.
         """
         used_all = True
         pending, self._pending = self._pending, []
@@ -295,7 +298,7 @@ class CompiledUpdates:
                 started = {key: item for key, item in started.items() if key not in selected}
             elif items:
                 sums.write()
-                used_all = False
+                self._made.append(sums)
             else:
                 used_all = False
                 self._pending.append(sums)
