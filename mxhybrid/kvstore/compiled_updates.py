@@ -23,7 +23,7 @@ from ..native.dense_rules import (
     rule_of,
     settings_of,
 )
-from ..native.optimizer_state import counts_on, has_schedule, state_arrays
+from ..native.optimizer_state import counts_on, has_schedule, state_arrays, use_device
 from ..native.storage import layout_function
 from ..native.trainers import device_of, with_updaters
 from ..routes.dense_buckets import PendingSums
@@ -99,7 +99,7 @@ class _Repeated:
         self._gradients, self._weights, self._pending = list(gradients), list(weights), pending
         self._with_state = [key for key in keys if not isinstance(key, StandIn)]
         self._device = weights[0].context.device_id
-        self._found = self._look()
+        self._dependencies = self._look()
         self._names = set(vars(self._optimizer))
 
     def _look(self) -> List[Any]:
@@ -114,7 +114,7 @@ class _Repeated:
         optimizer = self._optimizer
         return (updater is self._updater and updater.optimizer is optimizer
                 and is_same(pending, self._pending) and is_same(gradients, self._gradients)
-                and is_same(weights, self._weights) and is_same(self._look(), self._found)
+                and is_same(weights, self._weights) and is_same(self._look(), self._dependencies)
                 and all(map(updater.states.__contains__, self._with_state))
                 and all(map(updater.states_synced.get, self._with_state))
                 # Another attribute may be a method that takes the place of MXNet's.
@@ -128,11 +128,11 @@ class _Repeated:
         wds: Dict[Any, float] = {}
         # A schedule sees the number of updates at each call of MXNet's.
         for call in self._calls if has_schedule(optimizer) else self._joint_calls:
-            optimizer._set_current_context(self._device)
+            use_device(optimizer, self._device)
             sparse_first = _are_first(optimizer, self._device, [self._keys[i] for i in call.by_mxnet], call.dense_keys)
             if sparse_first:
                 self._by_mxnet(call.by_mxnet, write_sums)
-                optimizer._set_current_context(self._device)
+                use_device(optimizer, self._device)
             if call.dense_keys:
                 call_lrs, call_wds = count_and_rates(optimizer, call.dense_keys)
                 lrs.update(zip(call.dense_keys, call_lrs))
@@ -187,7 +187,7 @@ class CompiledUpdates:
         #: Updates that were made by compiled kernels as far as possible, by their keys.
         self._repeated: Dict[Tuple[Any, ...], _Repeated] = {}
         # The operations of the update that is under way, and sums that were written to their gradients.
-        self._made: List[Union[_Operation, PendingSums]] = []
+        self._new_operations: List[Union[_Operation, PendingSums]] = []
         #: Sums of this step that the gradients have not received.
         self._pending: List[PendingSums] = []
 
@@ -239,7 +239,7 @@ class CompiledUpdates:
 
         started: Dict[Any, _Started] = {}
         calls: List[_Call] = []
-        pending, self._made = list(self._pending), []
+        pending, self._new_operations = list(self._pending), []
         can_repeat = True
         for positions in calls_of(updater, [weight.dtype for weight in known]):
             sparse = [i for i in positions if known[i].is_sparse]
@@ -267,8 +267,8 @@ class CompiledUpdates:
         if self._run(device, started) and can_repeat and started:
             if len(self._repeated) >= MOST_OPERATIONS:
                 self._repeated.clear()
-            self._repeated[name] = _Repeated(updater, keys, gradients, weights, pending, calls, self._made)
-        self._made = []
+            self._repeated[name] = _Repeated(updater, keys, gradients, weights, pending, calls, self._new_operations)
+        self._new_operations = []
 
     def _weight_of(self, updater: Any, device: Tuple[int, int], key: Any, gradient: Any, weight: Any) -> _Weight:
         name = (*device, key)
@@ -298,7 +298,7 @@ class CompiledUpdates:
                 started = {key: item for key, item in started.items() if key not in selected}
             elif items:
                 sums.write()
-                self._made.append(sums)
+                self._new_operations.append(sums)
             else:
                 used_all = False
                 self._pending.append(sums)
@@ -328,7 +328,8 @@ class CompiledUpdates:
         rates = [item.lr for item in items], [item.wd for item in items]
         update = items[0].update._replace(rates=rates)
         operation.start(update, priority, bucket)
-        self._made.append(_Operation(operation, list(items_by_key), priority, bucket, update.rule, update.in_lists))
+        self._new_operations.append(_Operation(operation, list(items_by_key), priority, bucket, update.rule,
+                                               update.in_lists))
 
 
 def _is_plain(weight: Any, others: Sequence[Any]) -> bool:

@@ -209,8 +209,9 @@ class _GradientFilter:
     """A stand-in for an Updater that puts the gradients of parameters on servers aside, and updates with all others."""
 
     def __init__(self, updater: Any, copies: Dict[int, WorkerCopy], server_gradients: Dict[int, List[Any]],
-                 made: Dict[StandIn, Tuple[Any, Any, Any]]):
-        self._updater, self._copies, self._server_gradients, self._made = updater, copies, server_gradients, made
+                 stand_in_arrays: Dict[StandIn, Tuple[Any, Any, Any]]):
+        self._updater, self._copies = updater, copies
+        self._server_gradients, self._arrays = server_gradients, stand_in_arrays
 
     def __call__(self, keys: Any, gradients: Any, arrays: Any) -> None:
         others: List[Any] = []
@@ -226,10 +227,11 @@ class _GradientFilter:
                 # without rows keeps that choice of kernels, and changes nothing itself.
                 stand_in = StandIn('stands in for %r' % (key,))
                 stand_ins.append(stand_in)
-                if stand_in not in self._made or self._made[stand_in][0] is not array:
-                    self._made[stand_in] = (array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
-                                            mx.nd.zeros((1, 1), array.context, array.dtype))
-                others.append((stand_in, *self._made[stand_in][1:]))
+                if stand_in not in self._arrays or self._arrays[stand_in][0] is not array:
+                    self._arrays[stand_in] = (
+                        array, mx.nd.sparse.zeros('row_sparse', (1, 1), array.context, array.dtype),
+                        mx.nd.zeros((1, 1), array.context, array.dtype))
+                others.append((stand_in, *self._arrays[stand_in][1:]))
         if len(others) > len(stand_ins):
             self._updater(*zip(*others))
         for stand_in in stand_ins:

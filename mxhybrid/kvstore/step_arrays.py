@@ -7,18 +7,24 @@ computed once, and computed again when anything that it depends on is another ob
 """
 import itertools
 import operator
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxnet.gluon.parameter import Constant, Parameter
 
 from ..native.arrays import is_same
-from ..native.trainers import are_fresh, mark_used, params_of, trained_params
+from ..native.trainers import (
+    are_fresh,
+    has_dense_gradient,
+    is_ready,
+    is_row_sparse,
+    lists_of,
+    mark_used,
+    params_of,
+    step_attributes,
+    trained_params,
+)
 from .on_demand_copy import OnDemandParameter
 from .weight_shards import shard_of, shards_in
-
-#: The attributes of a parameter on which the arrays of steps depend.
-_ATTRIBUTES: Callable[[Any], Tuple[Any, ...]] = operator.itemgetter('_data', '_grad', '_grad_req', '_stype',
-                                                                    '_grad_stype')
 
 #: Classes whose methods return the arrays in these attributes.
 _CLASSES = (Parameter, Constant, OnDemandParameter)
@@ -43,8 +49,8 @@ class Gradients(NamedTuple):
         """Sort the parameters of a step."""
         sharded = [(key, param, shard) for key, param in trained for shard in [shard_of(param)] if shard is not None]
         whole = [(key, param) for key, param in trained if shard_of(param) is None]
-        dense = [(key, param) for key, param in whole if param._grad_stype == 'default']
-        return cls(sharded, dense, [(key, param) for key, param in whole if param._grad_stype != 'default'],
+        dense = [(key, param) for key, param in whole if has_dense_gradient(param)]
+        return cls(sharded, dense, [(key, param) for key, param in whole if not has_dense_gradient(param)],
                    tuple(key for key, _ in dense), tuple(tuple(param.list_grad()) for _, param in dense))
 
 
@@ -54,30 +60,30 @@ class StepArrays:
     def __init__(self, trainer: Any):
         self._params = list(params_of(trainer))
         self._attributes = list(map(vars, self._params))
-        self._found = self._look()
+        self._dependencies = self._look()
         self._shards = shards_in(self._attributes)
         self.trained = trained_params(trainer)
         self.gradients = Gradients.of(self.trained)
         #: Weights and gradients of all devices, in the order of the keys.
         self.keys = tuple(key for key, _ in self.trained)
-        self._weights = [param.__dict__['_data'] for _, param in self.trained]
-        self._gradients = [param.__dict__['_grad'] for _, param in self.trained]
+        lists = [lists_of(param) for _, param in self.trained]
+        self._weights, self._gradients = [weights for weights, _ in lists], [gradients for _, gradients in lists]
         self.all_weights = tuple(itertools.chain.from_iterable(self._weights))
         self.all_gradients = tuple(itertools.chain.from_iterable(self._gradients))
         #: Whether MXNet's Trainer would update dense weights on one device.
         self.on_one_device = (all(len(arrays) == 1 for arrays in self._weights + self._gradients)
-                              and all(param._stype == 'default' for _, param in self.trained))
+                              and not any(is_row_sparse(param) for _, param in self.trained))
 
     def _look(self) -> List[Any]:
         """Return the objects from which everything here follows."""
         return [*map(type, self._params), *map(len, self._attributes),
-                *itertools.chain.from_iterable(map(_ATTRIBUTES, self._attributes))]
+                *itertools.chain.from_iterable(map(step_attributes, self._attributes))]
 
     def is_current(self, trainer: Any) -> bool:
         """Return whether the Trainer still has these parameters and arrays."""
         return (is_same(self._params, params_of(trainer)) and all(map(operator.is_, map(vars, self._params),
                                                                       self._attributes))
-                and is_same(self._look(), self._found)
+                and is_same(self._look(), self._dependencies)
                 and is_same(shards_in(self._attributes), self._shards)
                 # Scripts may put other arrays into these lists.
                 and is_same(list(itertools.chain.from_iterable(self._weights)), self.all_weights)
@@ -100,8 +106,7 @@ def step_arrays(trainer: Any, last: Optional[StepArrays]) -> Optional[StepArrays
     if last is not None and last.is_current(trainer):
         return last
     params = params_of(trainer)
-    usual = all(type(param) in _CLASSES and (param._grad_req == 'null' or (
-        param.__dict__['_data'] is not None and param.__dict__['_grad'] is not None)) for param in params)
+    usual = all(type(param) in _CLASSES and is_ready(param) for param in params)
     # A method that the script has given to one parameter.
     usual = usual and not any(callable(getattr(Parameter, name, None)) for param in params for name in vars(param))
     return StepArrays(trainer) if usual else None

@@ -43,6 +43,11 @@ def update_count(optimizer: Any, key: Any) -> int:
     return optimizer._index_update_count.get(key, optimizer.begin_num_update)
 
 
+def use_device(optimizer: Any, device: int) -> None:
+    """Make later updates count for a device, which is given by number."""
+    optimizer._set_current_context(device)
+
+
 def counts_on(optimizer: Any, device: int) -> Dict[Any, int]:
     """Return the number of updates of each parameter on a device, which is given by number."""
     return optimizer._all_index_update_counts.get(device, {})

@@ -1,5 +1,6 @@
 """Private attributes of a gluon Trainer and its Parameters: a function for each that other modules need."""
 import ctypes
+import operator
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -129,6 +130,28 @@ def is_row_sparse(param: Any) -> bool:
 def has_sparse_gradient(param: Any) -> bool:
     """Return whether the gradient is row_sparse."""
     return param._grad_stype == 'row_sparse'
+
+
+def has_dense_gradient(param: Any) -> bool:
+    """Return whether the gradient is dense."""
+    return param._grad_stype == 'default'
+
+
+#: Returns, from the dict of a parameter's attributes, the objects that name its arrays and say how they are used.
+step_attributes: Callable[[Any], Tuple[Any, ...]] = operator.itemgetter(
+    '_data', '_grad', '_grad_req', '_stype', '_grad_stype')
+
+
+def is_ready(param: Any) -> bool:
+    """Return whether a parameter is frozen, or has values and gradients; this does not count as reading them."""
+    return param._grad_req == 'null' or (param.__dict__['_data'] is not None and param.__dict__['_grad'] is not None)
+
+
+def lists_of(param: Any) -> Tuple[List[Any], List[Any]]:
+    """Return gluon's lists of the weights and gradients of a parameter that is ready; this does not count as reading
+    them.
+    """
+    return param.__dict__['_data'], param.__dict__['_grad']
 
 
 def has_values(param: Any) -> bool:
