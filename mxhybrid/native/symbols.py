@@ -1,10 +1,12 @@
 """Operators of MXNet by their names in the JSON of a symbol."""
 import ctypes
 import functools
-from typing import Any
+from typing import Any, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
+
+from .last_error import expected_errors
 
 #: Operators that make an array of one value, with the attributes ``shape`` and ``dtype``.
 CONSTANTS = ('_zeros', '_ones', '_full')
@@ -24,3 +26,15 @@ def symbol_function(op: str) -> Any:
     except mx.base.MXNetError as error:
         raise AttributeError('MXNet %s has no operator %s' % (mx.__version__, op)) from error
     return mx.symbol.register._make_symbol_function(handle, 'mxhybrid' + op, 'mxhybrid' + op)
+
+
+@functools.lru_cache(maxsize=None)
+def has_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...]) -> bool:
+    """Return whether MXNet can compile a graph in which a gradient goes back to an operator with these attributes."""
+    symbol = symbol_function(op)(*[mx.sym.var('input%d' % number) for number in range(inputs)], **dict(attrs))
+    with expected_errors():
+        try:
+            mx.nd.CachedOp(symbol, [])
+        except mx.base.MXNetError as error:
+            return 'non-differentiable' not in str(error)
+    return True

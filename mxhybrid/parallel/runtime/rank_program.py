@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import mxnet as mx
 
 from ...lane.norm_operators import Statistics
-from ...native.symbols import symbol_function
+from ...native.symbols import has_gradient, symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
@@ -24,7 +24,6 @@ from .running_averages import Statistic, Updated, symbol_of, updates_of
 
 #: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
-
 
 class Program(FetchedInputs):
     """The graph that a rank computes.
@@ -316,6 +315,10 @@ class Program(FetchedInputs):
             symbol = shard.build(inputs, operator.name, attrs)
         else:
             symbol = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
+            learns = operator.number in self._learning
+            if not learns and not has_gradient(operator.op, len(inputs), tuple(attrs.items())):
+                # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that.
+                symbol = mx.sym.Group([mx.sym.BlockGrad(each) for each in symbol])
         for output in range(operator.outputs):
             self._local[operator.number, output] = symbol[output] if len(symbol.list_outputs()) > 1 else symbol
 
