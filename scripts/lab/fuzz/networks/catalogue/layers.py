@@ -159,9 +159,10 @@ def _recurrent(drawing: Any) -> None:
     shape = drawing.shape(value)
     kind, layout = random.choice(('LSTM', 'GRU', 'RNN')), random.choice(('TNC', 'NTC'))
     hidden = random.choice((1, 2, 3))
-    layer = drawing.layer('lstm', 'rnn.%s(%d, layout=%r, input_size=%d%s%s)' % (
-        kind, hidden, layout, shape[2], ', bidirectional=True' * random.choice((0, 1)),
-        random.choice(('', '', ', num_layers=2', ', num_layers=3'))))
+    # There is one layer only: with several layers in float64, gradients of MXNet 1.9.1 differ from run to run:
+    # one of 7 networks had values of 1e-311, as unwritten memory has, in place of 1e-7.
+    layer = drawing.layer('lstm', 'rnn.%s(%d, layout=%r, input_size=%d%s)' % (
+        kind, hidden, layout, shape[2], ', bidirectional=True' * random.choice((0, 1))))
     drawing.add(kind, 'self.%s({0})' % layer, value)
 
 
