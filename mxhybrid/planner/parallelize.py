@@ -18,6 +18,7 @@ from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import from_json
 from ..parallel.plans.recompute import recompute_patterns, recomputed_segments
 from ..parallel.plans.strategies import data_parallel
+from ..parallel.redistribution.recovery import recover
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import split_network
 from ..parallel.runtime.input_shards import InputShards
@@ -91,6 +92,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     if isinstance(plan, str) and plan == AUTOMATIC:
         job = member()
         workers = worker_group_of(job)
+        recover(workers)
         try:
             network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds, init)
             check_recompute(network, recompute)
