@@ -43,7 +43,7 @@ from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
-from .storage import abandon_folder, make_folder, remove_folder, remove_leftovers
+from .storage import KILLED_S, abandon_folder, make_folder, remove_folder, remove_leftovers
 
 
 class Handler(Optimizer):
@@ -194,7 +194,7 @@ class Handler(Optimizer):
             remove_leftovers(os.path.dirname(store_options.directory))
             make_folder(store_options.directory)
             if self._lifeline is not None and not self._folders:
-                self._lifeline.before_leaving(self._abandon_folders)
+                self._lifeline.before_leaving(lambda: self._abandon_folders(KILLED_S))
             self._folders[number] = store_options.directory
         row_options = row_store_options(FirstValues(*first_values), store_options, len(keys), len(own_parts))
         with named_table(table, table_shape.batch_rows):
@@ -408,10 +408,10 @@ class Handler(Optimizer):
         error: Any = sys.exc_info()[1]
         leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1] + remedy(error)))
 
-    def _abandon_folders(self) -> None:
+    def _abandon_folders(self, patience_s: float = 0.0) -> None:
         """Leave nothing in the directories of rows in files, before this server ends because of a failure."""
         for number, folder in self._folders.items():
-            abandon_folder(folder, [part for table, part in self._shards if table == number])
+            abandon_folder(folder, [part for table, part in self._shards if table == number], patience_s)
 
     def _tell(self, doing: str, text: str) -> None:
         """Send the rest of the trace, and report the failure to the job monitor."""

@@ -19,6 +19,8 @@ _MOST_CHARACTERS = 100
 _FOLDER = re.compile(r'\.[0-9a-f]{16}$')
 #: Seconds for which the folder of a table may be empty while its job starts.
 _NEW_S = 60.0
+#: Seconds that a server which was killed gets to end, and seconds between attempts to remove its partition.
+KILLED_S, _INTERVAL_S = 1.0, 0.02
 
 
 def folder_name(table: str) -> str:
@@ -47,16 +49,21 @@ def remove_folder(folder: str) -> None:
         os.rmdir(folder)
 
 
-def abandon_folder(folder: str, own_partitions: Iterable[int]) -> None:
+def abandon_folder(folder: str, own_partitions: Iterable[int], patience_s: float = 0.0) -> None:
     """Remove the partitions of this server, which is about to end without freeing its rows, from the folder of a table,
     and those of servers that were killed.
 
-    Only locks and folders are left of them: other files lose their names when they are made.
+    Only locks and folders are left of them: other files lose their names when they are made.  A process that was killed
+    may hold its lock a little longer than its connections, so it is waited for up to `patience_s` seconds.
     """
-    own = set(map(str, own_partitions))
+    own, deadline = set(map(str, own_partitions)), time.monotonic() + patience_s
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            _remove_partition(os.path.join(folder, name), name in own)
+        while True:
+            for name in os.listdir(folder):
+                _remove_partition(os.path.join(folder, name), name in own)
+            if not os.listdir(folder) or time.monotonic() >= deadline:
+                break
+            time.sleep(_INTERVAL_S)
     remove_folder(folder)
 
 

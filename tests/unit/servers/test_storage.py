@@ -1,6 +1,7 @@
 """Directories for the rows of dynamic tables: problems are named before a table is made."""
 import fcntl
 import os
+import threading
 
 import pytest
 
@@ -29,6 +30,16 @@ def hold(partition):
     descriptor = os.open(str(partition / 'lock'), os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
+
+
+def test_a_server_that_is_being_killed_is_waited_for(tmp_path):
+    folder = tmp_path / folder_name('users')
+    killed = hold(folder / '1')
+    timer = threading.Timer(0.2, os.close, [killed])
+    timer.start()
+    abandon_folder(str(folder), [0], patience_s=60.0)
+    timer.join()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_server_that_fails_removes_its_partitions_and_those_of_killed_servers(tmp_path):
