@@ -29,7 +29,7 @@ def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bo
     topology : Topology
     collective : Collective
     only_if_filled : bool
-        Bind only the workers of machines that they fill, see :func:`fills`.
+        Bind only the workers of machines that they fill, see :func:`_fills`.
 
     Raises
     ------
@@ -47,10 +47,10 @@ def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bo
         return
     _bind(own_cores)
     os.register_at_fork(after_in_child=lambda: _bind(allowed))
-    logger.debug('bound to %s', text_of(own_cores))
+    logger.debug('bound to %s', _text(own_cores))
 
 
-def fills(cores: Sequence[int], threads: Sequence[Optional[int]]) -> bool:
+def _fills(cores: Sequence[int], threads: Sequence[Optional[int]]) -> bool:
     """Return whether workers that may use the same cores compute with as many threads as there are cores, each of them
     with the same number.
 
@@ -87,7 +87,7 @@ def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequ
         cores, allowed = cores_by_rank[ranks[0]], [frozenset(cores_by_rank[rank]) for rank in ranks]
         if len(ranks) == 1:
             continue
-        if threads is not None and (len(set(allowed)) > 1 or not fills(cores, [threads[rank] for rank in ranks])):
+        if threads is not None and (len(set(allowed)) > 1 or not _fills(cores, [threads[rank] for rank in ranks])):
             continue
         if len(set(allowed)) > 1:
             _check_disjoint(ranks, hosts, allowed)
@@ -111,8 +111,8 @@ def _check_disjoint(ranks: Sequence[int], hosts: Sequence[str], allowed: Sequenc
             if cores & other_cores:
                 raise SettingError('%s=1: on host %s, worker %d may use %s and worker %d %s: let the launcher bind '
                                    'them to the same cores, to different ones or to none, or set it to 0' % (
-                                       variable('bind_to_cores'), hosts[ranks[0]], ranks[other], text_of(other_cores),
-                                       ranks[number], text_of(cores)))
+                                       variable('bind_to_cores'), hosts[ranks[0]], ranks[other], _text(other_cores),
+                                       ranks[number], _text(cores)))
 
 
 def in_order(cores: Collection[int]) -> List[int]:
@@ -147,6 +147,5 @@ def _bind(cores: Collection[int]) -> None:
         bound |= threads
 
 
-def text_of(cores: Collection[int]) -> str:
-    """Return cores as text, such as ``core 3`` or ``cores 0, 1``."""
+def _text(cores: Collection[int]) -> str:
     return 'core%s %s' % ('s' * (len(cores) > 1), ', '.join(map(str, sorted(cores))))

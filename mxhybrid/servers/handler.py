@@ -410,8 +410,9 @@ class Handler(Optimizer):
 
     def _abandon_folders(self, patience_s: float = 0.0) -> None:
         """Leave nothing in the directories of rows in files, before this server ends because of a failure."""
+        deadline = time.monotonic() + patience_s
         for number, folder in self._folders.items():
-            abandon_folder(folder, [part for table, part in self._shards if table == number], patience_s)
+            abandon_folder(folder, [part for table, part in self._shards if table == number], deadline)
 
     def _tell(self, doing: str, text: str) -> None:
         """Send the rest of the trace, and report the failure to the job monitor."""

@@ -49,14 +49,15 @@ def remove_folder(folder: str) -> None:
         os.rmdir(folder)
 
 
-def abandon_folder(folder: str, own_partitions: Iterable[int], patience_s: float = 0.0) -> None:
+def abandon_folder(folder: str, own_partitions: Iterable[int], deadline: float = 0.0) -> None:
     """Remove the partitions of this server, which is about to end without freeing its rows, from the folder of a table,
     and those of servers that were killed.
 
     Only locks and folders are left of them: other files lose their names when they are made.  A process that was killed
-    may hold its lock a little longer than its connections, so it is waited for up to `patience_s` seconds.
+    may hold its lock a little longer than its connections, so it is waited for until `deadline`, on the clock
+    :func:`time.monotonic`.
     """
-    own, deadline = set(map(str, own_partitions)), time.monotonic() + patience_s
+    own = set(map(str, own_partitions))
     with contextlib.suppress(OSError):
         while True:
             for name in os.listdir(folder):

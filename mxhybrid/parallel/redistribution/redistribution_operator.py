@@ -126,15 +126,12 @@ class RedistributionOperator:
         self._operator: Union[None, TransferOperator, JointNormOperator] = None
         _redistributions[self.number] = self
 
-    def forget(self) -> None:
-        """Release its memory, once all operations are done: no program calls it again."""
-        # Transfers under way need it.  In Python MXNet may even begin one after the results of the network are there:
-        # with the tag of a transfer that was released before, it would be refused.
-        mx.nd.waitall()
-        self.release()
-
     def release(self) -> None:
-        """Release its memory: no program calls it again, and its transfers are done."""
+        """Release its memory: no program calls it again, and its transfers are done.
+
+        Transfers under way need it.  In Python MXNet may even begin one after the results of the network are there:
+        with the tag of a transfer that was released before, it would be refused.
+        """
         _redistributions.pop(self.number, None)
         self._transport.forget([self.redistribution.forward, self.redistribution.backward])
 

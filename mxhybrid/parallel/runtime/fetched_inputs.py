@@ -41,8 +41,8 @@ class RedistributionNode(Protocol):
     def ending(self, symbol: Any) -> Any:
         """Return a symbol with the values of the token or of a received array that may be an output of the graph."""
 
-    def forget(self) -> None:
-        """Release the memory of the redistribution, once all operations are done: no program calls it again."""
+    def release(self) -> None:
+        """Release the memory of the redistribution: no program calls it again, and its transfers are done."""
 
 
 #: Makes the node of a redistribution, given whether gradients go back.
@@ -194,7 +194,7 @@ class FetchedInputs(ParameterSymbols):
         node = self._make_node(redistribution, True)
         symbols = node.joint_norm(self._token, data, parameters, norm)
         if symbols is None:
-            node.forget()
+            node.release()
             return None
         self._number += 1
         self.redistributions.append(redistribution)

@@ -175,8 +175,8 @@ class Parallel(gluon.Block):
                                  'batch[net.samples], have shape %s; for a joint batch of another size take '
                                  'net.for_data(shape)' % (self._workers.rank, name, tuple(array.shape), shape))
         if self._workers.is_cancelled(self._first):
-            raise InputError('a parallelized network was called again after an operation of its last call failed on '
-                             'all workers: parallelize the network again')
+            raise InputError('a parallelized network was called again after operations of its last call failed, and '
+                             'redistributions of that call were discarded: parallelize the network again')
         if autograd.is_recording():
             self._check_training(args)
 

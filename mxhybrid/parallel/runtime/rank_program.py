@@ -10,7 +10,6 @@ from ..ops.learning import leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
 from ..ops.rule import Collective, OperatorShard
 from ..plans.recompute import Segment
-from ..redistribution.redistribution_operator import RedistributionOperator
 from ..rules.pooling import halves_images
 from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
@@ -24,6 +23,7 @@ from .running_averages import Statistic, Updated, symbol_of, updates_of
 
 #: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
+
 
 class Program(FetchedInputs):
     """The graph that a rank computes.
@@ -186,8 +186,7 @@ class Program(FetchedInputs):
         MXNet keeps the segments of passes that have begun, and these keep their threads.
         """
         for node in self._nodes:
-            if isinstance(node, RedistributionOperator):
-                node.release()
+            node.release()
         for segment in self._recomputed:
             segment.forget()
         self._threads = None

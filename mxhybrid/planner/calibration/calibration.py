@@ -148,10 +148,10 @@ class Calibration:
         hosts = speeds.hosts_with_speeds()
         self._log_speeds(hosts)
         self.problem = speeds.problem()
-        if self.problem and self._job.rank == 0:
-            logger.warning('calibrate: the cluster is busy: %s: the measured times are too long: calibrate again when '
-                           'nothing else runs', self.problem)
         if self.problem:
+            if self._job.rank == 0:
+                logger.warning('calibrate: the cluster is busy: %s: the measured times are too long: calibrate again '
+                               'when nothing else runs', self.problem)
             # A wait of several steps has mostly been one for other programs.
             network_calls = dataclasses.replace(network_calls, latency_s=0.0)
         for kind in {'step', 'horovod_step'} & set(costs):

@@ -107,8 +107,9 @@ class RedistributionChain:
 
     def forget(self) -> None:
         """Release the redistributions; the chain must not run on any rank afterwards."""
+        mx.nd.waitall()
         for node in self._nodes:
-            node.forget()
+            node.release()
 
 
 def _behind_a_layer(data: Any, weight: Any) -> Any:

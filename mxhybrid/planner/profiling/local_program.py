@@ -82,7 +82,7 @@ class _LocalNode:
         """Return `received` unchanged."""
         return received
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Do nothing: there is nothing to release."""
 
 

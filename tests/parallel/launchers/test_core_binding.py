@@ -25,7 +25,7 @@ def allowed():
 
 
 @pytest.mark.parametrize('launcher, env, binds', by_turns(
-    ['horovodrun', 'launch.py'], [({}, True), (dict(switched('0'), OMP_NUM_THREADS='1'), False),
+    ['horovodrun', 'launch.py'], [({}, True), (switched('0'), False),
                                   (dict(switched('1'), OMP_NUM_THREADS='2'), True)]))
 def test_workers_have_cores_of_their_own(launcher, env, binds, allowed):
     result = run_job(BODY, launcher, workers=2, env=dict({'OMP_NUM_THREADS': '1'}, **env), timeout=90).ok()

@@ -192,12 +192,12 @@ def test_a_script_that_catches_the_error_of_an_operator_can_split_another_networ
     """Operators fail in MXNet's engine, on both workers or on one of them only."""
     for rank in range(2):
         result = dict(resumed[2]['failed calls'].results[rank])
-        told = result.pop('told')
-        assert result == {'caught': [True] * 12, 'same': [True] * 13, 'refused': True}
+        message = result.pop('message')
+        assert result == {'caught': [True] * 12, 'same': [True] * 13, 'equal_or_refused': True}
         for words in ('operations failed on worker 0 but not on all', 'worker 1 waits for redistributions between '
                       'layers', 'worker 0 got an error of MXNet after call number', 'a network that is split: Check '
                       'failed', 'potrf failed'):
-            assert words in told, told
+            assert words in message, message
 
 
 def test_memory_shrinks(tmp_path):

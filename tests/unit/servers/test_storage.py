@@ -2,6 +2,7 @@
 import fcntl
 import os
 import threading
+import time
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_a_server_that_is_being_killed_is_waited_for(tmp_path):
     killed = hold(folder / '1')
     timer = threading.Timer(0.2, os.close, [killed])
     timer.start()
-    abandon_folder(str(folder), [0], patience_s=60.0)
+    abandon_folder(str(folder), [0], deadline=time.monotonic() + 60)
     timer.join()
     assert not list(tmp_path.iterdir())
 

@@ -52,7 +52,7 @@ def train(net, bad_x, bad_y, read=True):
 store = mxhybrid.create()
 recovery.PATIENCE_S = dropped_networks.PATIENCE_S = 1.0
 expected = train(split(), False, False)
-caught, same, refused, kept = [], [], [], None
+caught, same, equal_or_refused, kept = [], [], [], None
 for turn in range(2 * len(CASES)):
     bad_x, bad_y = CASES[turn % len(CASES)]
     net = split()
@@ -63,17 +63,17 @@ for turn in range(2 * len(CASES)):
     same.append(all(map(np.array_equal, train(net, False, False), expected)))
     if kept is not None:
         try:
-            refused.append(all(map(np.array_equal, train(kept, False, False), expected)))
+            equal_or_refused.append(all(map(np.array_equal, train(kept, False, False), expected)))
         except mxhybrid.InputError as error:
-            refused.append('parallelize the network again' in str(error))
+            equal_or_refused.append('parallelize the network again' in str(error))
         kept = None
 
 # Worker 0 alone fails, and worker 1 waits for its data in no call: it reads no result.
-net, told = split(), ''
+net, message = split(), ''
 train(net, store.rank == 0, False, read=store.rank == 0)
 try:
     split()
 except mxhybrid.JobError as error:
-    told = str(error)
+    message = str(error)
 same.append(all(map(np.array_equal, train(split(), False, False), expected)))
-report(store.rank, caught=caught, same=same, refused=all(refused), told=told)
+report(store.rank, caught=caught, same=same, equal_or_refused=all(equal_or_refused), message=message)

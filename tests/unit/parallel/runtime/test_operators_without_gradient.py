@@ -36,7 +36,7 @@ def test_the_layer_behind_it_is_trained(operator, recompute):
     net.initialize()
     expected = gradients(net, net.collect_params())
     split = mxhybrid.parallelize(net, parallel.data_parallel(), (2, 4), recompute=recompute)
-    found = gradients(split, split.collect_params())
-    assert found.keys() == expected.keys() and any(values.any() for values in found.values())
+    actual = gradients(split, split.collect_params())
+    assert actual.keys() == expected.keys() and any(values.any() for values in actual.values())
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
+        np.testing.assert_array_equal(actual[name], values)

@@ -52,7 +52,7 @@ class UnusedRedistribution:
     def ending(self, output):
         return output
 
-    def forget(self):
+    def release(self):
         pass
 
 
