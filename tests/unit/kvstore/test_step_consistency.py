@@ -53,7 +53,7 @@ def test_a_save_in_a_thread_and_the_next_step_do_not_mix_their_sums():
 
 @pytest.mark.parametrize('change', [
     lambda trainer, net: setattr(net.weight, 'lr_mult', 0.5), lambda trainer, net: setattr(net.bias, 'wd_mult', 0.0),
-    lambda trainer, net: net.weight.lr_mult.fill(0.25), lambda trainer, net: trainer.set_learning_rate(0.3),
+    lambda trainer, net: net.bias.lr_mult.fill(0.25), lambda trainer, net: trainer.set_learning_rate(0.3),
     lambda trainer, net: setattr(trainer.optimizer, 'wd', 0.1),
     lambda trainer, net: setattr(trainer.optimizer, 'momentum', 0.5),
     lambda trainer, net: setattr(trainer.optimizer, 'clip_gradient', 2),
@@ -61,11 +61,12 @@ def test_a_save_in_a_thread_and_the_next_step_do_not_mix_their_sums():
     lambda trainer, net: setattr(trainer, '_optimizer', mx.optimizer.Adam(learning_rate=0.1))],
     ids=['lr_mult', 'wd_mult', 'an array as lr_mult', 'learning rate', 'wd', 'momentum', 'clip_gradient', 'beta',
          'optimizer'])
-def test_every_change_of_a_number_is_compared(change):
+def test_every_change_of_a_number_is_compared(change, request):
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}, kvstore='hybrid', update_on_kvstore=True)
-    net.weight.lr_mult = np.array(1.0)
+    if 'array' in request.node.name:  # in this case alone: beside an array, no multiplier is known to be unchanged
+        net.bias.lr_mult = np.array(1.0)
     reports = []
     for step in range(4):
         if step == 2:
