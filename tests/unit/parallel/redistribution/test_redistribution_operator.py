@@ -1,21 +1,32 @@
 """Redistributions as operators of MXNet's graph."""
 import threading
+import types
 
 import mxnet as mx
-import numpy as np
+import pytest
 
-from mxhybrid.parallel.redistribution.redistribution import Redistribution
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.registry import collectives
 from mxhybrid.parallel.redistribution.redistribution_operator import CarrierTransport, RedistributionOperator
-from mxhybrid.parallel.sharding.layout import Layout
+from mxhybrid.parallel.runtime.fetched_inputs import TOKEN
+from mxhybrid.parallel.runtime.input_shards import InputShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import Program
+from mxhybrid.parallel.sharding.split import Split
+from mxhybrid.planner.calibration.redistribution_workload import RedistributionChain, shifted
 
 
 class SlowCarrier:
-    """Makes a transfer when it is told to."""
+    """Makes the first transfer when it is told to, and later ones at once."""
 
     def __init__(self):
         self.begun = threading.Event()
 
     def begin(self, transfer, source, target, done):
+        if self.begun.is_set():
+            done()
+            return
         self.done = done
         self.begun.set()
 
@@ -31,12 +42,34 @@ class WatchedTransport(CarrierTransport):
         self._events.append('released')
 
 
-def test_transfers_under_way_are_done_before_they_are_released(monkeypatch):
+def make_node(transport):
+    return lambda redistribution, differentiable: RedistributionOperator(redistribution, transport, differentiable,
+                                                                         lambda error: None)
+
+
+def network(transport):
+    """Return the program of rank 0 of 2 for a network that is split by columns, after it has begun a forward pass."""
+    graph = Graph(mx.sym.sin(mx.sym.var('data', shape=(2, 4), dtype='float32')), {'data': (2, 4)}, {'data': 'float32'})
+    shards = NetworkShards(graph, {operator.number: Split((1, 2), (0, 1)) for operator in graph.computing})
+    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, 0, ())
+    program = Program(shards, 0, input_shards.inputs, input_shards.outputs, collectives(), make_node(transport), 0)
+    inputs = {'data': mx.nd.ones((1, 4)), TOKEN: mx.nd.zeros(1)}
+    mx.nd.CachedOp(program.symbol)(*[inputs[name] for name in program.symbol.list_inputs()])
+    return program
+
+
+def chain(transport):
+    """Return a chain of one redistribution of the calibration, after it has begun a forward pass."""
+    workers = types.SimpleNamespace(rank=0, transport=transport, reserve_numbers=lambda count: 0,
+                                    make_node=make_node(transport))
+    begun = RedistributionChain(workers, 2, 1, shifted([[0, 1]], 1, 1), 1)
+    threading.Thread(target=begun.forward, daemon=True).start()  # it waits for the result
+    return begun
+
+
+@pytest.mark.parametrize('begin', [network, chain])
+def test_transfers_under_way_are_done_before_they_are_released(begin, monkeypatch):
     events, carrier, waitall = [], SlowCarrier(), mx.nd.waitall
-    whole = Layout((4,), {0: ((0, 4),)})
-    operator = RedistributionOperator(Redistribution(1, 0, whole, whole.boxes, np.dtype('float64')),
-                                      WatchedTransport(carrier, events), True, lambda error: None)
-    symbol = mx.sym.Group(operator.symbol(mx.sym.var('token'), mx.sym.var('local')))
 
     def finish():
         assert carrier.begun.wait(30)
@@ -47,12 +80,14 @@ def test_transfers_under_way_are_done_before_they_are_released(monkeypatch):
         if not events:
             finish()
         waitall()
+    begun = begin(WatchedTransport(carrier, events))
     # The transfer ends while somebody waits for it.
     monkeypatch.setattr(mx.nd, 'waitall', finish_and_wait)
-    mx.nd.CachedOp(symbol)(mx.nd.zeros(1), mx.nd.ones(4, dtype='float64'))
-    operator.forget()
-    monkeypatch.undo()
-    if 'done' not in events:  # an operation that does not end would hold the next tests
-        finish()
-    waitall()
-    assert events == ['done', 'released']
+    try:
+        begun.forget()
+    finally:
+        monkeypatch.undo()
+        if 'done' not in events:  # an operation that does not end would hold the next tests
+            finish()
+        waitall()
+    assert events[0] == 'done' and set(events[1:]) == {'released'}
