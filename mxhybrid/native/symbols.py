@@ -28,13 +28,18 @@ def symbol_function(op: str) -> Any:
     return mx.symbol.register._make_symbol_function(handle, 'mxhybrid' + op, 'mxhybrid' + op)
 
 
-@functools.lru_cache(maxsize=None)
-def has_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...]) -> bool:
-    """Return whether MXNet can compile a graph in which a gradient goes back to an operator with these attributes."""
-    symbol = symbol_function(op)(*[mx.sym.var('input%d' % number) for number in range(inputs)], **dict(attrs))
+def is_differentiable(symbol: Any) -> bool:
+    """Return whether MXNet can compile a graph with its backward pass, in which gradients go back to all variables."""
     with expected_errors():
         try:
             mx.nd.CachedOp(symbol, [])
         except mx.base.MXNetError as error:
             return 'non-differentiable' not in str(error)
     return True
+
+
+@functools.lru_cache(maxsize=None)
+def has_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...]) -> bool:
+    """Return whether MXNet can compile a graph in which a gradient goes back to an operator with these attributes."""
+    return is_differentiable(symbol_function(op)(*[mx.sym.var('input%d' % number) for number in range(inputs)],
+                                                 **dict(attrs)))

@@ -314,9 +314,10 @@ class Program(FetchedInputs):
             symbol = shard.build(inputs, operator.name, attrs)
         else:
             symbol = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
-            learns = operator.number in self._learning
-            if not learns and not has_gradient(operator.op, len(inputs), tuple(attrs.items())):
-                # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that.
+            if not has_gradient(operator.op, len(inputs), tuple(attrs.items())):
+                # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that, or it is
+                # known to be zero, which a redistribution hides.  If it may be another one, the network is not trained
+                # (untrainable.py).
                 symbol = mx.sym.Group([mx.sym.BlockGrad(each) for each in symbol])
         for output in range(operator.outputs):
             self._local[operator.number, output] = symbol[output] if len(symbol.list_outputs()) > 1 else symbol

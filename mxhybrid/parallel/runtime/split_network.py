@@ -1,6 +1,5 @@
 """A network and its split, before any of its weights move."""
-import collections
-from typing import AbstractSet, Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...base.errors import InputError
 from ...base.settings import TablePlan
@@ -16,6 +15,7 @@ from ..redistribution.worker_group import WorkerGroup
 from .input_shards import InputShards
 from .micro_batches import micro_batch_of, output_boxes
 from .network_shards import NetworkShards
+from .untrainable import untrainable_reason
 
 
 class SplitNetwork(NamedTuple):
@@ -84,7 +84,7 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
                                    batch_norm == 'joint')
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
                         batch_norm == 'joint', joint, resolved.stages, segments, frozen,
-                        _lone_weights(shards, learning_operators(graph, frozen, gradient_inputs)))
+                        untrainable_reason(network.symbol, shards, learning_operators(graph, frozen, gradient_inputs)))
 
 
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
@@ -131,26 +131,6 @@ def _check_averages(graph: Graph, shards: NetworkShards) -> None:
                                      'alike'
                                      % (rank, box[0][0], box[0][1] - 1, graph.label(operator), held_boxes[rank][0][0],
                                         held_boxes[rank][0][1] - 1, name))
-
-
-def _lone_weights(shards: NetworkShards, learning: Collection[int]) -> str:
-    """Return a message if MXNet would have to add up or pass on a gradient with which it cannot do that, else ''."""
-    graph = shards.graph
-    readers = collections.Counter(entry for operator in graph.computing for entry in operator.inputs)
-    for operator in graph.computing:
-        position = rule_of(operator).lone_weight(graph, operator, shards.of_operator(operator))
-        if position is None or operator.inputs[position][0] not in learning:
-            continue
-        source, count = graph.operators[operator.inputs[position][0]], readers[operator.inputs[position]]
-        if source.op == 'null' and count == 1:
-            continue
-        what = ('%d operators read %s, among them' % (count, source.name) if source.op == 'null' else
-                '%s computes the weight of' % graph.label(source))
-        return ('%s %s (%s of float32), but MXNet 1.9.1 cannot add up or pass on the gradient of this weight, with one '
-                "process either: give each %s a weight of its own, cast the network to float64, or set grad_req='null' "
-                'for the weight before parallelize; predictions, without autograd.record(), work'
-                % (what, graph.label(operator), operator.op, operator.op))
-    return ''
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, shards: NetworkShards) -> None:
