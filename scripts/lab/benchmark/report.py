@@ -28,9 +28,11 @@ def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
     Parameters
     ----------
     readings : list of dict
-        What each worker left, by rank: `seconds` between the barriers, `ends` of each step since the first barrier,
-        `phases` of all steps together, `used` between two readings of the kernel's counters.
+        What each worker left, by rank: `seconds` between the barriers, the median of its windows; `ends` of each step
+        of the last window since its first barrier; `phases` of all its steps together; `used`, a window's share of what
+        the kernel's counters gained.
     steps : int
+        The steps of a window.
     """
     ends = [0.0] + readings[0]['ends']
     hosts = [{name: reading['used'][name] / steps for name in ('sent', 'received')}

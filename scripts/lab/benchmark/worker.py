@@ -1,10 +1,14 @@
-"""Main program of a worker: join, warm up, step between barriers, verify, and leave the readings in a file."""
+"""Main program of a worker: join, warm up, step between barriers, verify, and leave the readings in a file.
+
+A specification may ask for several windows of steps, of which each has barriers of its own.
+"""
 import ctypes
 import json
 import os
 import signal
 import sys
 import time
+from statistics import median
 from typing import Any, Dict
 
 from lab.processes import MARKER
@@ -70,26 +74,29 @@ def main() -> None:
     spec, rank = json.loads(os.environ['MXHYBRID_BENCH_SPEC']), int(os.environ['MXHYBRID_BENCH_RANK'])
     contender = make_contender(spec, rank)
     contender.start()
-    warmup, steps = spec['warmup'], spec['steps']
+    warmup, steps, windows = spec['warmup'], spec['steps'], spec.get('windows', 1)
     for step in range(warmup):
         contender.step(step_batch(step))
     contender.flush()
     contender.barrier()
     before = _snapshot(spec, rank)
     contender.barrier()
-    contender.phases.clear()
-    started = time.monotonic()
-    ends = []
-    for step in range(warmup, warmup + steps):
-        contender.step(step_batch(step))
-        ends.append(time.monotonic() - started)
-    contender.flush()
-    contender.barrier()
-    seconds = time.monotonic() - started
+    seconds, started = [], time.monotonic()
+    for _ in range(windows):
+        contender.phases.clear()
+        window_started = time.monotonic()
+        ends = []
+        for step in range(warmup, warmup + steps):
+            contender.step(step_batch(step))
+            ends.append(time.monotonic() - window_started)
+        contender.flush()
+        contender.barrier()
+        seconds.append(time.monotonic() - window_started)
     after = _snapshot(spec, rank)
     contender.barrier()
-    readings = {'rank': rank, 'started': started, 'seconds': seconds, 'ends': ends, 'phases': dict(contender.phases),
-                'used': {name: after[name] - before[name] for name in before},
+    readings = {'rank': rank, 'started': started, 'seconds': median(seconds), 'ends': ends,
+                'phases': dict(contender.phases),
+                'used': {name: (after[name] - before[name]) / windows for name in before},
                 'sums': contender.verify(step_batch(warmup + steps))}
     contender.flush()
     contender.barrier()

@@ -57,6 +57,12 @@ def test_rounds_in_which_the_machine_has_changed_do_not_count(moved, counted, da
     assert found['measured'] == {'trick': pytest.approx(trick), 'data': data} and found['predicted']['data'] == 9.0
 
 
+@pytest.mark.parametrize('predicted_s, least_steps, lengths', [
+    (0.01, 10, (50, 5)), (0.01, 100, (100, 2)), (0.07, 10, (10, 4)), (1.0, 10, (10, 1)), (30.0, 3, (3, 1))])
+def test_short_steps_are_measured_for_seconds(predicted_s, least_steps, lengths):
+    assert plans.lengths(predicted_s, least_steps) == lengths
+
+
 def test_all_are_drawn(tmp_path):
     file = tmp_path / 'plans.png'
     plot.draw({'settings': {}, 'runs': [RUN, dict(RUN, case='large', mbit=None)]}, str(file))
