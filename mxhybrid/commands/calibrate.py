@@ -85,9 +85,8 @@ def _measure(options: argparse.Namespace) -> Any:
         calibration = Calibration(job, progress, max(_LEAST_S, _SECONDS - (time.monotonic() - began)))
         cluster = calibration.measure()
     now = datetime.datetime.now(datetime.timezone.utc)
-    measured = '%s UTC, mxhybrid %s, MXNet %s, %d workers of %s: mxhybrid calibrate %s%s' % (
-        now.strftime('%Y-%m-%d %H:%M'), __version__, mxnet.__version__, job.num_workers, job.launcher, options.file,
-        '; ' + calibration.problem if calibration.problem else '')
+    measured = '%s UTC, mxhybrid %s, MXNet %s, %d workers of %s: mxhybrid calibrate %s' % (
+        now.strftime('%Y-%m-%d %H:%M'), __version__, mxnet.__version__, job.num_workers, job.launcher, options.file)
     return dataclasses.replace(cluster, measured=measured), job.rank
 
 

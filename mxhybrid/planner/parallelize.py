@@ -189,6 +189,8 @@ class _Automatic:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
                              'run mxhybrid calibrate on the hosts of the job'
                              % ([host.ranks for host in loaded.hosts], workers))
+        if loaded.warning:
+            logger.warning('%s', loaded.warning)
         search_result = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums,
                                 shard_updates=resolve().shard_updates, pipelines=self._pipelines).search(seconds)
         return {'name': search_result.name, 'plan': search_result.plan.as_json(),

@@ -92,8 +92,6 @@ class Calibration:
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
         self._everyone = list(range(job.num_workers))
-        #: A description of the other programs that were noticed; empty if there were none.
-        self.problem = ''
         #: Bytes a second by which sizes are limited.
         self._limit = 1e15
         #: The bytes and the measurement of the largest redistribution in which every rank sends something to every
@@ -147,17 +145,17 @@ class Calibration:
         reference, _ = speeds.reference()
         hosts = speeds.hosts_with_speeds()
         self._log_speeds(hosts)
-        self.problem = speeds.problem()
-        if self.problem:
+        busy = speeds.problem()
+        if busy:
             if self._job.rank == 0:
                 logger.warning('calibrate: the cluster is busy: %s: the measured times are too long: calibrate again '
-                               'when nothing else runs', self.problem)
+                               'when nothing else runs', busy)
             # A wait of several steps has mostly been one for other programs.
             network_calls = dataclasses.replace(network_calls, latency_s=0.0)
         for kind in {'step', 'horovod_step'} & set(costs):
             costs[kind] = _sum_of(costs[kind], network_calls)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
-                          reference=(reference.dense, reference.convolution, reference.memory))
+                          reference=(reference.dense, reference.convolution, reference.memory), busy=busy)
         self._compare_concurrent_transfers(cluster)
         self._log('calibrated in %.0f s', self._budget.elapsed)
         return cluster

@@ -126,6 +126,8 @@ class Cluster:
     reference : tuple of float or None
         Seconds of the kernels of :class:`.KernelTimes` on the reference core, which speeds are relative to;
         None where that is the core that operators were profiled on.
+    busy : str
+        What other programs did while it was measured, so that all times are too long; empty if they did little.
     """
 
     hosts: Tuple[Host, ...]
@@ -136,6 +138,7 @@ class Cluster:
     costs: Mapping[str, TransferCost]
     measured: Optional[str] = None
     reference: Optional[Tuple[float, float, float]] = None
+    busy: str = ''
 
     @property
     def sums(self) -> Tuple[str, ...]:
@@ -153,6 +156,12 @@ class Cluster:
     def sum_items(self, parameters: int, dense: Optional[str] = None) -> int:
         """Return the number of items of a sum of gradients, given the number of parameters."""
         return parameters if dense == 'horovod' and self.sums else self.ranks
+
+    @property
+    def warning(self) -> str:
+        """A warning about predictions for the cluster, if it was measured on a busy machine; otherwise empty."""
+        return ('the cluster was measured on a busy machine: %s: the predictions may be wrong: calibrate again when '
+                'nothing else runs' % self.busy if self.busy else '')
 
     @property
     def ranks(self) -> int:
@@ -184,7 +193,8 @@ class Cluster:
     def as_json(self) -> Dict[str, Any]:
         """Return the object that :func:`cluster_from_json` reads."""
         reference = {} if self.reference is None else {'reference': dict(zip(PIECES, self.reference))}
-        return {'format': FORMAT, 'measured': self.measured, **reference,
+        busy = {'busy': self.busy} if self.busy else {}
+        return {'format': FORMAT, 'measured': self.measured, **busy, **reference,
                 'hosts': [_host_as_json(host) for host in self.hosts],
                 'link': dict(dataclasses.asdict(self.link), latency_s=self.link_latency_s),
                 'memory': dict(dataclasses.asdict(self.memory), latency_s=self.memory_latency_s),
@@ -223,7 +233,7 @@ def cluster_from_json(value: Any) -> Cluster:
     if not isinstance(value, dict) or value.get('format') != FORMAT:
         raise InputError('cluster: there is no format %r: this is no cluster file of this version: measure the cluster '
                          'with mxhybrid calibrate' % FORMAT)
-    _check_keys('', value, {'format', 'measured', 'reference', 'hosts', 'link', 'memory', 'costs'})
+    _check_keys('', value, {'format', 'measured', 'busy', 'reference', 'hosts', 'link', 'memory', 'costs'})
     host_values = value.get('hosts')
     if not isinstance(host_values, list) or not host_values:
         raise InputError('cluster: hosts=%r: give a list of at least one host' % (host_values,))
@@ -250,7 +260,7 @@ def cluster_from_json(value: Any) -> Cluster:
     return Cluster(hosts, link, link_latency, memory, memory_latency,
                    {kind: _parse_cost('costs.' + kind, cost) for kind, cost in costs.items()},
                    None if value.get('measured') is None else str(value['measured']),
-                   _parse_reference(value.get('reference')))
+                   _parse_reference(value.get('reference')), str(value.get('busy') or ''))
 
 
 def _with_present_kinds(costs: Dict[str, Any]) -> Dict[str, Any]:

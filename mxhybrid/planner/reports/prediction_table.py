@@ -27,9 +27,10 @@ def plan_report(network: TracedNetwork, cluster: Cluster, plan: Plan, splits: Ma
         network, cluster, splits, prediction, stages) + whole_outputs(network.graph, network.dimensions)
     if stages is not None:
         notes = [stages.words()] + stage_lines(network.graph, splits, stages) + notes
-    by_hand = ['the cluster file was written by hand, not measured'] * (cluster.measured is None)
+    cautions = ['the cluster file was written by hand, not measured'] * (cluster.measured is None)
+    cautions += [cluster.warning] * bool(cluster.warning)
     return '\n'.join([prediction_table(network, splits, prediction)] + notes + [''] + prediction_summary(
-        network.graph, cluster, splits, prediction) + by_hand)
+        network.graph, cluster, splits, prediction) + cautions)
 
 
 def prediction_table(network: TracedNetwork, splits: Mapping[int, Split], prediction: Prediction) -> str:

@@ -2,11 +2,13 @@
 
 For each number of hosts and rate of links, `--rounds` times: for each network calibrate there, predict its plans, then
 launch every one of them in turn, with the one weird trick, a short step, first and last.  Where that has moved by more
-than 5 % within a round the machine has changed: the round does not count, if others do.  A plan that the planner finds
-is measured, too.  The workers of a single host are bound to its processors.
+than 5 % within a round the machine has changed: the round does not count, if others do, and neither does one whose
+calibration found a busy machine.  A plan that the planner finds is measured, too.  The workers of a single host are
+bound to its processors.
 """
 import argparse
 import itertools
+import json
 import math
 import os
 import tempfile
@@ -80,6 +82,10 @@ class Plans:
             for name, case in cases.items():
                 # Calibrate in each round: the speed of a machine that others use, too, changes within minutes.
                 self._job(testbed, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
+                busy = json.loads(Path(cluster).read_text()).get('busy', '')
+                if busy:
+                    self._say('%s: calibrated on a busy machine, %s: this round does not count, if others do'
+                              % (name, busy))
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
                 if not case.plans:
                     search_result = self._planner(dict(spec, seconds=_SEARCH_S))
@@ -98,7 +104,7 @@ class Plans:
                     self._say('%s, %d x %d, round %d of %d, %s: %.4f s/step, predicted %.4f' % (
                         name, hosts, args.workers, number + 1, args.rounds, plan, measured[plan],
                         predicted[known_plan]))
-                moved = case.add(predicted, measured)
+                moved = case.add(predicted, measured, bool(busy))
                 if abs(moved) > _ANCHOR_MOVED:
                     self._say('%s: %s has moved by %.0f %% within this round, which does not count, if others do'
                               % (name, _ANCHOR, 100 * moved))
@@ -143,17 +149,20 @@ class _Case:
         self.origin = ''
         self._rounds: List[Dict[str, Any]] = []
 
-    def add(self, predicted: Dict[str, float], measured: Dict[str, float]) -> float:
-        """A round; by which share the anchor has moved in it."""
+    def add(self, predicted: Dict[str, float], measured: Dict[str, float], busy: bool = False) -> float:
+        """Add a round, in which the calibration found a busy machine or not; return by which share the anchor has
+        moved in it.
+        """
         again = measured.pop(_AGAIN)
         moved = again / measured[_ANCHOR] - 1
         measured[_ANCHOR] = (measured[_ANCHOR] + again) / 2
-        self._rounds.append({'predicted': predicted, 'measured': measured, 'moved': moved})
+        self._rounds.append({'predicted': predicted, 'measured': measured, 'moved': moved, 'busy': busy})
         return moved
 
     def figures(self) -> Dict[str, Any]:
         """Medians of the rounds that count."""
-        counted = [run_round for run_round in self._rounds if abs(run_round['moved']) <= _ANCHOR_MOVED] or self._rounds
+        counted = [run_round for run_round in self._rounds
+                   if abs(run_round['moved']) <= _ANCHOR_MOVED and not run_round['busy']] or self._rounds
         return {'case': self._name, 'origin': self.origin, 'rounds': self._rounds, 'counted': len(counted),
                 **{what: {name: median(run_round[what][name] for run_round in counted) for name in self.plans}
                    for what in ('predicted', 'measured')}}

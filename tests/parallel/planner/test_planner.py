@@ -157,7 +157,10 @@ def test_finds_exports_and_evaluates(folder):
     # The same step without a search, in another process that times nothing again.
     again = plan(folder, *on, '--import', 'plan.json', '--evaluate-only', in_process=False)
     assert step_of(again) == step_of(output)
-    slower = plan(folder, *on, '--evaluate-only')
+    busy = dict(json.loads((folder / 'cluster.json').read_text()), busy='other programs compute')
+    (folder / 'busy.json').write_text(json.dumps(busy))
+    slower = plan(folder, '--cluster', 'busy.json', '--evaluate-only')
+    assert 'measured on a busy machine: other programs compute' in slower
     assert step_of(slower) != step_of(output)
     table = plan(folder, *on, '--compare', 'plan.json')
     assert 'data parallel' in table and step_of(output) in table and step_of(slower) in table

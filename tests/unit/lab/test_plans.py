@@ -63,6 +63,15 @@ def test_short_steps_are_measured_for_seconds(predicted_s, least_steps, lengths)
     assert plans.lengths(predicted_s, least_steps) == lengths
 
 
+def test_a_round_with_a_calibration_of_a_busy_machine_does_not_count():
+    case = plans._Case('small')
+    case.plans = {'trick': {}}
+    case.add({'trick': 9.0}, {'trick': 2.0, 'trick again': 2.0}, True)
+    assert case.figures()['predicted'] == {'trick': 9.0}  # no other round does
+    case.add({'trick': 1.0}, {'trick': 2.0, 'trick again': 2.0})
+    assert case.figures()['predicted'] == {'trick': 1.0} and case.figures()['counted'] == 1
+
+
 def test_all_are_drawn(tmp_path):
     file = tmp_path / 'plans.png'
     plot.draw({'settings': {}, 'runs': [RUN, dict(RUN, case='large', mbit=None)]}, str(file))

@@ -103,9 +103,16 @@ def test_optional_keys_have_defaults():
     assert loaded.digest() != CLUSTER.digest()
 
 
+def test_a_cluster_that_was_measured_on_a_busy_machine_warns():
+    loaded = cluster_from_json(changed(WRITTEN, 'other programs use 45 % of the processors of hostA', 'busy'))
+    assert ('measured on a busy machine: other programs use 45 % of the processors of hostA: the predictions may be '
+            'wrong: calibrate again') in loaded.warning
+    assert cluster_from_json(loaded.as_json()) == loaded and CLUSTER.warning == '' and 'busy' not in WRITTEN
+
+
 @pytest.mark.parametrize('value, words', [
     ([], 'no format'), (without(WRITTEN, 'format'), 'no format'), (changed(WRITTEN, 'x', 'format'), 'no format'),
-    (changed(WRITTEN, 1, 'size'), 'size is no key: remove it; the keys are costs, format, hosts'),
+    (changed(WRITTEN, 1, 'size'), 'size is no key: remove it; the keys are busy, costs, format, hosts'),
     (without(WRITTEN, 'hosts'), 'hosts=None: give a list of at least one'),
     (changed(WRITTEN, [], 'hosts'), 'hosts=[]'), (changed(WRITTEN, {}, 'hosts'), 'hosts={}'),
     (changed(WRITTEN, 3, 'hosts', 0), 'hosts[0]=3: give an object'),
