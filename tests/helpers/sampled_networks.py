@@ -44,10 +44,21 @@ def _dense(flatten):
                                          no_bias=True, flatten=flatten)
 
 
+def _filtered(op, groups):
+    return lambda F, x: getattr(F, op)(x, F.ones(shape=(N, N // groups, 1), dtype='float64'), no_bias=True, kernel=(1,),
+                                       num_filter=N, num_group=groups)
+
+
 CASES: Dict[str, Case] = {
     'an operator of each element': one(lambda F, x: F.tanh(x) * 2, CUBE, OWN, OWN, OWN),
     'dense': one(_dense(True), CUBE, OWN, WHOLE, WHOLE),
     'dense of the last dimension': one(_dense(False), CUBE, OWN, OWN, WHOLE),
+    # Samples in place of channels: those of a group depend on each other.
+    'GroupNorm': one(lambda F, x: F.GroupNorm(x, F.ones(shape=(2,), dtype='float64'), F.zeros(
+        shape=(2,), dtype='float64'), num_groups=2), CUBE, OWN, WHOLE, 2),
+    'convolution of groups': one(_filtered('Convolution', 2), CUBE, OWN, WHOLE, OWN),
+    'convolution of each channel': one(_filtered('Convolution', N), CUBE, OWN, 1, OWN),
+    'transposed convolution of groups': one(_filtered('Deconvolution', 2), CUBE, OWN, WHOLE, OWN),
     'scores of attention': one(lambda F, x: F.contrib.interleaved_matmul_selfatt_qk(x, heads=2), (N, N, 12), WHOLE, OWN,
                                dtype='float32'),
     'attention': one(lambda F, x: F.contrib.interleaved_matmul_selfatt_valatt(

@@ -188,15 +188,18 @@ class Rule:
         """Return the sample axis of each output, given those of the inputs; None where it is not known.
 
         By default it is the one dimension of which every range is computed from the same range of the samples of every
-        input that has samples.  Equal lengths say nothing: samples and times may be equally many.
+        input that has samples.  Equal lengths say nothing: samples and times may be equally many.  Neither may a range
+        that the rule cannot divide, such as a group of channels, contain several samples.
         """
         unknown: List[Optional[SampleAxis]] = [None] * operator.outputs
         sample_axes = {index: axis for index, axis in enumerate(known) if axis is not None}
         if len({axis[1:] for axis in sample_axes.values()}) != 1:
             return unknown
-        candidates, shapes = [], graph.inputs(operator)
+        candidates, shapes, grains = [], graph.inputs(operator), self.grains(graph, operator)
+        pattern = next(iter(sample_axes.values()))
         for dimension, can in enumerate(self.splittable(graph, operator)):
-            probes = self._probes(graph, operator, dimension) if can else []
+            is_within_a_sample = pattern.each % grains[dimension] == 0
+            probes = self._probes(graph, operator, dimension) if can and is_within_a_sample else []
             if not probes:
                 continue
             length = graph.shape(operator)[dimension]
@@ -206,7 +209,6 @@ class Rule:
                 candidates.append((matching, probes))
         if len(candidates) != 1 or len(candidates[0][0]) != len(sample_axes):
             return unknown  # no dimension, or several: then each element depends on several samples
-        pattern = next(iter(sample_axes.values()))
         axes = [_axis_of_output([(probe, shard.outputs[output]) for probe, shard in candidates[0][1]])
                 for output in range(operator.outputs)]
         return [None if axis is None else pattern._replace(axis=axis) for axis in axes]
