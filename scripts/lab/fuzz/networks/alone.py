@@ -200,8 +200,11 @@ def _move(values: np.ndarray, each: Dict[str, Any]) -> np.ndarray:
 
 
 def _replaced(values: np.ndarray, each: Dict[str, Any], sample: int) -> np.ndarray:
-    """An input of which one sample has other values."""
+    """An input of which one sample has other values, among them zeros: logical operators see no other difference."""
     values = values.copy()
     part = (slice(None),) * each['axis'] + (sample,)
-    values[part] = (values[part] + 1) % each['limit'] if each['values'] == 'ids' else values[part] + 0.375
+    if each['values'] == 'ids':
+        values[part] = (values[part] + 1) % each['limit']
+    else:
+        values[part] = np.where(np.arange(values[part].size).reshape(values[part].shape) % 2, values[part] + 0.375, 0)
     return values
