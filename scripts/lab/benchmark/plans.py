@@ -37,8 +37,8 @@ _SEARCH_S = 10.0
 #: Plans that differ by less are ties.
 _TIE = 0.05
 _ANCHOR_MOVED = 0.05
-#: Short steps are measured in several windows, of which the median counts: other machines of the same hardware may
-#: delay a window.
+#: Short steps are measured in several windows, of which the median counts: other virtual machines on the same hardware
+#: may delay a window.
 _WINDOW_S, _WINDOWS = 0.5, 5
 _PREDICT_S = 1800.0
 
