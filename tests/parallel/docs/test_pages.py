@@ -195,8 +195,8 @@ def test_cluster_file():
     assert cluster.measured is None and cluster.ranks == 8 and cluster.hosts[1].speed == 1
     described = [key for row in table('key') for key in re.findall('`(.*?)`', row[0])]
     written = cluster.as_json()
-    # A file lacks reference, speeds and memory_speeds where nobody measured them.
-    keys = {'format', 'measured', 'reference.*', 'hosts[].speeds', 'hosts[].memory_speeds'}
+    # A file lacks reference, speeds and memory_speeds where nobody measured them, and busy where nothing else ran.
+    keys = {'format', 'measured', 'busy', 'reference.*', 'hosts[].speeds', 'hosts[].memory_speeds'}
     keys |= {'hosts[].' + key for key in written['hosts'][0]}
     keys |= {'%s.%s' % (way, key) for way in ('link', 'memory') for key in written[way]} | {'costs.*',
                                                                                           'costs.*.latency_s'}
