@@ -44,14 +44,14 @@ def _lacking_gradients(symbol: Any, graph: Graph, learning: Collection[int]) -> 
     if is_differentiable(symbol):
         return ''
     lacking = [operator for operator in graph.operators if operator.op != 'null' and not _has_gradient(operator)]
-    others = [operator for operator in lacking if operator.number not in learning]
-    # MXNet knows of some gradients that they are zero, as behind F.round, and then it does not ask for more.
-    if len(others) == len(lacking) or is_differentiable(_with_constants(symbol, others)):
-        return ''
-    operator = next(operator for operator in lacking if operator.number in learning)
-    return ('a gradient would go back through %s (%s), but MXNet 1.9.1 has no gradient of this operator, with one '
-            'process either: put F.BlockGrad around its inputs; predictions, without autograd.record(), work'
-            % (graph.label(operator), operator.op))
+    for operator in lacking:
+        # MXNet knows of some gradients that they are zero, as behind F.round, and then it does not ask for more.
+        others = [other for other in lacking if other is not operator]
+        if operator.number in learning and not is_differentiable(_with_constants(symbol, others)):
+            return ('a gradient would go back through %s (%s), but MXNet 1.9.1 has no gradient of this operator, with '
+                    'one process either: put F.BlockGrad around its inputs; predictions, without autograd.record(), '
+                    'work' % (graph.label(operator), operator.op))
+    return ''
 
 
 def _has_gradient(operator: Operator) -> bool:
