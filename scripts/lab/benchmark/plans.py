@@ -87,9 +87,9 @@ class Plans:
                     self._say('%s: calibrated on a busy machine, %s: this round does not count, if others do'
                               % (name, busy))
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
-                if not case.plans:
+                if not case.plans or case.busy_search:
                     search_result = self._planner(dict(spec, seconds=_SEARCH_S))
-                    case.origin = search_result['name']
+                    case.origin, case.busy_search = search_result['name'], bool(busy)
                     # Without its cluster, which is calibrated in each round.
                     case.plans = {**self._planner_plans(name, hosts * args.workers),
                                   _FOUND: dict(search_result['plan'], cluster=None)}
@@ -147,6 +147,8 @@ class _Case:
         self.plans: Dict[str, Any] = {}
         #: The name of the plan that the search found or returned from its start.
         self.origin = ''
+        #: Whether it was found with a calibration of a busy machine: then a later round searches again.
+        self.busy_search = False
         self._rounds: List[Dict[str, Any]] = []
 
     def add(self, predicted: Dict[str, float], measured: Dict[str, float], busy: bool = False) -> float:
