@@ -1,7 +1,6 @@
 """The backend for a job of several processes: chooses routes, compares the calls of workers, keeps the optimizer."""
 import hashlib
 import itertools
-import os
 from typing import Any, Callable, ContextManager, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 import mxnet as mx
@@ -25,7 +24,7 @@ from ..servers.dynamic_shard import StoreOptions
 from ..servers.dynamic_table import DynamicTable, create_dynamic_table
 from ..servers.lifecycle import retire_named
 from ..servers.row_wise_check import check_row_wise
-from ..servers.storage import folder_name, refuse_problems
+from ..servers.storage import refuse_problems
 from . import states_file
 from .counted_names import without_counters
 
@@ -308,7 +307,7 @@ class Distributed:
                                     self._settings.staleness_for(name))
 
     def _storage_for(self, name: str) -> Tuple[str, int]:
-        """Return the folder of a dynamic table and its resident bytes (collective).
+        """Return the directory of a dynamic table and its resident bytes (collective).
 
         SettingError on all workers if a server cannot keep rows there.
         """
@@ -316,9 +315,9 @@ class Distributed:
         if not directory:
             return '', 0
         problems = self._servers.storage_problems(directory) if self._servers.is_root else []
-        problems, folder = self.allgather_json([problems, folder_name(name)], 'storage')[0]
+        problems = self.allgather_json(problems, 'storage')[0]
         refuse_problems(name, directory, [(host, problem) for host, problem in problems])
-        return os.path.join(directory, folder), resident_bytes
+        return directory, resident_bytes
 
     def note_call(self, call: str) -> None:
         """Count a collective call of a Trainer's hooks."""

@@ -1,6 +1,5 @@
 """A dynamic table whose rows are in this process: the table of a job of one process, and first values without a job."""
 import os
-import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
@@ -12,13 +11,12 @@ from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
 from ..servers.optimized_table import OptimizedTable, Saved
-from ..servers.storage import folder_name
 
 
 class LocalTable(OptimizedTable):
     """A table with the calls of a dynamic table on the servers; `options` are those of its rows' store.
 
-    With a `directory`, the rows are in files of a folder in it, which vanishes with the table.
+    With a `directory`, the rows are in files there, which vanish with the table.
     """
 
     #: The number of partitions.
@@ -29,11 +27,8 @@ class LocalTable(OptimizedTable):
     def __init__(self, name: str, width: int, dtype: Any, first_values: FirstValues, options: Mapping[str, Any],
                  directory: str = '', resident_bytes: int = 0):
         super().__init__(name, width, dtype)
-        folder = os.path.join(directory, folder_name(name)) if directory else ''
-        self._store = RowStore(width, self.dtype, first_values, **options, directory=folder,
+        self._store = RowStore(width, self.dtype, first_values, **options, directory=directory,
                                resident_bytes=resident_bytes)
-        # The same happens at the end of the process, which would otherwise leave the folder behind.
-        self._free = weakref.finalize(self, self._store.close)
         self._optimizer: Optional[TableOptimizer] = None
         self._has_state = False
         #: The array that pushes overwrite: -1 for rows, or the number of one of optimizer state; None for an update.
@@ -116,7 +111,7 @@ class LocalTable(OptimizedTable):
 
     def close(self) -> None:
         """Free the rows."""
-        self._free()
+        self._store.close()
 
     def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
         assert self._made_with is not None

@@ -77,7 +77,7 @@ class RowStoreOptions(NamedTuple):
     capacity: int = 0
     expire_after: int = 0
     evict_rarest: bool = False
-    #: The directory that has a subdirectory for each partition; empty for memory.
+    #: The directory of the files of rows; empty for memory.
     directory: str = ''
     resident_bytes: int = 0
 

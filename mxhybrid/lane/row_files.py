@@ -46,12 +46,33 @@ _WAITING_PORTIONS = 2
 _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
 
 
+class Folder:
+    """A folder for the files of a save, which is made; `remedy` is for errors about it."""
+
+    remedy = 'Free space there, or save into another directory'
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def make(self) -> None:
+        """Make the folder."""
+        os.makedirs(self.path, exist_ok=True)
+
+    def new_file(self, name: str) -> Any:
+        """Return a new file for bytes, without a buffer."""
+        return open(os.path.join(self.path, name), 'wb', 0)
+
+    def sync(self) -> None:
+        """Flush the names of the files to the disk."""
+        sync_directory(self.path)
+
+
 class _Output:
     """A .npy file of known shape, which is written in portions."""
 
-    def __init__(self, library: Any, path: str, dtype: Any, shape: Tuple[int, ...]):
-        self.name = os.path.basename(path)[:-len('.npy')]
-        self._library, self._file, self._digest = library, open(path, 'wb', 0), FileDigest()
+    def __init__(self, library: Any, folder: Folder, name: str, dtype: Any, shape: Tuple[int, ...]):
+        self.name = name
+        self._library, self._file, self._digest = library, folder.new_file(name + '.npy'), FileDigest()
         fields = {'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False, 'shape': shape}
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, fields)
@@ -98,7 +119,7 @@ class _WritingThread:
         self._thread.shutdown()
 
 
-def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
+def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
               since: Optional[int], partition: int, partitions: int) -> Dict[str, Any]:
     """Write files of the rows of a store; `columns` has name, dtype, and shape without the rows; see RowStore.save."""
     is_delta = since is not None and bool(library.row_store_knows_changes(store, since))
@@ -109,9 +130,8 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
     try:
         rows = int(library.row_scan_count(scan))
         _check_memory(library, rows, portion_rows, row_bytes)
-        os.makedirs(path, exist_ok=True)
-        outputs += [_Output(library, os.path.join(path, name + '.npy'), dtype, (rows,) + shape)
-                    for name, dtype, shape in columns]
+        folder.make()
+        outputs += [_Output(library, folder, name, dtype, (rows,) + shape) for name, dtype, shape in columns]
         buffers = itertools.cycle([[np.empty((min(rows, portion_rows),) + shape, dtype) for _, dtype, shape in columns]
                                    for _ in range(_WAITING_PORTIONS + 1)])
         with _WritingThread() as thread:
@@ -127,18 +147,18 @@ def save_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
             thread.finish()
         removed = _removed(library, store, since) if is_delta and since is not None else np.empty(0, np.int64)
         if is_delta:
-            outputs.append(_Output(library, os.path.join(path, 'removed.npy'), np.int64, removed.shape))
+            outputs.append(_Output(library, folder, 'removed', np.int64, removed.shape))
             outputs[-1].write(removed)
         sightings = _sightings(library, store, partition, partitions)
         if sightings is not None:
-            outputs.append(_Output(library, os.path.join(path, SIGHTINGS + '.npy'), np.uint64, sightings.shape))
+            outputs.append(_Output(library, folder, SIGHTINGS, np.uint64, sightings.shape))
             outputs[-1].write(sightings)
         with ThreadPoolExecutor(len(outputs)) as finishing:
             files = dict(zip([output.name for output in outputs], finishing.map(_Output.finish, outputs)))
-        sync_directory(path)
+        folder.sync()
     except OSError as error:
-        raise CheckpointError('cannot write rows of a dynamic table into %s: %s. Free space there, or save into '
-                              'another directory' % (path, error.strerror or error)) from error
+        raise CheckpointError('cannot write rows of a dynamic table into %s: %s. %s'
+                              % (folder.path, error.strerror or error, folder.remedy)) from error
     finally:
         library.row_scan_close(scan)
     return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'files': files,

@@ -6,7 +6,7 @@ itself is made by the first update that has the key.
 import ctypes
 import os
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -148,8 +148,8 @@ class RowStore:
         The rows that leave a table over its capacity: 'lru', the least recently updated, or 'rarest', those with the
         fewest updates.
     directory : str
-        The folder of the files with keys, rows and optimizer state; '': they are in memory.  It is made if only its
-        parent exists.  Files are scratch, and vanish with the process.
+        The directory of the files with keys, rows and optimizer state, which stores may share; '': they are in memory.
+        Files lose their names when they are made, so they disappear with the process, however it ends.
     resident_bytes : int
         The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides
         which of their pages are in memory.
@@ -262,13 +262,14 @@ class RowStore:
         """Set the number of updates by any rule so far, from which the age of rows is counted."""
         self._library.row_store_set_steps(self._store, count)
 
-    def save(self, path: str, since: Optional[int] = None, partition: int = 0, partitions: int = 1) -> Dict[str, Any]:
-        """Write the rows into the folder `path`, which is made, and return when they are on the disk.
+    def save(self, folder: Union[str, row_files.Folder], since: Optional[int] = None, partition: int = 0,
+             partitions: int = 1) -> Dict[str, Any]:
+        """Write the rows into a folder, which is made, and return when they are on the disk.
 
         Parameters
         ----------
-        path : str
-            The folder; :mod:`mxhybrid.lane.row_files` describes its files.
+        folder : str or Folder
+            Its path, or an object that makes the files; :mod:`mxhybrid.lane.row_files` describes them.
         since : int, optional
             The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
             removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
@@ -285,7 +286,9 @@ class RowStore:
         """
         if since is not None and not 0 <= since < 1 << 32:
             raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))
-        return row_files.save_rows(self._library, self._store, path, self._columns(), since, partition, partitions)
+        if isinstance(folder, str):
+            folder = row_files.Folder(folder)
+        return row_files.save_rows(self._library, self._store, folder, self._columns(), since, partition, partitions)
 
     def load(self, path: str, partition: int = 0, partitions: int = 1) -> int:
         """Add rows from a folder that :meth:`save` wrote, and return their number.

@@ -1,12 +1,12 @@
 """Files that a server wrote on its own disk, and worker 0 fetches in pieces, through the server's mailbox."""
 import os
-import shutil
 import tempfile
-from typing import Any, Callable, Dict
+from typing import IO, Any, Callable, Dict
 
 from ..base.errors import CheckpointError, JobError
 from ..base.file_digest import digest_for
 from ..base.files import sync_directory
+from ..lane.row_files import Folder
 from .protocol import MAILBOX_ELEMENTS
 
 #: Bytes of a piece.
@@ -17,30 +17,41 @@ class ScratchFiles:
     """Open files of a server without names: nothing of them is left when the process ends, however it ends."""
 
     def __init__(self) -> None:
-        self._descriptors: Dict[str, int] = {}
+        self._files: Dict[str, IO[bytes]] = {}
 
-    def write(self, directory: str, save: Callable[[str], Any]) -> Any:
-        """Return the result of `save`, called with a new folder in `directory`, and keep the files that it writes."""
-        self.close()
-        folder = tempfile.mkdtemp(prefix='mxhybrid-', dir=directory or None)
-        try:
-            result = save(folder)
-            for path, _, names in os.walk(folder):
-                for name in names:
-                    file = os.path.join(path, name)
-                    self._descriptors[os.path.relpath(file, folder)] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            return result
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def folder(self, directory: str, name: str) -> Folder:
+        """Return a folder for files that are in `directory`, or in that of TMPDIR for '', and are read by its name."""
+        return _ScratchFolder(directory, name, self._files)
 
     def read(self, file: str, start: int) -> bytes:
-        """Return a piece of a file, by its path in the folder."""
-        return os.pread(self._descriptors[file], PIECE_BYTES, start)
+        """Return a piece of a file, by its path: the name of its folder, '/', and its own name."""
+        return os.pread(self._files[file].fileno(), PIECE_BYTES, start)
 
     def close(self) -> None:
         """Free the files."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
+        while self._files:
+            self._files.popitem()[1].close()
+
+
+class _ScratchFolder(Folder):
+    """A folder that exists in name only."""
+
+    remedy = 'Free space there, or let TMPDIR name a directory with room for the rows'
+
+    def __init__(self, directory: str, name: str, files: Dict[str, IO[bytes]]):
+        super().__init__(directory or 'the directory of temporary files')
+        self._directory, self._name, self._files = directory, name, files
+
+    def make(self) -> None:
+        self.path = self._directory or tempfile.gettempdir()
+
+    def new_file(self, name: str) -> Any:
+        file = tempfile.TemporaryFile(buffering=0, dir=self.path)
+        self._files[os.path.join(self._name, name)] = file
+        return os.fdopen(os.dup(file.fileno()), 'wb', 0)
+
+    def sync(self) -> None:
+        """Do nothing: the files have no names."""
 
 
 def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any]], source: str, path: str) -> None:

@@ -43,7 +43,6 @@ from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
-from .storage import KILLED_S, abandon_folder, make_folder, remove_folder, remove_leftovers
 
 
 class Handler(Optimizer):
@@ -67,8 +66,8 @@ class Handler(Optimizer):
         self._shards: Dict[Tuple[int, int], Union[Shard, DynamicShard]] = {}
         #: The keys of the partitions of dynamic tables by their numbers there.
         self._dynamic_keys: Dict[int, List[int]] = {}
-        #: The folders of dynamic tables in files by their numbers there.
-        self._folders: Dict[int, str] = {}
+        #: The directories of dynamic tables in files by their numbers there.
+        self._directories: Dict[int, str] = {}
         self._answer_text = b''
         self._scratch = ScratchFiles()
         self._trace_sender: Optional[TraceSender] = None
@@ -190,12 +189,7 @@ class Handler(Optimizer):
         table_shape = DynamicShape(*shape)
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
         store_options = StoreOptions(*options)
-        if store_options.directory and own_parts:
-            remove_leftovers(os.path.dirname(store_options.directory))
-            make_folder(store_options.directory)
-            if self._lifeline is not None and not self._folders:
-                self._lifeline.before_leaving(lambda: self._abandon_folders(KILLED_S))
-            self._folders[number] = store_options.directory
+        self._directories[number] = store_options.directory
         row_options = row_store_options(FirstValues(*first_values), store_options, len(keys), len(own_parts))
         with named_table(table, table_shape.batch_rows):
             self._agent.add_dynamic_table(number, table, table_shape, row_options)
@@ -238,16 +232,11 @@ class Handler(Optimizer):
 
     def do_dynamic_save_here(self, keys: List[int], since: Optional[int]) -> None:
         """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
-        def save(folder: str) -> None:
-            self._answer_about(keys, lambda number, store: store.save(
-                os.path.join(folder, str(number)), since, number, len(keys)))
+        self._scratch.close()
         # Where the rows are in files, their directory has room for files.
-        storage = next((path for number, path in self._folders.items() if self._dynamic_keys[number] == keys), '')
-        try:
-            self._scratch.write(os.path.dirname(storage), save)
-        except OSError as error:
-            self._answer({'error': 'cannot write into %s: %s; let TMPDIR name a directory with room for the rows'
-                                   % (error.filename, error.strerror or error)})
+        directory = next(path for number, path in self._directories.items() if self._dynamic_keys[number] == keys)
+        self._answer_about(keys, lambda number, store: store.save(
+            self._scratch.folder(directory, str(number)), since, number, len(keys)))
 
     def do_dynamic_read(self, keys: List[int], server: int, file: str, start: int) -> None:
         """Leave a piece of a saved file in the mailbox, if this is the server that has it."""
@@ -304,15 +293,13 @@ class Handler(Optimizer):
         for shard_id in [shard_id for shard_id in self._shards if shard_id[0] == number]:
             del self._partitions[self._shards.pop(shard_id).key]
         self._agent.drop_table(number)
-        remove_folder(self._folders.pop(number, ''))
+        self._directories.pop(number, None)
         trim_heap()
 
     def do_part(self) -> None:
         """End the lane, after all workers have ended."""
         if self._agent is not None:
             self._agent.close()
-        for folder in self._folders.values():
-            remove_folder(folder)
 
     def _update_shard(self, number: int, part: int, local_ids: np.ndarray, rows: np.ndarray) -> None:
         """Update a partition on the lane by an optimizer without a compiled kernel."""
@@ -408,15 +395,8 @@ class Handler(Optimizer):
         error: Any = sys.exc_info()[1]
         leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1] + remedy(error)))
 
-    def _abandon_folders(self, patience_s: float = 0.0) -> None:
-        """Leave nothing in the directories of rows in files, before this server ends because of a failure."""
-        deadline = time.monotonic() + patience_s
-        for number, folder in self._folders.items():
-            abandon_folder(folder, [part for table, part in self._shards if table == number], deadline)
-
     def _tell(self, doing: str, text: str) -> None:
         """Send the rest of the trace, and report the failure to the job monitor."""
-        self._abandon_folders()
         if self._trace_sender is not None:
             self.trace.instant('failed: ' + doing)
             self._trace_sender.finish()

@@ -112,12 +112,12 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
 }
 
 void Agent::add_dynamic_table(uint32_t number, const TableShape& shape, const std::string& name,
-                              const std::function<RowStoreOptions(uint32_t part)>& stores) {
+                              const RowStoreOptions& options) {
   std::shared_ptr<Table> table = new_table(number, shape);
   table->name = name;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     if (!table->parts[i].is_owned) continue;
-    table->with_name([&] { table->parts[i].store = std::make_unique<RowStore>(stores(i)); });
+    table->with_name([&] { table->parts[i].store = std::make_unique<RowStore>(options); });
   }
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = std::move(table);

@@ -52,10 +52,10 @@ class Agent {
   void add_worker(uint32_t worker, int descriptor);
   /// Add a table, before any worker attaches to it.
   void add_table(uint32_t number, const TableShape& shape);
-  /// Add a dynamic table; `stores` gives the options of the row store of each partition that this agent owns, and `name`
-  /// is for errors of the stores.
+  /// Add a dynamic table; each partition that this agent owns gets a row store with `options`, and `name` is for errors
+  /// of the stores.
   void add_dynamic_table(uint32_t number, const TableShape& shape, const std::string& name,
-                         const std::function<RowStoreOptions(uint32_t part)>& stores);
+                         const RowStoreOptions& options);
   /// Return the memory of a table, which has the layout AgentTableLayout.
   int table_descriptor(uint32_t number);
   /// Return a copy of that descriptor, which the caller closes.  Called once for each worker of the host; then the

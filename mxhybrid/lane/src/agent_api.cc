@@ -59,27 +59,24 @@ int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t w
     return 0;
   }, -1);
 }
-/// Add a dynamic table; `stores` has the options of the row stores, the same for all partitions except that partition p
-/// has the subdirectory `p` of the directory.
+/// Add a dynamic table; the last arguments are the options of the row store of each partition.
 int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name, uint32_t width, uint32_t dtype, uint32_t format,
                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness,
                                  uint32_t first_values, double value, uint64_t seed, uint32_t admit, uint64_t capacity,
                                  uint64_t expire_after, int evict_rarest, const char* directory, uint64_t resident_bytes) {
   return guarded([&] {
     const TableShape shape = dynamic_shape_of(width, dtype, format, batch_rows, parts, owners, staleness);
-    static_cast<Agent*>(agent)->add_dynamic_table(number, shape, name, [&](uint32_t part) {
-      lane::RowStoreOptions options;
-      options.dtype = shape.dtype;
-      options.width = width;
-      options.first_values = {static_cast<lane::FirstValueKind>(first_values), value, seed};
-      options.admit = admit;
-      options.capacity = capacity;
-      options.expire_after = expire_after;
-      options.evict_rarest = evict_rarest != 0;
-      if (*directory) options.directory = std::string(directory) + "/" + std::to_string(part);
-      options.resident_bytes = resident_bytes;
-      return options;
-    });
+    lane::RowStoreOptions options;
+    options.dtype = shape.dtype;
+    options.width = width;
+    options.first_values = {static_cast<lane::FirstValueKind>(first_values), value, seed};
+    options.admit = admit;
+    options.capacity = capacity;
+    options.expire_after = expire_after;
+    options.evict_rarest = evict_rarest != 0;
+    options.directory = directory;
+    options.resident_bytes = resident_bytes;
+    static_cast<Agent*>(agent)->add_dynamic_table(number, shape, name, options);
     return 0;
   }, -1);
 }

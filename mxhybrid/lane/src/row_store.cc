@@ -5,6 +5,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "scratch_file.h"
+
 namespace lane {
 namespace {
 
@@ -28,26 +30,23 @@ RowStore::RowStore(const RowStoreOptions& options)
                              std::to_string(CountMinSketch::kMaxCount));
   }
   if (options.admit > 1) sightings_ = std::make_unique<CountMinSketch>();
-  if (!options.directory.empty()) {
-    directory_ = std::make_unique<StorageDirectory>(options.directory);
-  }
   keys_ = new_area("keys");
   make_records(record_bytes_, &records_, &cache_);
 }
 
 GrowingMemory RowStore::new_area(const char* name) const {
-  if (!directory_) return GrowingMemory();
-  return GrowingMemory(directory_->new_file(name), name_of_file(name));
+  if (options_.directory.empty()) return GrowingMemory();
+  return GrowingMemory(new_scratch_file(options_.directory, name), name_of_file(name));
 }
 
 std::string RowStore::name_of_file(const char* name) const {
-  return "the file '" + std::string(name) + "' in " + directory_->path();
+  return "the file '" + std::string(name) + "' in " + options_.directory;
 }
 
 void RowStore::make_records(size_t record_bytes, GrowingMemory* records, std::unique_ptr<RecordCache>* cache) const {
-  if (directory_ && options_.resident_bytes) {
-    *cache = std::make_unique<RecordCache>(directory_->new_file("rows"), name_of_file("rows"), record_bytes,
-                                           options_.resident_bytes);
+  if (!options_.directory.empty() && options_.resident_bytes) {
+    *cache = std::make_unique<RecordCache>(new_scratch_file(options_.directory, "rows"), name_of_file("rows"),
+                                           record_bytes, options_.resident_bytes);
   } else {
     *records = new_area("rows");
   }
@@ -243,7 +242,7 @@ RowStoreStatistics RowStore::statistics() const {
   const uint64_t area_bytes = slots_ * (sizeof(int64_t) + (cache_ ? 0 : record_bytes_));
   statistics.memory_bytes = slots_ * (counts_updates() ? 2 : 1) * sizeof(uint32_t) + live_.size() * sizeof(uint64_t) +
                             index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
-  (directory_ ? statistics.file_bytes : statistics.memory_bytes) += area_bytes;
+  (options_.directory.empty() ? statistics.memory_bytes : statistics.file_bytes) += area_bytes;
   if (cache_) {
     statistics.memory_bytes += cache_->memory_bytes();
     statistics.file_bytes += cache_->file_bytes();

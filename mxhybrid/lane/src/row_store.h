@@ -20,7 +20,6 @@
 #include "growing_memory.h"
 #include "record_cache.h"
 #include "slot_index.h"
-#include "storage_directory.h"
 #include "update.h"
 
 namespace lane {
@@ -40,7 +39,8 @@ struct RowStoreOptions {
   /// Over capacity, remove the rows with the fewest updates first, instead of the least recently updated ones.  A 16th
   /// of the capacity is removed at once; rows of the current step stay.
   bool evict_rarest = false;
-  /// The folder of the files with keys, rows and state; empty: they are in memory, as the index is in any case.
+  /// The directory of the files with keys, rows and state, which stores may share; empty: they are in memory, as the index
+  /// is in any case.
   std::string directory;
   /// The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides which
   /// of their pages are in memory.
@@ -198,7 +198,6 @@ class RowStore {
   size_t state_bytes_[2] = {0, 0};
   size_t record_bytes_;  // of a row and its state, which stand together
 
-  std::unique_ptr<StorageDirectory> directory_;
   SlotIndex index_;
   GrowingMemory keys_, steps_, counts_;
   GrowingMemory records_;               // if there is no cache

@@ -321,9 +321,7 @@ class _Run:
         left += [str(path.relative_to(self.directory)) for name in ('saved', 'disk')
                  for path in sorted((self.directory / name).iterdir()) if path.name.endswith('.part')]
         rows = self.directory / ('disk' if self.case.target == 'rows' else 'rows')
-        # A server that is killed before it can remove them leaves folders and locks, which the next job removes.
-        left += [str(path.relative_to(self.directory)) for path in sorted(rows.rglob('*'))
-                 if path.is_file() and path.name != 'lock']
+        left += [str(path.relative_to(self.directory)) for path in sorted(rows.iterdir())]
         return left
 
     def _ends_once_continued(self, victim):

@@ -170,11 +170,9 @@ class Hosts {
 
   void open_table(OpenTable& table) {
     if (table.shape.dynamic) {
-      agent_.add_dynamic_table(table.number, table.shape, "items", [&table](uint32_t) {
-        RowStoreOptions options;
-        options.width = table.shape.width;
-        return options;
-      });
+      RowStoreOptions options;
+      options.width = table.shape.width;
+      agent_.add_dynamic_table(table.number, table.shape, "items", options);
     } else {
       agent_.add_table(table.number, table.shape);
     }

@@ -116,12 +116,10 @@ struct Job {
         agent->add_table(number, shape);
         continue;
       }
-      agent->add_dynamic_table(number, shape, "items", [&shape](uint32_t) {
-        RowStoreOptions options;  // rows are zeros at first
-        options.dtype = shape.dtype;
-        options.width = shape.width;
-        return options;
-      });
+      RowStoreOptions options;  // rows are zeros at first
+      options.dtype = shape.dtype;
+      options.width = shape.width;
+      agent->add_dynamic_table(number, shape, "items", options);
     }
     for (size_t i = 0; i < workers.size(); ++i) {
       const int worker_memory = workers[i]->add_table(number, shape);

@@ -40,7 +40,7 @@ class Program {
     if (below(3) == 0) options.capacity = 600;
     if (below(3) == 0) options.expire_after = 20;
     options.evict_rarest = below(2);
-    if (below(3) == 0) options.directory = directory + "/rows";
+    if (below(3) == 0) options.directory = directory;
     options.resident_bytes = below(4) != 0;
     // Wide rows, so that most of them leave the cache, and the segments of the file are cleaned.
     if (!options.directory.empty() && options.resident_bytes) options.width = static_cast<uint32_t>(below(80) + 1);

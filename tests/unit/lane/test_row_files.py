@@ -14,6 +14,7 @@ from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.lane import row_files
 from mxhybrid.lane.row_store import RowStore, partition_of
 
+from ...helpers.nameless_files import nameless_files
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
 
 
@@ -193,7 +194,7 @@ def test_files_beyond_their_budget(tmp_path):
     gradients = np.ones((20000, width), np.float32)
     expected = np.zeros(rows, np.int64)
     before = resident_memory()
-    store = RowStore(width, 'float32', FIRST, directory=str(tmp_path / 'rows'), resident_bytes=budget)
+    store = RowStore(width, 'float32', FIRST, directory=str(tmp_path), resident_bytes=budget)
     store.set_state_widths([width])
     for keys in parts:
         store.update('adagrad', {'lr': 1.0, 'rescale': 1.0, 'epsilon': 0.0}, keys, gradients[:len(keys)])
@@ -213,13 +214,13 @@ def test_files_beyond_their_budget(tmp_path):
     store.save(str(tmp_path / 'saved'))
     np.testing.assert_array_equal(np.load(str(tmp_path / 'saved' / 'state0.npy'))[:, 0], expected)
     store.close()
-    assert not (tmp_path / 'rows').exists()
+    assert not nameless_files(tmp_path)
 
 
 def test_rows_in_files_expire_and_are_saved_as_in_memory(tmp_path):
     """Rows that leave a small cache, expire, and come back; whole saves, deltas and a loaded store."""
     options = {'width': 100, 'dtype': 'float64', 'initializer': FIRST, 'capacity': 4000, 'expire_after': 6}
-    stores = [RowStore(**options), RowStore(**options, directory=str(tmp_path / 'rows'), resident_bytes=1)]
+    stores = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
     random, marks = np.random.RandomState(0), [None, None]
     for store in stores:
         store.set_state_widths([100])
@@ -233,7 +234,7 @@ def test_rows_in_files_expire_and_are_saved_as_in_memory(tmp_path):
             for name, array in saved(tmp_path / 'memory' / str(step)).items():
                 np.testing.assert_array_equal(array, saved(tmp_path / 'files' / str(step))[name])
     assert stores[0].statistics()['expired'] == stores[1].statistics()['expired'] > 1000
-    loaded = [RowStore(**options), RowStore(**options, directory=str(tmp_path / 'more'), resident_bytes=1)]
+    loaded = [RowStore(**options), RowStore(**options, directory=str(tmp_path), resident_bytes=1)]
     for store, name in zip(loaded, ('memory', 'files')):
         store.set_state_widths([100])
         for step in (5, 13, 21):
@@ -269,7 +270,7 @@ print('all rows are right')
 @pytest.mark.both_pythons
 @pytest.mark.skipif(platform.machine() != 'x86_64', reason='numbers of system calls')
 def test_rows_are_read_one_by_one_where_asynchronous_reads_are_refused(tmp_path):
-    output = subprocess.run([sys.executable, '-c', REFUSED, str(tmp_path / 'rows')], stdout=subprocess.PIPE, text=True,
+    output = subprocess.run([sys.executable, '-c', REFUSED, str(tmp_path)], stdout=subprocess.PIPE, text=True,
                             timeout=60, check=True).stdout
     assert output == 'all rows are right\n'
 
@@ -277,13 +278,11 @@ def test_rows_are_read_one_by_one_where_asynchronous_reads_are_refused(tmp_path)
 @pytest.mark.both_pythons
 @pytest.mark.parametrize('flags, message', [(os.O_WRONLY, 'read'), (os.O_RDONLY, 'written')])
 def test_failed_reads_and_writes_are_errors(tmp_path, flags, message):
-    store = RowStore(64, directory=str(tmp_path / 'rows'), resident_bytes=1)
+    store = RowStore(64, directory=str(tmp_path), resident_bytes=1)
     store.assign(np.arange(10000), np.ones((10000, 64)))
-    descriptors = [file for file in Path('/proc/self/fd').iterdir()
-                   if os.path.exists(str(file)) and os.readlink(str(file)).startswith(str(tmp_path / 'rows' / 'rows'))]
-    assert len(descriptors) == 1
-    damaged = os.open(str(descriptors[0]), flags | os.O_DIRECT)  # instead of a damaged disk
-    os.dup2(damaged, int(descriptors[0].name))
+    (descriptor,) = [path for name, path in nameless_files(tmp_path).items() if name.startswith('mxhybrid-rows-')]
+    damaged = os.open(str(descriptor), flags | os.O_DIRECT)  # instead of a damaged disk
+    os.dup2(damaged, int(descriptor.name))
     os.close(damaged)
     for _ in range(2):
         with pytest.raises(JobError, match="the file 'rows' in .* cannot be %s .*: Bad file descriptor; check its disk"
@@ -296,19 +295,20 @@ def test_failed_reads_and_writes_are_errors(tmp_path, flags, message):
 
 
 @pytest.mark.both_pythons
-def test_directory_is_locked(tmp_path):
-    (tmp_path / 'rows').mkdir()
-    store = RowStore(2, directory=str(tmp_path / 'rows'))
-    with pytest.raises(JobError, match='rows cannot hold the rows of a dynamic table: another job, or another table'):
-        RowStore(2, directory=str(tmp_path / 'rows'))
-    store.close()
-    RowStore(2, directory=str(tmp_path / 'rows')).close()
-    assert list((tmp_path / 'rows').iterdir()) == []
+def test_stores_share_a_directory(tmp_path):
+    stores = [RowStore(2, directory=str(tmp_path)) for _ in range(2)]
+    for number, store in enumerate(stores):
+        store.assign(np.arange(1000), np.full((1000, 2), number))
+    assert len(nameless_files(tmp_path)) == 4 and not list(tmp_path.iterdir())
+    for number, store in enumerate(stores):
+        assert (store.read(np.arange(1000)) == number).all()
+        store.close()
+    assert not nameless_files(tmp_path)
 
 
 @pytest.mark.parametrize('directory, message', [
-    ('missing/rows', 'No such file or directory: give a directory that exists'), ('file', 'Not a directory'),
-    ('file/rows', 'Not a directory'), ('/proc/1/rows', 'No such file')])
+    ('missing', 'No such file or directory: give a directory that exists'), ('file', 'Not a directory'),
+    ('file/rows', 'Not a directory'), ('/proc/1', 'No such file')])
 def test_bad_directories_are_refused(tmp_path, directory, message):
     (tmp_path / 'file').write_text('')
     with pytest.raises(JobError, match='storage: .*%s' % message):
@@ -339,25 +339,23 @@ sys.stdin.read()
 @pytest.mark.parametrize('resident_bytes', [0, 1])
 def test_full_disk_is_an_error(tmp_path, resident_bytes):
     """The limit of the size of files stands in for the disk: the system refuses blocks in the same way."""
-    output = subprocess.run([sys.executable, '-c', FILL, str(tmp_path / 'rows'), 'limit', str(resident_bytes)],
+    output = subprocess.run([sys.executable, '-c', FILL, str(tmp_path), 'limit', str(resident_bytes)],
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=60,
                             check=True).stdout.splitlines()
-    assert "storage: the file 'rows' in %s cannot grow from" % (tmp_path / 'rows') in output[0]
+    assert "storage: the file 'rows' in %s cannot grow from" % tmp_path in output[0]
     assert 'bytes: File too large; free space on its disk' in output[0]
     assert output[1:] == ['True', 'filled']
-    assert not (tmp_path / 'rows').exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.both_pythons
-def test_killed_process_leaves_an_empty_directory_that_is_taken_over(tmp_path):
-    process = subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path / 'rows'), '', '1'], stdin=subprocess.PIPE,
+def test_a_killed_process_leaves_nothing(tmp_path):
+    process = subprocess.Popen([sys.executable, '-c', FILL, str(tmp_path), '', '1'], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == 'filled\n'
-        assert os.listdir(str(tmp_path / 'rows')) == ['lock']
+        assert not list(tmp_path.iterdir())
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
-    store = RowStore(2, directory=str(tmp_path / 'rows'))
-    assert len(store) == 0
-    store.close()
+    assert not list(tmp_path.iterdir())

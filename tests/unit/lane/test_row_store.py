@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
                 storage=st.sampled_from(['memory', 'files', 'budget']))
     def begin(self, width, dtype, storage):
         self.folder = tempfile.TemporaryDirectory()
-        self.store = RowStore(width, dtype, FIRST, directory='' if storage == 'memory' else self.folder.name + '/rows',
+        self.store = RowStore(width, dtype, FIRST, directory='' if storage == 'memory' else self.folder.name,
                               resident_bytes=1 if storage == 'budget' else 0)
         self.store.set_state_widths([width])
         self.rows, self.states = {}, {}

@@ -14,6 +14,7 @@ from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_named, retire_tables
 from mxhybrid.telemetry.recorder import Recorder
 
+from ...helpers.nameless_files import nameless_files
 from .dynamic_job import dynamic_job
 
 WIDTH, STEPS = 5, 6
@@ -229,14 +230,12 @@ def test_bad_input_is_refused_before_anything_is_sent():
 
 
 @pytest.mark.parametrize('workers, servers, partitions', JOBS[1:])
-def test_rows_in_files_equal_those_in_memory_and_folders_vanish(tmp_path, workers, servers, partitions):
-    folders = [str(tmp_path / name) for name in ('kept', 'retired')]
-
+def test_rows_in_files_equal_those_in_memory_and_leave_nothing(tmp_path, workers, servers, partitions):
     def train(servers):
         assert servers.storage_problems(str(tmp_path)) == [] if servers.rank == 0 else True
         tables = [create_dynamic_table(servers, 'table %d' % number, WIDTH, 'float32', FIRST, partitions,
-                                       StoreOptions(directory=folder, resident_bytes=1 << 20 if folder else 0))
-                  for number, folder in enumerate(['', *folders])]
+                                       StoreOptions(directory=directory, resident_bytes=1 << 20 if directory else 0))
+                  for number, directory in enumerate(['', str(tmp_path), str(tmp_path)])]
         for step in range(STEPS):
             for table in tables:
                 table.set_optimizer(mx.optimizer.create('adagrad'), 0.1, 0.0, step)
@@ -246,18 +245,17 @@ def test_rows_in_files_equal_those_in_memory_and_folders_vanish(tmp_path, worker
             table.pull(KEYS, result)
         np.testing.assert_array_equal(rows[1:], rows[:1].repeat(2, axis=0))
         file_bytes = [table.statistics()['file_bytes'] for table in tables] if servers.rank == 0 else []
-        folder_names = sorted(path.name for path in tmp_path.iterdir())
+        open_files = len(nameless_files(tmp_path))
         servers.barrier()
         retire_named(servers, [tables[2].name])
-        return file_bytes, folder_names
+        return file_bytes, open_files
     with dynamic_job(workers, servers) as job:
         results = job.run(train)
         assert results[0][0][0] == 0 and min(results[0][0][1:]) > 0
-        assert [made for _, made in results] == [['kept', 'retired']] * sum(workers)
-        assert [path.name for path in tmp_path.iterdir()] == ['kept']
-        assert sorted(path.name for path in (tmp_path / 'kept').iterdir()) == list(map(str, range(partitions)))
+        assert [open_files for _, open_files in results] == [2 * 2 * partitions] * sum(workers)  # keys and rows
+        assert len(nameless_files(tmp_path)) == 2 * partitions and not list(tmp_path.iterdir())
         job.end_lane()
-        assert not list(tmp_path.iterdir())
+        assert not nameless_files(tmp_path) and not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_one_server_does_not_have(monkeypatch):
@@ -353,6 +351,18 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
         assert all(job.run(train))
 
 
+def test_files_to_fetch_never_have_names(tmp_path):
+    files = file_pieces.ScratchFiles()
+    folder = files.folder(str(tmp_path), '3')
+    folder.make()
+    with folder.new_file('rows.npy') as file:
+        file.write(b'elements')
+        assert not list(tmp_path.iterdir())  # a server that is killed now leaves nothing
+    assert files.read('3/rows.npy', 2) == b'ements' and len(nameless_files(tmp_path)) == 1
+    files.close()
+    assert not nameless_files(tmp_path)
+
+
 def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
     """The error is raised in worker 0, and training goes on."""
     hide_files(monkeypatch)
@@ -381,7 +391,8 @@ def test_files_that_cannot_be_fetched(tmp_path, monkeypatch):
         (blocked, no_scratch, good), = job.run(train)
     assert blocked.startswith('cannot write rows of a dynamic table into %s: ' % (
         tmp_path / 'blocked' / '0'))
-    assert 'items: server 0 cannot save its rows: cannot write into %s' % (tmp_path / 'none') in no_scratch
+    assert ('items: server 0 cannot save its rows: CheckpointError: cannot write rows of a dynamic table into %s: '
+            % (tmp_path / 'none') in no_scratch)
     assert no_scratch.endswith('let TMPDIR name a directory with room for the rows') and not good
     with pytest.raises(JobError, match='does not have the content that its server has written'):
         file_pieces.fetch(lambda file, start, size_bytes: b'x', {'keys': {'bytes': 1, 'xxh3_128': ''}}, '0',
