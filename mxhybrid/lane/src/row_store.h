@@ -39,8 +39,8 @@ struct RowStoreOptions {
   /// Over capacity, remove the rows with the fewest updates first, instead of the least recently updated ones.  A 16th
   /// of the capacity is removed at once; rows of the current step stay.
   bool evict_rarest = false;
-  /// The directory of the files with keys, rows and state, which stores may share; empty: they are in memory, as the index
-  /// is in any case.
+  /// The directory of the files with keys, rows and state, which stores may share; empty: they are in memory.  The index
+  /// always is.
   std::string directory;
   /// The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides which
   /// of their pages are in memory.
