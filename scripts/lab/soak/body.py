@@ -1,7 +1,9 @@
-"""Random steps on tables and a dense array, each compared with NumPy; args: SECONDS STEPS, whichever comes later.
+"""Random steps on tables and a dense array, each compared with NumPy; args: SECONDS STEPS DIRECTORY.
+
+They end after the seconds and steps, once the directory has the file `sampled`.
 
 Every worker draws the gradients of all workers from one seed, so that each worker can compute the rows that the servers
-must hold. Gradients have rows anywhere in a table, or no rows; learning rates change, partitions move, rows are
+must hold.  Gradients have rows anywhere in a table, or no rows; learning rates change, partitions move, rows are
 prefetched, and all rows are pulled from time to time.  Gradients are small whole numbers and learning rates powers of
 two: sgd without momentum must give the same bits as NumPy, the other optimizers may differ by rounding.
 """
@@ -83,7 +85,8 @@ class Tested:
 
 def main():
     """Run the steps."""
-    until, steps = time.monotonic() + float(sys.argv[1]), int(sys.argv[2])
+    until, steps, sampled = (time.monotonic() + float(sys.argv[1]), int(sys.argv[2]),
+                             os.path.join(sys.argv[3], 'sampled'))
     shape = (ROWS, WIDTH)
     rate = 2.0 ** -10
     tested = [
@@ -120,7 +123,7 @@ def main():
             if rank == 0:
                 print('soak: %d steps' % done, flush=True)
             # All workers agree whether to go on.
-            late = mx.nd.array([time.monotonic() > until and done >= steps])
+            late = mx.nd.array([time.monotonic() > until and done >= steps and os.path.exists(sampled)])
             dense_store.pushpull('late', late, out=late) if done > TELL else dense_store.init('late', mx.nd.zeros(1))
             going = done <= TELL or late.asscalar() < workers
     for each in tested:

@@ -17,6 +17,8 @@ EXPIRY_BODY = BODY.with_name('expiry_body.py')
 
 #: Samples of each process, however long it takes; the first samples, in which it still allocates memory, do not count.
 SAMPLES = 60
+#: Samples without which the job does not end.
+_LEAST_SAMPLES = 12
 
 #: Seconds that the job may take beyond the time asked for.
 _BEYOND_S = 1800.0
@@ -49,7 +51,7 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
     launcher : str
     workers, servers : int
     seconds, steps : float, int
-        The least duration of the job.
+        The least duration of the job, which also lasts until every process has some samples.
     interval : float
         Seconds between two samples.
     expiry : bool
@@ -66,7 +68,7 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
             EXPIRY_BODY if expiry else BODY, launcher, workers=workers, servers=servers,
             args=[seconds, steps, directory]) as job:
         job.wait_for_output('soak: 100 steps', timeout=300)
-        deadline = time.monotonic() + seconds + _BEYOND_S
+        deadline, rounds = time.monotonic() + seconds + _BEYOND_S, 0
         while job.poll() is None and time.monotonic() < deadline:
             for process in job.processes():
                 if process.role == 'launcher':
@@ -75,6 +77,9 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
                 if sample is not None:
                     name = process.role if process.rank is None else '%s %d' % (process.role, process.rank)
                     samples['%s (%d)' % (name, process.pid)].append(sample)
+            rounds += 1
+            if rounds == _LEAST_SAMPLES:
+                (Path(directory) / 'sampled').touch()
             time.sleep(interval)
         result = job.wait(timeout=60).ok()
     # Processes that were seen from beginning to end: a process that starts another one looks like it for a moment.

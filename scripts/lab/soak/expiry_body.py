@@ -1,5 +1,5 @@
 """Random steps on dynamic tables whose keys appear and expire, each compared with a table in the process; arguments:
-SECONDS STEPS DIRECTORY, whichever of the first two comes later.
+SECONDS STEPS DIRECTORY.  They end after the seconds and steps, once the directory has the file `sampled`.
 
 Every worker draws the gradients of all workers from one seed, so that each can update the tables in its process as the
 servers do.  Gradients are small whole numbers, whose sums are exact, so rows must have the same bits.  The keys of a
@@ -74,7 +74,7 @@ def check(name, table, keys, rows):
 def main():
     """Run the steps."""
     until, steps, directory = time.monotonic() + float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    files = os.path.join(directory, 'files')
+    files, sampled = os.path.join(directory, 'files'), os.path.join(directory, 'sampled')
     os.makedirs(files, exist_ok=True)
     store = mxhybrid.create(partitions={'*bounded*': 1, '*': 3}, storage={'*files*': files, '*': 'memory'},
                             storage_memory={'*files*': '1M'})
@@ -122,7 +122,7 @@ def main():
             if rank == 0:
                 print('soak: %d steps' % done, flush=True)
             # All workers agree whether to go on.
-            late = mx.nd.array([time.monotonic() > until and done >= steps])
+            late = mx.nd.array([time.monotonic() > until and done >= steps and os.path.exists(sampled)])
             dense_store.pushpull('late', late, out=late)
             going = late.asscalar() < workers
     client = current().servers.client

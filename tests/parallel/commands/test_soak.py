@@ -4,7 +4,7 @@ from lab.soak.cli import soak
 
 def test_a_job_of_random_steps_stays_equal_to_numpy():
     outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=1500, interval=0.1)
-    assert outcome['steps'] == 1500
+    assert outcome['steps'] >= 1500
     judged = {row['process'].split(' (')[0]: row['grew'] for row in outcome['judgement']}
     assert {name.split()[0] for name in judged} == {'worker', 'server', 'scheduler'} and len(judged) >= 4
     # Memory, shared or not, and its descriptors have not found their size after so few steps; threads have.
@@ -14,7 +14,7 @@ def test_a_job_of_random_steps_stays_equal_to_numpy():
 
 def test_keys_that_appear_and_expire_stay_equal_to_tables_of_a_process():
     outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=400, interval=0.1, expiry=True)
-    assert outcome['steps'] == 400
+    assert outcome['steps'] >= 400
     for values in outcome['results'].values():
         assert all(rows > 500 for rows in values['rows'].values()), values
         assert all(expired > 1000 for expired in values['expired'].values()), values
