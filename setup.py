@@ -22,7 +22,7 @@ OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 
 # Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.
 LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
-                 language='c++', optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', OWN],
+                 language='c++', optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
                  # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.  A root that
                  # sets errno is not vectorized.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-fno-math-errno', '-Wall', '-Wextra',

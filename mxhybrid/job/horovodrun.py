@@ -2,6 +2,7 @@
 
 Worker 0 starts the scheduler of the native store, and the first worker of each host its servers.
 """
+import contextlib
 import os
 import socket
 from typing import Any, Dict, List, Optional
@@ -15,6 +16,7 @@ from ..base.sealed import Sealer
 from ..base.settings import Settings, check_equal, variable
 from ..comm.collective import Collective, load_horovod
 from ..comm.topology import Topology
+from ..lane import library
 from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from .guard import Guard
@@ -24,6 +26,10 @@ from .lone_task import compare_sizes, refuse_lone_task
 from .rendezvous_server import replace_rendezvous
 from .roll_call import RollCall
 from .wires import is_served, lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
+
+#: Seconds in which a worker that gets SIGTERM may still write why the job ends: horovodrun ends all workers as soon as
+#: one has failed, and kills them after 5 s.
+_SIGTERM_DELAY_S = 1.0
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
@@ -83,6 +89,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         addresses = {'monitor': guard.monitor.address, 'scheduler': reservation.getsockname(), 'secret': secret}
     addresses = collective.allgather_json(addresses, 'mxhybrid.addresses')[0]
     guard.connect(addresses['monitor'], rank, addresses['secret'])
+    with contextlib.suppress(OSError):  # without the compiled library, SIGTERM ends a worker at once
+        library.load().checked(library.load().delay_sigterm(_SIGTERM_DELAY_S))
     roll_call.joined()
     native = {'DMLC_PS_ROOT_URI': str(addresses['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(addresses['scheduler'][1]),
               'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),

@@ -13,7 +13,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 36
+_VERSION = 37
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -180,6 +180,7 @@ _FUNCTIONS = {
     'row_scan_read': (_INT, [_POINTER, _POINTER]),
     'available_memory': (None, [ctypes.c_char_p, _COUNTS]),
     'start_write_back': (None, [_INT, _U64, _U64]),
+    'delay_sigterm': (_INT, [ctypes.c_double]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
     'read_row_ids': (_I64, [_POINTER, _POINTER, _I64, _I64, _POINTER]),
     'read_rows': (_I64, [_POINTER, _POINTER, _I64, _I64, _INT, _I64, _POINTER, _POINTER]),

@@ -9,6 +9,7 @@
 #include "half.h"
 #include "row_arrays.h"
 #include "rows.h"
+#include "sigterm_delay.h"
 #include "update.h"
 
 using lane::guarded;
@@ -17,7 +18,7 @@ using lane::MxnetFunctions;
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 36; }
+int lane_version() { return 37; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 
@@ -43,6 +44,11 @@ int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void
     if (failed) return failed;
   }
   return 0;
+}
+
+/// See lane::delay_sigterm; return 1 or 0.
+int lane_delay_sigterm(double seconds) {
+  return guarded([&] { return static_cast<int>(lane::delay_sigterm(seconds)); }, -1);
 }
 
 /// Return whether all values of float16 are finite.

@@ -1,5 +1,7 @@
 """Jobs with a failing process end non-zero in time, name the first process that failed, and leave nothing behind."""
 import re
+import signal
+from pathlib import Path
 
 import pytest
 from lab.jobs import run_job, start_job
@@ -37,6 +39,26 @@ def test_other_ends(launcher, rank, what, words):
     # Servers that hear of a worker's failure may be gone before that worker.
     named = ['launch.py: %s with' % ('server' if what == 'server' else 'worker')] if launcher == 'launch.py' else []
     run_job(BODY, launcher, workers=2, args=[rank, what, 4], timeout=60).failed(*words, *named)
+
+
+def is_pending(process, number):
+    """Return whether a process has a signal that it has not handled yet."""
+    fields = dict(line.split(':') for line in (Path('/proc') / str(process) / 'status').read_text().splitlines())
+    return bool(int(fields['ShdPnd'], 16) >> (number - 1) & 1)
+
+
+def test_a_worker_that_horovodrun_ends_says_why():
+    """Worker 1 gets horovodrun's SIGTERM before it can see that worker 0 is dead, as on a busy machine."""
+    with start_job(BODY, 'horovodrun', workers=2, args=[0, 'nothing', 0]) as job:
+        job.wait_for_output('step 3', timeout=60)
+        killed, stopped = (next(process.pid for process in job.processes('worker') if process.rank == rank)
+                           for rank in range(2))
+        job.kill(stopped, signal.SIGSTOP)
+        job.kill(killed)
+        job.wait_until(lambda: is_pending(stopped, signal.SIGTERM), 20, 'SIGTERM for worker 1')
+        job.kill(stopped, signal.SIGCONT)
+        result = job.wait(timeout=DEADLINE_S).failed()
+    assert 'worker 0, which watches the job, died unexpectedly' in first_failure(result)
 
 
 def first_failure(result):
