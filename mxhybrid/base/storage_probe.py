@@ -3,7 +3,10 @@ import ctypes
 import errno
 import os
 import tempfile
-from typing import NamedTuple
+from typing import NamedTuple, Sequence, Tuple
+
+from .errors import SettingError
+from .settings import variable
 
 #: Room that a directory must have.
 _LEAST_ROOM_BYTES = 1 << 20
@@ -42,6 +45,16 @@ def problem_with(directory: str) -> str:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # of file systems that cannot reserve blocks
             return 'cannot be written (%s)' % os.strerror(error.errno or 0)
     return ''
+
+
+def refuse_problems(table: str, directory: str, problems: Sequence[Tuple[str, str]]) -> None:
+    """Raise SettingError for the problems, by host, that a table has with its directory; return if there are none."""
+    if problems:
+        raise SettingError('%s: storage=%r %s: give a directory that exists, can be written and has room on every host '
+                           "with servers, or storage='memory' (%s)"
+                           % (table, directory, ', '.join('%s on host %s' % (problem, host)
+                                                          for host, problem in sorted(set(problems))),
+                              variable('storage')))
 
 
 def reserves_blocks(directory: str) -> bool:

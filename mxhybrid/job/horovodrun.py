@@ -89,8 +89,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         addresses = {'monitor': guard.monitor.address, 'scheduler': reservation.getsockname(), 'secret': secret}
     addresses = collective.allgather_json(addresses, 'mxhybrid.addresses')[0]
     guard.connect(addresses['monitor'], rank, addresses['secret'])
-    with contextlib.suppress(OSError):  # without the compiled library, SIGTERM ends a worker at once
-        library.load().checked(library.load().delay_sigterm(_SIGTERM_DELAY_S))
+    with contextlib.suppress(OSError):  # without the compiled library, SIGTERM ends this worker at once
+        library.load().delay_sigterm(_SIGTERM_DELAY_S)
     roll_call.joined()
     native = {'DMLC_PS_ROOT_URI': str(addresses['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(addresses['scheduler'][1]),
               'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),

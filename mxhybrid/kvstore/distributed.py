@@ -9,6 +9,7 @@ import numpy as np
 from ..base.errors import InputError, SettingError
 from ..base.log import get_logger
 from ..base.settings import Settings, TablePlan, variable
+from ..base.storage_probe import refuse_problems
 from ..comm.float16 import safe_magnitude
 from ..job.job import Job
 from ..lane.row_store import FirstValues
@@ -24,7 +25,6 @@ from ..servers.dynamic_shard import StoreOptions
 from ..servers.dynamic_table import DynamicTable, create_dynamic_table
 from ..servers.lifecycle import retire_named
 from ..servers.row_wise_check import check_row_wise
-from ..servers.storage import refuse_problems
 from . import states_file
 from .counted_names import without_counters
 

@@ -9,12 +9,11 @@ from mxnet.kvstore import KVStore
 
 from ..base import files
 from ..base.settings import Settings
-from ..base.storage_probe import problem_with
+from ..base.storage_probe import problem_with, refuse_problems
 from ..native.arrays import make_row_sparse, row_reader
 from ..native.stores import set_updater, updater_of
 from ..routes.route import ParameterSpec
 from ..routes.rows import sum_devices
-from ..servers.storage import refuse_problems
 
 
 class Local(ParameterSpec):

@@ -321,8 +321,8 @@ class RowStore:
         return columns + [(name, np.uint32, ()) for name in ('used', 'counts')[:ages]]
 
     def close(self) -> None:
-        """Free the rows; the store cannot be used any more."""
-        handle, self._handle = self._store, None
+        """Free the rows; the store cannot be used any more, except that this may be called again."""
+        handle, self._handle = self._handle, None
         if handle is not None:
             self._library.row_store_close(handle)
 

@@ -39,11 +39,11 @@ class _ScratchFolder(Folder):
     remedy = 'Free space there, or let TMPDIR name a directory with room for the rows'
 
     def __init__(self, directory: str, name: str, files: Dict[str, IO[bytes]]):
-        super().__init__(directory or 'the directory of temporary files')
-        self._directory, self._name, self._files = directory, name, files
+        super().__init__(directory or tempfile.gettempdir())
+        self._name, self._files = name, files
 
     def make(self) -> None:
-        self.path = self._directory or tempfile.gettempdir()
+        """Do nothing: its files are in a directory that exists."""
 
     def new_file(self, name: str) -> Any:
         file = tempfile.TemporaryFile(buffering=0, dir=self.path)

@@ -66,17 +66,10 @@ int lane_agent_add_dynamic_table(void* agent, uint32_t number, const char* name,
                                  uint64_t expire_after, int evict_rarest, const char* directory, uint64_t resident_bytes) {
   return guarded([&] {
     const TableShape shape = dynamic_shape_of(width, dtype, format, batch_rows, parts, owners, staleness);
-    lane::RowStoreOptions options;
-    options.dtype = shape.dtype;
-    options.width = width;
-    options.first_values = {static_cast<lane::FirstValueKind>(first_values), value, seed};
-    options.admit = admit;
-    options.capacity = capacity;
-    options.expire_after = expire_after;
-    options.evict_rarest = evict_rarest != 0;
-    options.directory = directory;
-    options.resident_bytes = resident_bytes;
-    static_cast<Agent*>(agent)->add_dynamic_table(number, shape, name, options);
+    static_cast<Agent*>(agent)->add_dynamic_table(
+        number, shape, name, lane::row_store_options_of(dtype, width, lane::first_values_of(first_values, value, seed),
+                                                        admit, capacity, expire_after, evict_rarest, directory,
+                                                        resident_bytes));
     return 0;
   }, -1);
 }

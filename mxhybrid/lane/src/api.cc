@@ -47,9 +47,7 @@ int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void
 }
 
 /// See lane::delay_sigterm; return 1 or 0.
-int lane_delay_sigterm(double seconds) {
-  return guarded([&] { return static_cast<int>(lane::delay_sigterm(seconds)); }, -1);
-}
+int lane_delay_sigterm(double seconds) { return lane::delay_sigterm(seconds); }
 
 /// Return whether all values of float16 are finite.
 int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::finite(values, count); }

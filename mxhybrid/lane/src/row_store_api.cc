@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "api_arguments.h"
 #include "api_errors.h"
 #include "available_memory.h"
 #include "row_scan.h"
-#include "row_store.h"
 
 using lane::guarded;
 using lane::RowScan;
@@ -15,10 +15,6 @@ using lane::RowStore;
 namespace {
 
 RowStore& store_of(void* store) { return *static_cast<RowStore*>(store); }
-
-lane::FirstValues first_values_of(uint32_t kind, double value, uint64_t seed) {
-  return {static_cast<lane::FirstValueKind>(kind), value, seed};
-}
 
 }  // namespace
 
@@ -29,7 +25,7 @@ const char* lane_first_value_name(uint32_t number) { return lane::first_value_na
 /// Write the first values of rows.
 void lane_first_values(uint32_t kind, double value, uint64_t seed, uint32_t dtype, const int64_t* keys, uint64_t count,
                        uint32_t width, void* rows) {
-  const auto first_values = first_values_of(kind, value, seed);
+  const auto first_values = lane::first_values_of(kind, value, seed);
   const auto type = static_cast<lane::Dtype>(dtype);
   char* row = static_cast<char*>(rows);
   for (uint64_t i = 0; i < count; ++i, row += width * lane::size_of(type)) first_values.fill(type, keys[i], width, row);
@@ -49,17 +45,8 @@ void* lane_row_store_new(uint32_t dtype, uint32_t width, uint32_t kind, double v
                          uint64_t capacity, uint64_t expire_after, int evict_rarest, const char* directory,
                          uint64_t resident_bytes) {
   return guarded([&]() -> void* {
-    lane::RowStoreOptions options;
-    options.dtype = static_cast<lane::Dtype>(dtype);
-    options.width = width;
-    options.first_values = first_values_of(kind, value, seed);
-    options.admit = admit;
-    options.capacity = capacity;
-    options.expire_after = expire_after;
-    options.evict_rarest = evict_rarest != 0;
-    options.directory = directory;
-    options.resident_bytes = resident_bytes;
-    return new RowStore(options);
+    return new RowStore(lane::row_store_options_of(dtype, width, lane::first_values_of(kind, value, seed), admit,
+                                                   capacity, expire_after, evict_rarest, directory, resident_bytes));
   }, nullptr);
 }
 void lane_row_store_close(void* store) { delete &store_of(store); }

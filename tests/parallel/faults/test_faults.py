@@ -43,7 +43,7 @@ def test_other_ends(launcher, rank, what, words):
 
 def is_pending(process, number):
     """Return whether a process has a signal that it has not handled yet."""
-    fields = dict(line.split(':') for line in (Path('/proc') / str(process) / 'status').read_text().splitlines())
+    fields = dict(line.split(':', 1) for line in (Path('/proc') / str(process) / 'status').read_text().splitlines())
     return bool(int(fields['ShdPnd'], 16) >> (number - 1) & 1)
 
 

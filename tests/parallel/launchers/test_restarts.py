@@ -9,6 +9,8 @@ import pytest
 from lab.jobs import start_command
 from lab.launchers import REPOSITORY, job_command
 
+from mxhybrid.base.proc import state_and_start
+
 RESTART = [sys.executable, str(REPOSITORY / 'scripts' / 'restart.py')]
 LAUNCH = [sys.executable, str(REPOSITORY / 'scripts' / 'launch.py')]
 WORD_LM = REPOSITORY / 'examples' / 'word_lm.py'
@@ -155,6 +157,7 @@ def kill_between_checkpoints(job, path, first):
 
     def has_stopped_between():
         job.kill(worker, signal.SIGSTOP)  # on a busy machine, the next checkpoint may be written before a signal comes
+        job.wait_until(lambda: state_and_start(worker)[0] == 'T', 20, 'worker 0 to stop')
         if steps() % SAVE_EVERY:
             return True
         job.kill(worker, signal.SIGCONT)

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from mxhybrid.base.storage_probe import problem_with, reserves_blocks, volume_of
+from mxhybrid.base.errors import SettingError
+from mxhybrid.base.storage_probe import problem_with, refuse_problems, reserves_blocks, volume_of
 
 pytestmark = pytest.mark.both_pythons
 
@@ -14,6 +15,15 @@ def failing(number):
     def fail(*arguments):
         raise OSError(number, os.strerror(number))
     return fail
+
+
+def test_the_message_names_table_directory_hosts_and_remedy():
+    refuse_problems('net_users', '/scratch', [])
+    with pytest.raises(SettingError) as caught:
+        refuse_problems('net_users', '/scratch', [('b', 'is full'), ('a', 'is missing'), ('a', 'is missing')])
+    assert str(caught.value) == (
+        "net_users: storage='/scratch' is missing on host a, is full on host b: give a directory that exists, can be "
+        "written and has room on every host with servers, or storage='memory' (MXHYBRID_STORAGE)")
 
 
 def test_a_directory_that_can_hold_rows_stays_empty(tmp_path):

@@ -15,7 +15,7 @@ import os, signal, subprocess, sys, threading, time
 
 from mxhybrid.lane import library
 def delay():
-    return library.load().checked(library.load().delay_sigterm(float(sys.argv[1])))
+    return library.load().delay_sigterm(float(sys.argv[1]))
 exec(sys.argv[2])
 print('ready', flush=True)
 time.sleep(60)
