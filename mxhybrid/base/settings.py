@@ -8,7 +8,7 @@ import glob
 import os
 import textwrap
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .errors import SettingError
 from .setting_values import (
@@ -263,34 +263,9 @@ class Settings:
 DECLARED: Dict[str, Declaration] = {setting.name: setting.metadata['declaration'] for setting in fields(Settings)}
 
 
-#: Former names of settings, which work for one more release: the setting by its former name.
-FORMER_NAMES = {'plan_file': 'partition_file', 'own_rows': 'on_demand_rows'}
-
-
 def variable(name: str) -> str:
     """Return the environment variable of the setting `name`."""
     return 'MXHYBRID_' + name.upper()
-
-
-def variables_of(name: str) -> List[str]:
-    """Return the environment variables that give the setting `name`: the present one, then former ones."""
-    return [variable(name)] + [variable(former) for former, present in FORMER_NAMES.items() if present == name]
-
-
-def given_variable(name: str, environ: Mapping[str, str]) -> str:
-    """Return the first of these variables that is set, the present one if none is."""
-    return next((known for known in variables_of(name) if environ.get(known, '').strip()), variable(name))
-
-
-def former_names_given(keywords: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
-    """Return the present names, by the former ones, of keywords and variables that give a setting by a former name."""
-    present_names = {}
-    for former, name in FORMER_NAMES.items():
-        if keywords.get(former) is not None:
-            present_names[former] = name
-        elif keywords.get(name) is None and given_variable(name, environ) == variable(former):
-            present_names[variable(former)] = variable(name)
-    return present_names
 
 
 def in_words() -> str:
@@ -332,23 +307,15 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
     """
     keywords = {name: value for name, value in (keywords or {}).items() if value is not None}
     for name in keywords:
-        if name not in DECLARED and name not in FORMER_NAMES:
+        if name not in DECLARED:
             raise SettingError('unknown setting %r: use one of %s' % (name, ', '.join(DECLARED)))
-    former_names = {}  # by the present name
-    for former, name in FORMER_NAMES.items():
-        if former in keywords:
-            if name in keywords:
-                raise SettingError('%s and %s are the former and the present name of one setting: give %s only'
-                                   % (former, name, name))
-            former_names[name] = former
     values: Dict[str, Any] = {}
     for name, declaration in DECLARED.items():
-        keyword, from_environment = former_names.get(name, name), given_variable(name, environ)
-        text = environ.get(from_environment, '')
-        if keyword in keywords:
-            values[name] = declaration.check(keyword, keywords[keyword])
+        text = environ.get(variable(name), '')
+        if name in keywords:
+            values[name] = declaration.check(name, keywords[name])
         elif text.strip():
-            values[name] = declaration.check(from_environment, text)
+            values[name] = declaration.check(variable(name), text)
         elif plan_settings and plan_settings.get(name) is not None:
             values[name] = declaration.check('%s of the plan' % name, plan_settings[name])
     settings = Settings(**values)

@@ -24,7 +24,7 @@ from .. import __version__
 from ..base import launcher
 from ..base.launcher import Launch
 from ..base.rendezvous import NoticeBoard
-from ..base.settings import DECLARED, variable, variables_of
+from ..base.settings import DECLARED, variable
 from ..job.launch_py_processes import end_processes_of_job
 from ..job.server_processes import child_program
 from . import console
@@ -133,8 +133,7 @@ def join_job(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], 
     env = package_environment()
     for name, setting in DECLARED.items():
         if setting.is_output:
-            for output_variable in variables_of(name):
-                env.pop(output_variable, None)
+            env.pop(variable(name), None)
     env.update({'MXHYBRID_PARENT': str(os.getpid()), variable('timeout'): '%g' % seconds,
                 variable('log_level'): 'WARNING'})
     limit = seconds + _LAST_WORDS_S

@@ -17,8 +17,6 @@ from . import console
 
 #: Modules of subcommands, in the order in which help lists them.
 COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'partitions', 'checkpoint', 'env')
-#: Former names of subcommands, which work for one more release; help does not list them.
-FORMER_COMMANDS = ('plot',)
 
 _EPILOG = """\
 check a new installation:
@@ -49,11 +47,10 @@ def make_parser() -> argparse.ArgumentParser:
                                      epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--version', action='version', version='mxhybrid ' + __version__)
     subparsers = parser.add_subparsers(title='commands', metavar='COMMAND', dest='command')
-    for name in COMMANDS + FORMER_COMMANDS:
+    for name in COMMANDS:
         command = importlib.import_module('mxhybrid.commands.' + name)
         summary = (command.__doc__ or '').strip().partition('\n')[0].rstrip('.')
-        listed = {} if name in FORMER_COMMANDS else {'help': summary}
-        _new_parser(command, subparsers.add_parser, name, **listed).set_defaults(function=command.run)
+        _new_parser(command, subparsers.add_parser, name, help=summary).set_defaults(function=command.run)
     return parser
 
 

@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after N proposals')
     parser.add_argument('--patience', type=int, metavar='N',
                         help='end the chain from each start after N proposals without gain')
-    parser.add_argument('--stale', type=int, help=argparse.SUPPRESS)  # the former name of --patience
     parser.add_argument('--seed', type=int, default=0, metavar='N',
                         help='with --proposals and a large --budget, the same seed finds the same plan (default 0)')
     parser.add_argument('--memory', type=float, metavar='GB', help='memory that no rank may exceed')
@@ -93,18 +92,6 @@ def run(options: argparse.Namespace) -> int:
 def _option(name: str) -> str:
     """Return an option as it is written on a command line."""
     return '--' + {'start': 'import'}.get(name, name.replace('_', '-'))
-
-
-def _use_present_names(options: argparse.Namespace) -> None:
-    """Take the value of an option that was given by its former name."""
-    if options.stale is None:
-        return
-    if options.patience is not None:
-        raise InputError('--stale and --patience are the former and the present name of one option: give --patience '
-                         'only')
-    sys.stderr.write('mxhybrid plan: --stale is now called --patience: use that name, the former one works for one '
-                     'more release\n')
-    options.patience = options.stale
 
 
 def _check_together(options: argparse.Namespace) -> None:
@@ -154,7 +141,6 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.cluster is None and not options.formula:
         raise InputError('--cluster is missing: give the file that mxhybrid calibrate has written')
-    _use_present_names(options)
     _check_together(options)
     if options.budget is None:
         options.budget = SEARCH_SECONDS

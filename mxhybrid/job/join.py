@@ -13,7 +13,7 @@ A process that a member forks or starts is no member of the job, although it has
 """
 import os
 import sys
-from typing import Any, Dict, NamedTuple, Optional, Set
+from typing import Any, Dict, NamedTuple, Optional
 
 from ..base import launcher, log
 from ..base.errors import SettingError
@@ -24,7 +24,6 @@ from ..base.settings import (
     Settings,
     as_written,
     check_equal,
-    former_names_given,
     resolve,
     variable,
 )
@@ -42,8 +41,6 @@ logger = log.get_logger(__name__)
 _job: Optional[Job] = None
 #: Settings that a plan gave to the first store; they hold for further stores, too.
 _plan_settings: Dict[str, Any] = {}
-#: Former names of settings that a warning has named.
-_warned: Set[str] = set()
 #: Process id at import: until it joins, a forked process cannot be told from its parent otherwise.
 _imported_by = os.getpid()
 
@@ -89,17 +86,7 @@ def join(request: StoreRequest) -> Job:
         agree_on_store(_job, request.settings, request.problem)
         if request.keywords.get('log_level') is not None:  # a store that does not ask for a level leaves it as it is
             log.set_level(request.settings.log_level)
-    _warn_of_former_names(request.keywords)
     return _job
-
-
-def _warn_of_former_names(keywords: Dict[str, Any]) -> None:
-    """Name, once each, the settings that were given by a former name."""
-    for former, name in former_names_given(keywords).items():
-        if former not in _warned and log.speaks_for_all():
-            _warned.add(former)
-            logger.warning('%s is now called %s: use that name, the former one works for one more release', former,
-                           name)
 
 
 def member(plan_settings: Optional[Dict[str, Any]] = None) -> Job:

@@ -58,16 +58,6 @@ def preserve_rng_state() -> Iterator[None]:
         mx.random.seed(seed)
 
 
-def _present_patience(patience: Optional[int], stale: Optional[int]) -> Optional[int]:
-    """Return the patience of a search, which `stale` gives by its former name."""
-    if stale is None:
-        return patience
-    if patience is not None:
-        raise InputError('stale and patience are the former and the present name of one argument: give patience only')
-    logger.warning('search: stale is now called patience: use that name, the former one works for one more release')
-    return stale
-
-
 class FoundPlan(NamedTuple):
     """The result of a search.
 
@@ -129,8 +119,7 @@ class Planner(Predictor):
 
     def search(self, seconds: Optional[float] = SEARCH_SECONDS, proposals: Optional[int] = None, seed: int = 0,
                memory_bytes: Optional[float] = None, start: Optional[Plan] = None,
-               progress: Optional[Watcher] = None, patience: Optional[int] = None,
-               stale: Optional[int] = None) -> FoundPlan:
+               progress: Optional[Watcher] = None, patience: Optional[int] = None) -> FoundPlan:
         """Search for the plan with the shortest step (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for
         Deep Neural Networks", MLSys 2019, section 6).
 
@@ -149,15 +138,12 @@ class Planner(Predictor):
             Called at each proposal; the search ends if it returns a true value.
         patience : int, optional
             The chain from a start ends after this number of proposals without gain.
-        stale : int, optional
-            The former name of `patience`, which works for one more release.
 
         Raises
         ------
         InputError
             No plan was found within the memory, the search would never end, or a value is out of its range.
         """
-        patience = _present_patience(patience, stale)
         check_number('seconds', seconds, numbers.Real, 0, sys.float_info.max)
         check_number('proposals', proposals, numbers.Integral, 0)
         check_number('patience', patience, numbers.Integral, 1)
@@ -272,8 +258,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
            batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Any = None,
            progress: Optional[Watcher] = None, patience: Optional[int] = None, shard_updates: bool = False,
-           pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None,
-           stale: Optional[int] = None) -> FoundPlan:
+           pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None) -> FoundPlan:
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
@@ -287,7 +272,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         Shape of the joint batch of all workers, of each input.
     cluster : str, os.PathLike or Cluster
         The file that ``mxhybrid calibrate`` has written, or that was written by hand.
-    seconds, proposals, seed, memory_bytes, progress, patience, stale : optional
+    seconds, proposals, seed, memory_bytes, progress, patience : optional
         As for :meth:`Planner.search`.
     start : plan, dict or str, optional
         One more plan to begin with, in any form that :func:`mxhybrid.parallelize` accepts.
@@ -322,4 +307,4 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         planner = Planner(net, data, loaded, OperatorProfiler(profiles), batch_axis, dtype, states,
                           shard_updates=shard_updates, pipelines=pipelines, tables=tables)
         return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
-                              progress, patience, stale)
+                              progress, patience)

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping
 
 from ...base.errors import SettingError
 from ...base.launcher import Launch
-from ...base.settings import DECLARED, FORMER_NAMES, given_variable, resolve, variable, variables_of
+from ...base.settings import DECLARED, resolve, variable
 from .findings import ADVICE, FAILED, FINE, Finding
 
 GROUP = 'Settings'
@@ -14,15 +14,8 @@ _INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_R
 
 
 def known_variables() -> List[str]:
-    """Return the environment variables of all settings, former names among them."""
-    return [known for name in DECLARED for known in variables_of(name)]
-
-
-def _former(environ: Mapping[str, str]) -> List[Finding]:
-    return [Finding(GROUP, variable(former), ADVICE,
-                    '%s is the former name of %s, and works for one more release' % (variable(former), variable(name)),
-                    'set %s instead' % variable(name))
-            for former, name in FORMER_NAMES.items() if environ.get(variable(former), '').strip()]
+    """Return the environment variables of all settings."""
+    return [variable(name) for name in DECLARED]
 
 
 def _settings(environ: Mapping[str, str]) -> Finding:
@@ -53,7 +46,7 @@ def _unknown(environ: Mapping[str, str]) -> List[Finding]:
 def _files(environ: Mapping[str, str]) -> List[Finding]:
     findings = []
     for setting in [name for name, declared in DECLARED.items() if declared.is_output]:
-        name = given_variable(setting, environ)
+        name = variable(setting)
         path = environ.get(name, '')
         directory = os.path.dirname(os.path.abspath(path))
         if path.strip() and setting != 'tensorboard' and not os.access(directory, os.W_OK | os.X_OK):
@@ -74,5 +67,5 @@ def _engine(environ: Mapping[str, str]) -> Finding:
 
 def check(launch: Launch, environ: Mapping[str, str]) -> List[Finding]:
     """Check environment variables."""
-    findings = [_settings(environ), _engine(environ)] + _former(environ) + _unknown(environ)
+    findings = [_settings(environ), _engine(environ)] + _unknown(environ)
     return findings + (_files(environ) if launch.rank == 0 else [])

@@ -8,7 +8,6 @@ from ...base import json_text
 from ...base.errors import InputError
 from ...base.files import write_atomically
 from ..sharding.split import Split
-from .former_keys import with_present_keys
 from .megatron import megatron
 from .pipeline_plan import pipeline
 from .plan import Plan
@@ -16,9 +15,8 @@ from .stages import stages_from_json
 from .store_plan import store_plan_from_json
 from .strategies import Explicit, Layers, OneWeirdTrick, grid
 
-#: Formats of files; the former one has neither tables nor sums.
-_FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
-
+#: The format of files.
+_FORMAT = 'mxhybrid.parallel 2'
 
 #: Keys of a plan by its kind, of an operator, and of all plans.
 _KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'},
@@ -70,8 +68,7 @@ def _from_json(value: Mapping[str, Any]) -> Plan:
 def _explicit(value: Mapping[str, Any]) -> Plan:
     try:
         splits = {}
-        for label, former_split in value['operators'].items():
-            split = with_present_keys(former_split, label)
+        for label, split in value['operators'].items():
             unknown = sorted(set(map(str, split)) - _OF_OPERATORS)
             if unknown:
                 raise ValueError('%s has the key %r: remove it; the keys are %s'
@@ -131,11 +128,7 @@ def load(path: str) -> Plan:
     except ValueError as error:
         raise InputError('plan: cannot read %s: %s' % (path, error)) from error
     file_format = value.get('format') if isinstance(value, dict) else None
-    if file_format not in (_FORMAT, _FORMER):
-        raise InputError('plan: %s has format %r, but this version reads %r and %r: write it again'
-                         % (path, file_format, _FORMER, _FORMAT))
-    later = sorted({'tables', 'dense', 'recompute'} & set(value)) if file_format == _FORMER else []
-    if later:
-        raise InputError('plan: %s has %s, which format %r does not have: make the format %r'
-                         % (path, later[0], _FORMER, _FORMAT))
+    if file_format != _FORMAT:
+        raise InputError('plan: %s has format %r, but this version reads %r: write it again'
+                         % (path, file_format, _FORMAT))
     return from_json(value)

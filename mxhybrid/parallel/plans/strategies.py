@@ -9,7 +9,6 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
 from ..sharding.split import Split
-from .former_keys import with_present_keys
 from .plan import ON_ALL, Plan, ResolvedPlan, SplitRequest
 from .stages import Stages, check_forward
 from .store_plan import StorePlan
@@ -128,7 +127,7 @@ class Layers(Plan):
             if not isinstance(value, Mapping):
                 raise InputError('plan: %r has the value %r: give degrees by name of the dimension, {"channels": 4}'
                                  % (pattern, value))
-        self._by_pattern = {pattern: with_present_keys(value, repr(pattern)) for pattern, value in by_pattern.items()}
+        self._by_pattern = dict(by_pattern)
         for pattern, value in self._by_pattern.items():
             for key, count in value.items():
                 if key == 'ranks':

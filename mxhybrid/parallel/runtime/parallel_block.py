@@ -131,12 +131,6 @@ class Parallel(gluon.Block):
         """The number of redistributions of tensors in a training step, on all workers together."""
         return len(self._programs[True].redistributions) * self._network.plan.micro_batches
 
-    @property
-    def exchanges(self) -> int:
-        """The former name of :attr:`redistributions`, which works for one more release."""
-        _warn_of_exchanges()
-        return self.redistributions
-
     def _redistributions_line(self) -> str:
         redistributions = self._programs[True].redistributions
         sent = sum(transfer.bytes_sent(redistribution.dtype.itemsize) for redistribution in redistributions
@@ -359,14 +353,6 @@ def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, P
         raise InputError('a parallelized network: %d calls wait for their backward passes: run backward before '
                          'more calls' % (count + 1))
     return make(training, first + 2 * _EIGHTH + _EIGHTH * (not training) + (count - 1) * redistributions)
-
-
-@functools.lru_cache(maxsize=None)
-def _warn_of_exchanges() -> None:
-    """Warn once that a script uses the former name of :attr:`Parallel.redistributions`."""
-    if log.speaks_for_all():
-        logger.warning('a parallelized network: exchanges is now called redistributions: use that name, the former one '
-                       'works for one more release')
 
 
 def _as_dict(params: Dict[str, Any]) -> Any:

@@ -99,8 +99,6 @@ COST_KINDS = {
 }
 #: The kinds that replace others where Horovod makes the sums; a file has all of them, or none.
 BY_HOROVOD = {'sum': 'horovod_sum', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
-#: The present name of a kind by its former one, which files may have for one more release.
-FORMER_KINDS = {'exchange': 'redistribution'}
 #: The kinds that older files may lack; the cost of a sum replaces them.
 _OPTIONAL_KINDS = {'row_sum', *BY_HOROVOD.values()}
 
@@ -184,11 +182,7 @@ class Cluster:
 
     def digest(self) -> str:
         """Return a short hash that tells clusters apart."""
-        value = self.as_json()
-        # Plans of the former release name their cluster by a digest with the former names of kinds.
-        former_names = {present: former for former, present in FORMER_KINDS.items()}
-        value['costs'] = {former_names.get(kind, kind): cost for kind, cost in value['costs'].items()}
-        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def as_json(self) -> Dict[str, Any]:
         """Return the object that :func:`cluster_from_json` reads."""
@@ -244,7 +238,6 @@ def cluster_from_json(value: Any) -> Cluster:
     costs = value.get('costs')
     if not isinstance(costs, dict):
         raise InputError('cluster: costs=%r: give an object' % (costs,))
-    costs = _with_present_kinds(costs)
     required_kinds = set(COST_KINDS) - _OPTIONAL_KINDS
     missing = sorted(required_kinds - set(costs))
     if missing:
@@ -261,21 +254,6 @@ def cluster_from_json(value: Any) -> Cluster:
                    {kind: _parse_cost('costs.' + kind, cost) for kind, cost in costs.items()},
                    None if value.get('measured') is None else str(value['measured']),
                    _parse_reference(value.get('reference')), str(value.get('busy') or ''))
-
-
-def _with_present_kinds(costs: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the costs by the present names of their kinds; InputError if a kind has a cost by both names."""
-    for former, present in FORMER_KINDS.items():
-        if former not in costs:
-            continue
-        if present in costs:
-            raise InputError('cluster: costs has %s and %s, the former and the present name of one kind: give %s only'
-                             % (former, present, present))
-        if log.speaks_for_all():
-            logger.warning('cluster: costs.%s is now called costs.%s: use that name, the former one works for one '
-                           'more release', former, present)
-        costs = {present if kind == former else kind: cost for kind, cost in costs.items()}
-    return costs
 
 
 def _parse_reference(value: Any) -> Optional[Tuple[float, float, float]]:

@@ -340,8 +340,6 @@ def test_inputs_with_the_names_of_arguments_may_be_in_any_order(folder):
     ({'more': ['--formula', '4', '--batch-axis', '7']}, 'batch_axis=7'),
     ({'more': ['--cluster', 'cluster.json', '--budget', 'inf']}, '--budget inf: give the number of seconds after'),
     ({'more': ['--cluster', 'cluster.json', '--patience', '0']}, '--patience 0: give a number above 0'),
-    ({'more': ['--cluster', 'cluster.json', '--stale', '0']}, '--stale is now called --patience: use that name'),
-    ({'more': ['--cluster', 'cluster.json', '--stale', '9', '--patience', '9']}, 'give --patience only'),
     ({'more': ['--cluster', 'cluster.json', '--seed', '-1']}, '--seed -1: give a number from 0'),
     ({'more': ['--cluster', 'cluster.json', '--states', '-1']}, '--states -1: give a number of arrays'),
     ({'more': ['--cluster', 'cluster.json', '--formula-png', 'x.png']}, 'give --formula, too'),

@@ -75,8 +75,7 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
         assert set(results['other']['first'].values()) == {2}
     for words in ('searching net_words_weight (2 partitions), net_bins_weight (2 partitions) within', 'auto: done; ',
                   'net_words_weight starts with 6 partitions, from %s' % path,
-                  'partition_file=%r is ignored: it is for 3 workers, this job has 2' % str(path),
-                  'plan_file is now called partition_file: use that name'):
+                  'partition_file=%r is ignored: it is for 3 workers, this job has 2' % str(path)):
         assert job.output.count(words) == 1, words
     assert json.loads(path.read_text())['workers'] == 3
 

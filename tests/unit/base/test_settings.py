@@ -18,7 +18,6 @@ from mxhybrid.base.settings import (
     Settings,
     as_written,
     check_equal,
-    former_names_given,
     resolve,
     variable,
 )
@@ -194,27 +193,9 @@ def test_partition_files_are_absolute_and_no_directories(tmp_path):
         assert problem({'partition_file': value}).startswith('partition_file=%r is not a path' % (value,))
 
 
-def test_former_names_work_and_are_reported(tmp_path):
-    path, other = str(tmp_path / 'a.json'), str(tmp_path / 'b.json')
-    former = {'MXHYBRID_PLAN_FILE': other}
-    assert resolve({'plan_file': path}, {}).partition_file == path
-    assert resolve({}, former).partition_file == other
-    assert resolve({'plan_file': path}, dict(former, MXHYBRID_PARTITION_FILE=other)).partition_file == path
-    assert resolve({}, dict(former, MXHYBRID_PARTITION_FILE=path)).partition_file == path
-    assert former_names_given({'plan_file': path}, former) == {'plan_file': 'partition_file'}
-    assert resolve({'own_rows': False}, {}).on_demand_rows is False
-    assert resolve({}, {'MXHYBRID_OWN_ROWS': '0'}).on_demand_rows is False
-    assert former_names_given({}, {'MXHYBRID_OWN_ROWS': '0'}) == {'MXHYBRID_OWN_ROWS': 'MXHYBRID_ON_DEMAND_ROWS'}
-    assert former_names_given({'plan_file': None}, former) == {'MXHYBRID_PLAN_FILE': 'MXHYBRID_PARTITION_FILE'}
-    for keywords, environ in (({'partition_file': path}, former), ({}, {'MXHYBRID_PARTITION_FILE': path}), ({}, {}),
-                              ({}, dict(former, MXHYBRID_PARTITION_FILE=path)), ({}, {'MXHYBRID_PLAN_FILE': ' '})):
-        assert former_names_given(keywords, environ) == {}
-
-
 def test_errors_about_values_have_the_name_that_the_user_gave(tmp_path):
-    assert problem({'plan_file': str(tmp_path)}).startswith('plan_file=%r is a directory' % str(tmp_path))
-    assert problem({}, {'MXHYBRID_PLAN_FILE': str(tmp_path)}).startswith('MXHYBRID_PLAN_FILE=')
-    assert 'give partition_file only' in problem({'plan_file': 'a', 'partition_file': 'b'})
+    assert problem({'partition_file': str(tmp_path)}).startswith('partition_file=%r is a directory' % str(tmp_path))
+    assert problem({}, {'MXHYBRID_PARTITION_FILE': str(tmp_path)}).startswith('MXHYBRID_PARTITION_FILE=')
 
 
 # ------------------------------------------------------------------------------------------ patterns

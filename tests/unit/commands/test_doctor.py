@@ -172,13 +172,11 @@ def test_packages_that_crash_and_hang(tmp_path):
 
 def test_settings_that_cannot_work(tmp_path):
     status, findings, _ = doctor(options=['-S'], env={
-        'MXHYBRID_PARTITIONS': 'many', 'MXHYBRID_PARTITION': '3', 'MXHYBRID_PLAN_FILE': str(tmp_path / 'a'),
-        'MXHYBRID_METRICS': str(tmp_path / 'none' / 'x'),
+        'MXHYBRID_PARTITIONS': 'many', 'MXHYBRID_PARTITION': '3', 'MXHYBRID_METRICS': str(tmp_path / 'none' / 'x'),
         'OMP_NUM_THREADS': '1'})
     assert status == 1
     assert findings['settings']['level'] == FAILED and 'MXHYBRID_PARTITIONS' in findings['settings']['text']
     assert findings['MXHYBRID_PARTITION']['remedy'] == 'did you mean MXHYBRID_PARTITIONS?'
-    assert findings['MXHYBRID_PLAN_FILE']['remedy'] == 'set MXHYBRID_PARTITION_FILE instead'
     assert findings['metrics']['level'] == FAILED and 'does not exist' in findings['metrics']['text']
 
 

@@ -94,16 +94,6 @@ def test_numbers_of_numpy_are_numbers():
         elapsed=given.search_result.elapsed)
 
 
-def test_the_patience_of_a_search_has_a_former_name(caplog):
-    with pytest.raises(InputError, match='the former and the present name of one argument: give patience only'):
-        make_planner(cluster(2)).search(proposals=20, patience=5, stale=5)
-    assert caplog.records == []
-    with pytest.raises(InputError, match='patience=0'):
-        make_planner(cluster(2)).search(proposals=20, stale=0)
-    assert [record.getMessage() for record in caplog.records] == [
-        'search: stale is now called patience: use that name, the former one works for one more release']
-
-
 def test_no_plan_needs_more_than_a_rank_has_of_its_host():
     def limited(most):
         hosts = [dataclasses.replace(host, memory_bytes=None if most is None else 2 * most)

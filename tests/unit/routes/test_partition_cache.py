@@ -5,33 +5,9 @@ import os
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.commands.main import main, make_parser, run_alone
+from mxhybrid.commands.main import run_alone
 from mxhybrid.routes import partition_cache
 from mxhybrid.routes.partition_search import MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
-
-#: A partition file of the former version.
-OF_THE_FORMER_VERSION = '''{
- "format": 1,
- "workers": 2,
- "servers": 2,
- "tables": {
-  "net_words_weight": {
-   "shape": [4000, 16],
-   "dtype": "float32",
-   "partitions": 4,
-   "start": 2,
-   "finished": true,
-   "reason": "all counts of interest were sampled",
-   "samples": [[2, 0.0041], [4, 0.0039], [8, 0.0044]],
-   "theta": [0.0025, 0.0021, 0.0002]
-  }
- },
- "seconds_before": 0.0041,
- "seconds_after": 0.0039,
- "lost": 0.02,
- "budget": 0.1025
-}
-'''
 
 
 def content_of_a_search():
@@ -137,23 +113,3 @@ def test_drawn(path):
 def test_a_missing_file_is_named(tmp_path, capsys):
     assert run_alone('partitions', [str(tmp_path / 'none.json')]) == 1
     assert 'none.json does not exist' in capsys.readouterr().err
-
-
-def test_the_former_command_names_the_new_one(path, capsys):
-    assert run_alone('plot', [str(path)]) == 0
-    output = capsys.readouterr()
-    assert output.out.splitlines()[1] == 'bins: 1 partitions (small)'
-    assert output.err.startswith("mxhybrid plot: this command is now called 'mxhybrid partitions'")
-    assert main(['plot', str(path)]) == 0
-    assert "'mxhybrid partitions'" in capsys.readouterr().err
-    make_parser().print_help()
-    listed = capsys.readouterr().out
-    assert '    partitions' in listed and 'plot' not in listed
-
-
-def test_a_file_of_the_former_version_is_read(tmp_path):
-    (tmp_path / 'plan.json').write_text(OF_THE_FORMER_VERSION)
-    content = partition_cache.read(str(tmp_path / 'plan.json'))
-    assert content['tables']['net_words_weight']['partitions'] == 4
-    assert partition_cache.misfit(content, 2, 2) == ''
-    assert partition_cache.table_misfit(content, 'net_words_weight', [4000, 16], 'float32') == ''

@@ -79,7 +79,6 @@ for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
 change(content, path, store)
 report(store.rank, again=train(12, partitions='*days*=3,*=auto', partition_file=path))
 # One for another job is left alone.
-# It is given by its former name, twice, of which a warning tells once.
 change(dict(content, workers=3), path, store)
-report(store.rank, other=train(2, partitions='auto', plan_file=path))
-train(1, partitions=2, plan_file=path)
+report(store.rank, other=train(2, partitions='auto', partition_file=path))
+train(1, partitions=2, partition_file=path)

@@ -1,6 +1,5 @@
 """Plans in files: choices for the store are read back, former files can still be loaded, and bad input is named."""
 import json
-import re
 
 import pytest
 from mxnet.gluon import nn
@@ -8,7 +7,6 @@ from mxnet.gluon import nn
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan, resolve
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.plans import former_keys
 from mxhybrid.parallel.plans.plan_json import from_json, load, save
 from mxhybrid.parallel.plans.store_plan import StorePlan
 from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers, one_weird_trick
@@ -75,16 +73,11 @@ def test_tables_that_are_left_out_are_named(net, left_out):
     assert (settled(net, data_parallel().with_store(store)).notes == {}) == (not store.tables)
 
 
-def test_former_files_load(tmp_path, net):
+def test_files_of_another_format_are_refused(tmp_path, net):
     path = tmp_path / 'plan.json'
     content = explicit(net, StorePlan()).as_json()
-    path.write_text(json.dumps({'format': 'mxhybrid.parallel 1', **content}))
-    assert load(str(path)).as_json() == content
-    path.write_text(json.dumps({'format': 'mxhybrid.parallel 1', **explicit(net).as_json()}))
-    with pytest.raises(InputError, match="has dense, which format 'mxhybrid.parallel 1' does not have"):
-        load(str(path))
     path.write_text(json.dumps({'format': 'mxhybrid.parallel 3', **content}))
-    with pytest.raises(InputError, match="format 'mxhybrid.parallel 3', but this version reads 'mxhybrid.parallel 1'"):
+    with pytest.raises(InputError, match="format 'mxhybrid.parallel 3', but this version reads 'mxhybrid.parallel 2'"):
         load(str(path))
 
 
@@ -132,23 +125,3 @@ def test_keywords_and_environment_count_before_a_planned_setting():
     assert resolve({}, {}, {'dense': None}).dense == 'auto'
     assert resolve({'dense': 'lane'}, {}, {'dense': 'horovod'}).dense == 'lane'
     assert resolve({}, {'MXHYBRID_DENSE': 'lane'}, {'dense': 'horovod'}).dense == 'lane'
-
-
-@pytest.mark.parametrize('make, described', [
-    (lambda key: {'plan': 'layers', 'layers': {'dense*': {key: 2}}}, "'dense*'"),
-    (lambda key: {'plan': 'explicit', 'model': 'x', 'workers': 2, 'operators': {
-        'dense0_fwd': {'degrees': [1, 1], key: 2, 'copies': 1, 'ranks': [0, 1]}}}, 'dense0_fwd')],
-    ids=['layers', 'all'])
-def test_partial_sums_have_a_former_name(make, described, monkeypatch, caplog):
-    monkeypatch.setattr(former_keys, '_warned', set())
-    written = from_json(make('addends')).as_json()
-    assert written == from_json(make('partials')).as_json() and "'partials': 2" in str(written)
-    assert from_json(make('addends')).as_json() == written
-    assert [record.getMessage() for record in caplog.records] == [
-        'plan: the key addends is now called partials: use that name, the former one works for one more release']
-    value = make('addends')
-    split = next(iter((value.get('layers') or value['operators']).values()))
-    split['partials'] = 2
-    with pytest.raises(InputError, match='plan: %s has addends and partials, the former and the present name of one '
-                                         'key: give partials only' % re.escape(described)):
-        from_json(value)

@@ -1,10 +1,8 @@
 """No two redistributions of a network have the same number, however many calls wait for their backward passes."""
-import types
 
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.runtime import parallel_block
 from mxhybrid.parallel.runtime.parallel_block import another_program
 
 
@@ -39,11 +37,3 @@ def test_numbers_depend_on_the_network_and_the_call_alone():
 def test_too_many_calls_are_refused():
     with pytest.raises(InputError, match='run backward before more calls'):
         another_program(lambda training, number: None, {True: Made(300)}, 0, True, 1 << 10)
-
-
-def test_the_count_of_redistributions_has_a_former_name(monkeypatch, caplog):
-    monkeypatch.setattr(parallel_block, '_warn_of_exchanges', parallel_block._warn_of_exchanges.__wrapped__)
-    assert parallel_block.Parallel.exchanges.fget(types.SimpleNamespace(redistributions=7)) == 7
-    assert [record.getMessage() for record in caplog.records] == [
-        'a parallelized network: exchanges is now called redistributions: use that name, the former one works for one '
-        'more release']

@@ -159,18 +159,6 @@ def test_impossible_values_are_refused_by_their_keys(value, words):
     assert words in str(raised.value)
 
 
-def test_a_kind_of_costs_has_a_former_name(caplog):
-    cost = WRITTEN['costs']['redistribution']
-    former = without(changed(WRITTEN, cost, 'costs', 'exchange'), 'costs', 'redistribution')
-    assert cluster_from_json(former) == CLUSTER
-    assert CLUSTER.digest() == '5b4d2921d33164a5'  # as in plans of the former release
-    assert [record.getMessage() for record in caplog.records] == [
-        'cluster: costs.exchange is now called costs.redistribution: use that name, the former one works for one more '
-        'release']
-    with pytest.raises(InputError, match='costs has exchange and redistribution, .*: give redistribution only'):
-        cluster_from_json(changed(WRITTEN, {}, 'costs', 'exchange'))
-
-
 def test_unreadable_files_are_refused(tmp_path):
     path = tmp_path / 'cluster.json'
     with pytest.raises(InputError, match='cannot read .*cluster.json'):
