@@ -299,9 +299,9 @@ def check_equal(settings_by_rank: Sequence[Mapping[str, Any]]) -> None:
                                    % (variable(name), as_written(settings_by_rank[0][name]), as_written(value), rank))
 
 
-def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ,
-            plan_settings: Optional[Mapping[str, Any]] = None) -> Settings:
-    """Merge keywords, environment, the settings of a plan, and defaults into checked :class:`Settings`.
+def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ
+            ) -> Settings:
+    """Merge keywords, environment and defaults into checked :class:`Settings`.
 
     A keyword of None counts as not given.
     """
@@ -316,8 +316,6 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
             values[name] = declaration.check(name, keywords[name])
         elif text.strip():
             values[name] = declaration.check(variable(name), text)
-        elif plan_settings and plan_settings.get(name) is not None:
-            values[name] = declaration.check('%s of the plan' % name, plan_settings[name])
     settings = Settings(**values)
     if settings.rounds and settings.any_auto:
         raise SettingError("partitions='auto' moves rows between partitions, which wire_dtype=%s does not allow: give "

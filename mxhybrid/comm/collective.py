@@ -77,7 +77,6 @@ class Collective:
         self._hvd = hvd
         # Horovod's own, once workers are connected.
         self._shutdown: Callable[[], None] = _nothing
-        self._restart: Callable[[], None] = hvd.init
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
         self._lifeline: Optional[Lifeline] = None
@@ -91,28 +90,6 @@ class Collective:
     def use_reduction(self, reduction: 'DenseSums') -> None:
         """Let `reduction` sum the arrays that it serves, from now on."""
         self.reduction = reduction
-
-    @contextmanager
-    def without_reduction(self) -> Iterator[None]:
-        """Surround operations that Horovod makes, in spite of :meth:`use_reduction`."""
-        former, self.reduction = self.reduction, None
-        try:
-            yield
-        finally:
-            self.reduction = former
-
-    @property
-    def can_restart(self) -> bool:
-        """True if :meth:`restart` can be called: another transport makes sums during the restart, and Horovod uses
-        Gloo.
-        """
-        return self.reduction is not None and self._hvd.is_initialized() and bool(self._hvd.gloo_enabled())
-
-    def restart(self) -> None:
-        """End Horovod, and start it with the present environment (on all workers, with nothing under way)."""
-        self._shutdown()
-        self._restart()
-        self._stay()  # init() registers its end at exit, before the end of the job, which still needs it
 
     def refuse_new_connections(self, launcher: str) -> None:
         """Make calls of the script that connect Horovod's workers once more raise JobError.
@@ -135,7 +112,6 @@ class Collective:
             raise JobError('hvd.add_process_set(): %s starts no server at which the workers of the set could meet: '
                            'start the job by horovodrun, with HOROVOD_DYNAMIC_PROCESS_SETS=1' % launcher)
         self._hvd.init, self._hvd.add_process_set = init, add_process_set
-        self._restart = started
 
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
         """Report blocking calls over `lifeline`, and record operations in `trace`, from now on."""

@@ -313,7 +313,7 @@ class _Planning:
         tasks: List[Any] = prediction.tasks() if options.trace or options.gantt else []
         title = 'predicted step: %s' % seconds_text(prediction.seconds)
         if options.export:
-            save(options.export, planner.explicit(splits, planner.tables(plan), plan.store.dense, planner.stages(plan)))
+            save(options.export, planner.explicit(splits, planner.tables(plan), planner.stages(plan)))
         if options.trace:
             write_timeline(options.trace, tasks)
         if options.gantt:

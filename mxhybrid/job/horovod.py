@@ -1,10 +1,8 @@
 """Prepare Horovod before it starts: its time limits, and under launch.py the variables that horovodrun would set."""
-import contextlib
 import os
-from typing import Any, Iterator, List, Optional
+from typing import Any, List, Optional
 
 from ..base.settings import Limits
-from ..comm.topology import Topology
 from .roll_call import MOST_EXTENSION
 
 #: Milliseconds between two cycles of Horovod, instead of 1, for each worker that shares a processor, and the most.  In
@@ -50,25 +48,6 @@ def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interf
     if interface is not None:
         values['HOROVOD_GLOO_IFACE'] = interface
     os.environ.update({name: str(value) for name, value in values.items()})
-
-
-@contextlib.contextmanager
-def restarted_horovod(topology: Topology, limits: Limits, port: int, interface: Optional[str]) -> Iterator[None]:
-    """Set the environment for a second start of Horovod in a job, and restore it after the block.
-
-    Horovod carries the dense sums from then on.  The `port` is that of worker 0's rendezvous server.
-    """
-    former = {name: value for name, value in os.environ.items() if name.startswith('HOROVOD_')}
-    try:
-        configure_horovod(slots_of(list(topology.hosts))[topology.rank], topology.addresses[0], port, interface)
-        prepare_horovod(limits, has_little_to_do=False)
-        # Horovod's default, which a second start does not fall back to.
-        os.environ.setdefault('HOROVOD_CYCLE_TIME', '1')
-        yield
-    finally:
-        for name in [name for name in os.environ if name.startswith('HOROVOD_')]:
-            del os.environ[name]
-        os.environ.update(former)
 
 
 def slots_of(hosts: List[str]) -> List[Any]:

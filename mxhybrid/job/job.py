@@ -12,9 +12,8 @@ from typing import Any, Callable, Dict, Optional, Sequence
 import mxnet as mx
 
 from ..base import log
-from ..base.addresses import interface_of
 from ..base.errors import JobError, SettingError
-from ..base.launcher import is_local, read as read_launch
+from ..base.launcher import is_local
 from ..base.local_sockets import Left
 from ..base.settings import Settings
 from ..comm.collective import Collective
@@ -29,8 +28,6 @@ from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
 from .guard import Guard
-from .horovod import restarted_horovod
-from .rendezvous_server import RendezvousServer
 from .wires import is_served
 
 logger = log.get_logger(__name__)
@@ -145,23 +142,6 @@ class Job:
     def count_trainer(self) -> int:
         """Return the number of a new Trainer, from 0; equal on all workers, which make the same Trainers."""
         return next(self._trainers)
-
-    def restart_horovod(self) -> None:
-        """Restart Horovod with the settings of a job whose dense sums Horovod carries.
-
-        All workers call this, with no operation under way; see :attr:`Collective.can_restart`.
-        """
-        assert self.collective is not None
-        topology = self.topology
-        rendezvous = RendezvousServer(topology.addresses[0]) if self.rank == 0 else None
-        port = self.collective.allgather_json(rendezvous.port if rendezvous else 0, 'mxhybrid.rendezvous')[0]
-        interface = read_launch().interface or interface_of(topology.addresses[self.rank])
-        with restarted_horovod(topology, self.settings.limits, port, interface), self.guard.deadline(
-                self.settings.timeout, 'Horovod to connect its workers once more'):
-            self.collective.restart()
-            self.collective.any(False, 'mxhybrid.restarted')
-        if rendezvous is not None:
-            rendezvous.close()  # Horovod has connected all workers
 
     @property
     def wires(self) -> str:

@@ -39,8 +39,6 @@ from .lone_task import refuse_lone_task
 logger = log.get_logger(__name__)
 
 _job: Optional[Job] = None
-#: Settings that a plan gave to the first store; they hold for further stores, too.
-_plan_settings: Dict[str, Any] = {}
 #: Process id at import: until it joins, a forked process cannot be told from its parent otherwise.
 _imported_by = os.getpid()
 
@@ -51,22 +49,19 @@ class StoreRequest(NamedTuple):
     keywords: Dict[str, Any]
     settings: Settings
     problem: Optional[SettingError] = None
-    #: Settings of a plan, for the first store.
-    plan_settings: Optional[Dict[str, Any]] = None
 
 
-def resolve_store(keywords: Dict[str, Any], plan_settings: Optional[Dict[str, Any]] = None) -> StoreRequest:
+def resolve_store(keywords: Dict[str, Any]) -> StoreRequest:
     """Return the settings of a store (first phase, not collective).
 
-    Settings of a plan, `plan_settings`, hold where neither keywords nor the environment set them, if this process has
-    not joined before.  A SettingError of the first store is raised here; :func:`join` raises one of a further store, as
+    A SettingError of the first store is raised here; :func:`join` raises one of a further store, as
     the other workers have to know of it.
     """
     if _job is None:
-        return StoreRequest(keywords, resolve(keywords, plan_settings=plan_settings), plan_settings=plan_settings)
+        return StoreRequest(keywords, resolve(keywords))
     _job.check()
     try:
-        settings = resolve(keywords, plan_settings=_plan_settings)
+        settings = resolve(keywords)
         _check_against(_job, settings)
     except SettingError as error:
         return StoreRequest(keywords, _job.settings, error)
@@ -78,10 +73,9 @@ def join(request: StoreRequest) -> Job:
 
     Raises SettingError on all workers if one of them cannot make the store or has other settings.
     """
-    global _job, _plan_settings
+    global _job
     if _job is None:
         _job = enter(request.settings)
-        _plan_settings = request.plan_settings or {}
     else:
         agree_on_store(_job, request.settings, request.problem)
         if request.keywords.get('log_level') is not None:  # a store that does not ask for a level leaves it as it is
@@ -89,10 +83,10 @@ def join(request: StoreRequest) -> Job:
     return _job
 
 
-def member(plan_settings: Optional[Dict[str, Any]] = None) -> Job:
+def member() -> Job:
     """Return the job of this process; a process that has joined none joins one (collective then)."""
     if _job is None:
-        return join(resolve_store({}, plan_settings))
+        return join(resolve_store({}))
     _job.check()
     return _job
 

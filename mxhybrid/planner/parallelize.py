@@ -101,8 +101,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
             raise
         workers.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
         with preserve_rng_state():
-            sums = job.sums if job.distributed else None
-            plan = _Automatic(net, network, workers, job.topology.memory_domains, sums, not input_grad).choose(
+            plan = _Automatic(net, network, workers, job.topology.memory_domains, not input_grad).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
         raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
@@ -131,11 +130,8 @@ def check_recompute(network: TracedNetwork, recompute: Any) -> None:
 class _Automatic:
     """A search, and a trial of the plan that it finds (collective)."""
 
-    def __init__(self, net: Any, network: TracedNetwork, workers: WorkerGroup, places: Any, sums: Optional[str],
-                 pipelines: bool):
+    def __init__(self, net: Any, network: TracedNetwork, workers: WorkerGroup, places: Any, pipelines: bool):
         self._net, self._network, self._workers, self._places = net, network, workers, places
-        #: ``'lane'`` or ``'horovod'``: the one that sums dense gradients is settled once a job has begun.
-        self._sums = sums
         #: Whether the plan may be a pipeline.
         self._pipelines = pipelines
 
@@ -191,7 +187,7 @@ class _Automatic:
                              % ([host.ranks for host in loaded.hosts], workers))
         if loaded.warning:
             logger.warning('%s', loaded.warning)
-        search_result = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums,
+        search_result = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype,
                                 shard_updates=resolve().shard_updates, pipelines=self._pipelines).search(seconds)
         return {'name': search_result.name, 'plan': search_result.plan.as_json(),
                 'seconds': search_result.prediction.seconds,

@@ -172,7 +172,7 @@ class Planner(Predictor):
             pipelines['imported'] = start
         elif start is not None:
             start_plans['imported'] = start
-        plans = {name: (self.splits(plan), self.tables(plan), self._sums or plan.store.dense)
+        plans = {name: (self.splits(plan), self.tables(plan))
                  for name, plan in start_plans.items()}
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
@@ -188,7 +188,7 @@ class Planner(Predictor):
         # A chain may end where it began.
         last = next((name for name, plan in plans.items() if starts[name] == assignment and plan[0] == splits),
                     'search')
-        plans.setdefault(last, (splits, problem.tables(assignment), problem.dense(assignment)))
+        plans.setdefault(last, (splits, problem.tables(assignment)))
         # The search simulates a single step; a prediction simulates steps that follow each other.
         quick = sorted(chain_result.chains, key=lambda chain: chain.seconds)[:_FINALISTS]
         predictions: Dict[str, Prediction] = {}
@@ -208,13 +208,9 @@ class Planner(Predictor):
             best = 'data parallel'  # which changes least in a training
         if best in pipelines:
             resolved = self._resolved(pipelines[best])
-            plan = self.explicit(resolved.splits, {}, self._sums, resolved.stages)
+            plan = self.explicit(resolved.splits, {}, resolved.stages)
         else:
-            decisions = problem.decisions(*plans[best])
-            tables, dense = problem.tables(decisions), problem.dense(decisions)
-            if dense is None and start is not None:
-                dense = start.store.dense
-            plan = self.explicit(plans[best][0], tables, dense)
+            plan = self.explicit(plans[best][0], problem.tables(problem.decisions(*plans[best])))
         return FoundPlan(plan, best, predictions[best],
                          {name: prediction for name, prediction in predictions.items()
                           if name != best or name == 'data parallel'},
@@ -242,7 +238,7 @@ class Planner(Predictor):
                 resolved = self._resolved(plan)
                 assert resolved.stages is not None
                 seconds, size_bytes = single_step(self._micro_batch(plan.micro_batches, False), resolved.stages,
-                                                  resolved.splits, self._sums)
+                                                  resolved.splits)
                 if limits.memory is None or size_bytes <= limits.memory:
                     simulated.append((seconds, candidate.name, plan))
                     break

@@ -62,8 +62,6 @@ class Predictor:
         As for :func:`mxhybrid.parallelize`.
     states : int, optional
         Number of arrays that the optimizer keeps for each weight; they count as memory.
-    sums : str, optional
-        ``'lane'`` or ``'horovod'`` if it is settled which of them sums dense gradients.
     shard_updates : bool, optional
         Whether training divides updates and states of optimizers among the workers, the setting of that name.
     pipelines : bool, optional
@@ -79,8 +77,8 @@ class Predictor:
     """
 
     def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: OperatorProfiler, batch_axis: Any = 0,
-                 dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None,
-                 shard_updates: bool = False, pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None):
+                 dtype: Any = 'float32', states: int = 0, shard_updates: bool = False,
+                 pipelines: bool = True, tables: Optional[Mapping[Any, float]] = None):
         check_number('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
@@ -104,9 +102,8 @@ class Predictor:
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
-        self._sums, self._pipelines = sums, pipelines and not self.dynamic_tables
-        self._space = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
-                                (sums,) if sums and cluster.sums else cluster.sums)
+        self._pipelines = pipelines and not self.dynamic_tables
+        self._space = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts))
         self._base = self.splits(data_parallel())
 
     def _shard_times(self, measure: bool, graph: Optional[Graph] = None) -> ShardTime:
@@ -147,7 +144,7 @@ class Predictor:
         model = OperatorTasks(dataflow, machine, shard_time, self._arrays, alike=keys.operator_key,
                               tables=self.dynamic_tables, conversions=self._conversions(keys, measure),
                               arithmetic_share=self._arithmetic_share(graph))
-        prediction = Prediction(model, splits, {}, self._sums, self._program_scale(model, splits))
+        prediction = Prediction(model, splits, {}, self._program_scale(model, splits))
         self._profiles.save()
         return prediction
 
@@ -235,13 +232,13 @@ class Predictor:
         Without a pipeline, the program of the rank that computes longest is timed as a whole, too, unless it is large:
         operators take another time together than each of them alone.
         """
-        resolved, dense = self._resolved(plan), self._sums or plan.store.dense
+        resolved = self._resolved(plan)
         if resolved.stages is None:
-            prediction = Prediction(self.model, resolved.splits, self.tables(plan), dense,
+            prediction = Prediction(self.model, resolved.splits, self.tables(plan),
                                     self._program_scale(self.model, resolved.splits))
         else:
             prediction = Prediction.of_pipeline(self._micro_batch(plan.micro_batches, True), resolved.stages,
-                                                resolved.splits, dense)
+                                                resolved.splits)
         self._profiles.save()
         return prediction
 
@@ -267,7 +264,7 @@ class Predictor:
         return program.forward / forward_s, program.backward / backward_s if backward_s else 1.0
 
     def explicit(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
-                 dense: Optional[str] = None, stages: Optional[Stages] = None) -> Explicit:
+                 stages: Optional[Stages] = None) -> Explicit:
         """Return a plan that is complete for this network and cluster; `tables` has names of parameters as keys.
 
         With a pipeline, `splits` are those for a micro-batch.
@@ -276,13 +273,12 @@ class Predictor:
         labels = {operator.name: graph.label(operator) for operator in graph.operators if operator.op == 'null'}
         return Explicit({graph.label(graph.operators[number]): split for number, split in sorted(splits.items())},
                         graph.digest(), self.cluster.ranks, self.cluster.digest(),
-                        StorePlan({labels[name]: table for name, table in (tables or {}).items()}, dense), stages)
+                        StorePlan({labels[name]: table for name, table in (tables or {}).items()}), stages)
 
     def _predicted_pipeline(self, plan: Plan, measure: bool) -> Prediction:
         resolved = self._resolved(plan)
         assert resolved.stages is not None
-        return Prediction.of_pipeline(self._micro_batch(plan.micro_batches, measure), resolved.stages, resolved.splits,
-                                      self._sums)
+        return Prediction.of_pipeline(self._micro_batch(plan.micro_batches, measure), resolved.stages, resolved.splits)
 
 
 def check_number(name: str, value: Any, kinds: Any, least: float, most: float = math.inf,

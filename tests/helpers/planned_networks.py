@@ -4,7 +4,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.sharding.box import size_of
-from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, COST_KINDS, Cluster, Host, TransferCost
+from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
@@ -153,13 +153,12 @@ def gpt(layers=2, units=16, heads=2, words=40, times=8):
     return net
 
 
-def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
-    """Return a cluster of one core for each rank; with a cost of sums by Horovod, sums are a choice."""
+def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):
+    """Return a cluster of one core for each rank."""
     cost = cost or TransferCost(1e-4, 1e-5, 1e-9)
     link = TokenBucket(rate, **keys)
     specs = tuple(Host('host%d' % number, ranks, float(ranks)) for number in range(hosts))
-    costs = {kind: cost for kind in COST_KINDS if kind not in BY_HOROVOD.values()}
-    costs.update(dict.fromkeys(BY_HOROVOD.values(), horovod) if horovod else {})
+    costs = dict.fromkeys(COST_KINDS, cost)
     return Cluster(specs, link, 1e-4, TokenBucket(4e9), 1e-5, costs)
 
 
@@ -195,16 +194,16 @@ def make_planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
 def check_proposals(planner, problem, decisions, steps):
     """Check that a proposal of each plan gives the blocks, the seconds and the memory of new step tasks."""
     def parts_of(plan):
-        return problem.splits(plan), problem.tables(plan), problem.dense(plan)
+        return problem.splits(plan), problem.tables(plan)
 
-    splits, tables, dense = parts_of(decisions[0])
-    step_tasks = StepTasks(planner.model, splits, steps, tables, dense)
+    splits, tables = parts_of(decisions[0])
+    step_tasks = StepTasks(planner.model, splits, steps, tables)
     simulation = Simulation(planner.model.machine.resources)
     simulation.run(step_tasks.blocks.values())
     for plan in decisions[1:]:
-        splits, tables, dense = parts_of(plan)
-        seconds = simulation.propose(step_tasks.propose(splits, tables, None, dense))
-        expected = StepTasks(planner.model, splits, steps, tables, dense)
+        splits, tables = parts_of(plan)
+        seconds = simulation.propose(step_tasks.propose(splits, tables))
+        expected = StepTasks(planner.model, splits, steps, tables)
         assert set(step_tasks.blocks) == set(expected.blocks)
         assert seconds == Simulation(planner.model.machine.resources).run(expected.blocks.values())
         np.testing.assert_array_equal(step_tasks.memory, expected.memory)

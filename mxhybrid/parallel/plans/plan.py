@@ -42,7 +42,7 @@ class Plan:
     """A plan that splits operators.  This class is data parallelism; subclasses override :meth:`request`."""
 
     name = 'data parallel'
-    #: The routes of tables, and the transport that sums dense weights.
+    #: The routes of tables.
     store = StorePlan()
     #: Patterns of the names of blocks whose activations are computed again in the backward pass.
     recompute: Tuple[str, ...] = ()

@@ -24,7 +24,7 @@ _KEYS = {'grid': {'model', 'batch', 'domain', 'sequence'}, 'layers': {'layers'},
          'explicit': {'model', 'workers', 'cluster', 'operators', 'pipeline'},
          'pipeline': {'stages', 'micro_batches', 'schedule', 'inside'}}
 _OF_OPERATORS = {'degrees', 'partials', 'copies', 'ranks'}
-_COMMON = {'format', 'plan', 'tables', 'dense', 'recompute'}
+_COMMON = {'format', 'plan', 'tables', 'recompute'}
 
 
 def from_json(value: Mapping[str, Any]) -> Plan:

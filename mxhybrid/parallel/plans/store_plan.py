@@ -1,13 +1,13 @@
-"""The choices of a plan for the store: the routes of tables, and the transport that sums dense weights."""
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+"""The choices of a plan for the store: the routes of tables."""
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 from ...base.errors import InputError
-from ...base.setting_values import DENSE, TABLE_ROUTES
+from ...base.setting_values import TABLE_ROUTES
 from ...base.settings import TablePlan
 from ..ops.graph import Graph
 
-#: The values that a plan may have.  Settings also allow 'auto', a choice while training; a plan leaves it out.
-ROUTES, SUMS = [route for route in TABLE_ROUTES if route != 'auto'], [name for name in DENSE if name != 'auto']
+#: The routes that a plan may have.  The setting also allows 'auto', a choice while training; a plan leaves it out.
+ROUTES = [route for route in TABLE_ROUTES if route != 'auto']
 
 
 class StorePlan(NamedTuple):
@@ -17,20 +17,14 @@ class StorePlan(NamedTuple):
     ----------
     tables : dict of str to TablePlan
         By :meth:`Graph.label` of parameters with row_sparse gradients; the store chooses the routes of all others.
-    dense : str or None
-        ``'lane'`` or ``'horovod'``, which sums gradients of dense weights; None for the store's own choice.
     """
 
     tables: Mapping[str, TablePlan] = {}
-    dense: Optional[str] = None
 
     def as_json(self) -> Dict[str, Any]:
         """Return keys of a plan's JSON, which :func:`store_plan_from_json` reads, without choices that are None."""
-        keys: Dict[str, Any] = {}
-        if self.tables:
-            keys['tables'] = {label: {key: value for key, value in table._asdict().items() if value is not None}
-                              for label, table in sorted(self.tables.items())}
-        return keys if self.dense is None else dict(keys, dense=self.dense)
+        return {'tables': {label: {key: value for key, value in table._asdict().items() if value is not None}
+                           for label, table in sorted(self.tables.items())}} if self.tables else {}
 
     def by_name(self, graph: Graph) -> Dict[str, TablePlan]:
         """Return the tables by the names of their parameters.
@@ -57,18 +51,16 @@ class StorePlan(NamedTuple):
         for label, (route, partitions) in sorted(self.tables.items()):
             count = '' if partitions is None else ', %d partition%s' % (partitions, 's' * (partitions != 1))
             lines.append('%s: rows by %s%s' % (label, route, count))
-        return lines + ['dense weights: summed by %s' % self.dense] * (self.dense is not None)
+        return lines
 
 
 def store_plan_from_json(value: Mapping[str, Any]) -> StorePlan:
     """Return the choices in a plan's JSON; InputError for values that are not valid."""
-    tables, dense = value.get('tables', {}), value.get('dense')
+    tables = value.get('tables', {})
     if not isinstance(tables, Mapping):
         raise InputError("plan: tables=%r: give an object by names of parameters, like {'embedding0_weight': {'route': "
                          "'servers', 'partitions': 4}}" % (tables,))
-    if dense is not None and dense not in SUMS:
-        raise InputError('plan: dense=%r: give one of %s, or leave it out' % (dense, ', '.join(SUMS)))
-    return StorePlan({label: _table(label, table) for label, table in tables.items()}, dense)
+    return StorePlan({label: _table(label, table) for label, table in tables.items()})
 
 
 def _table(label: str, value: Any) -> TablePlan:

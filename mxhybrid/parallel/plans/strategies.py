@@ -217,7 +217,7 @@ class Explicit(Plan):
     cluster : str, optional
         Digest of the cluster that it was found for; training does not compare it.
     store : StorePlan, optional
-        The routes of tables, and the transport that sums dense weights.
+        The routes of tables.
     stages : Stages, optional
         The pipeline.  The digest is then that of the network for a micro-batch.
     """

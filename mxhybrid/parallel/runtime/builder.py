@@ -10,7 +10,6 @@ import mxnet as mx
 
 from ...base.errors import InputError
 from ...base.log import get_logger
-from ...base.settings import variable
 from ...job.join import member
 from ...kvstore.table_hints import set_table_hint
 from ...kvstore.weight_shards import agreed
@@ -51,7 +50,7 @@ def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     If worker 0 has an `init`, the seed is -1: initial values are drawn first, as in one process.
     """
     read, problem = _read(plan, recompute)
-    job = member({'dense': None if read is None else read.store.dense})
+    job = member()
     workers = worker_group_of(job)
     recover(workers)
     try:
@@ -109,17 +108,12 @@ def _wait_at_exit() -> None:
 
 
 def _log(parallel: Parallel, network: SplitNetwork) -> None:
-    graph, ranks, dense = network.graph, network.workers.size, network.plan.store.dense
+    graph, ranks = network.graph, network.workers.size
     logger.info('%s', parallel.report())
     _warn_once(joint_warning(graph, joint_operators(graph, network.traced.dimensions, network.shards.splits, ranks,
                                                     network.stages),
                              ranks))
     _warn_once(network.untrainable)
-    job = member()
-    if dense is not None and job.distributed and dense != job.sums:
-        logger.warning('the plan has gradients of dense weights summed by %s, but in this job %s sums them: a plan '
-                       'changes this only if no store was made before, and %s is not set', dense, job.sums,
-                       variable('dense'))
 
 
 @functools.lru_cache(maxsize=None)

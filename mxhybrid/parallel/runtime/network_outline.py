@@ -38,8 +38,7 @@ def outline_of_split(call: str, network: SplitNetwork, params: Mapping[str, Any]
               for operator in graph.computing]
     lines += sorted((Line('table', name, [positions[name], *table]) for name, table in network.tables.items()),
                     key=lambda line: int(line.value[0]))
-    return Outline(lines + [Line('sums of dense weights', '', network.plan.store.dense),
-                            Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
+    return Outline(lines + [Line('batch_norm', '', 'joint' if network.joint_statistics else 'local'),
                             Line('pipeline', '', None if network.stages is None else network.stages.as_json()),
                             Line('recompute', '', [list(segment.operators) for segment in network.segments]),
                             Line('input_grad', '', bool(network.input_shards.gradient_inputs))])

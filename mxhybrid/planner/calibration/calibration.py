@@ -22,7 +22,6 @@ from .cache_eviction import CacheEviction
 from .core_speeds import CoreSpeeds
 from .cost_fitting import Sample, StepReading, fit_bucket, fit_cost, fit_steps, least_squares, transfer_seconds
 from .cpu_meter import CpuMeter, Measurement
-from .horovod_benchmark import HorovodBenchmark
 from .host_resources import core_share, hosts_of, local_resources
 from .redistribution_benchmark import RedistributionBenchmark
 from .redistribution_workload import GroupSums, all_to_all, shifted
@@ -56,7 +55,7 @@ LEAST_SIZES, LEAST_WEIGHTS = 3, 5
 #: Seconds of a calibration, and how they are shared out over its parts.
 SECONDS = 41.0
 SHARES = {'cores': 4.0, 'links': 5.0, 'memory': 2.0, 'redistributions': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
-          'rows': 3.5, 'sums of rows': 2.0, 'sums by Horovod': 6.0, 'transfers at the same time': 0.5}
+          'rows': 3.5, 'sums of rows': 2.0, 'transfers at the same time': 0.5}
 
 
 class Calibration:
@@ -137,8 +136,6 @@ class Calibration:
         costs.update(store_costs)
         costs.update(self._measure_rows())
         costs['row_sum'] = self._measure_row_sum()
-        if HorovodBenchmark.is_possible(self._job):
-            costs.update(self._measure_horovod_sums(costs['step'], costs['update']))
         self._begin('transfers at the same time', 2)
         # Once more after some seconds: other programs may have disturbed the first repeats.
         speeds.repeat(LAST_REPEATS)
@@ -152,8 +149,7 @@ class Calibration:
                                'when nothing else runs', busy)
             # A wait of several steps has mostly been one for other programs.
             network_calls = dataclasses.replace(network_calls, latency_s=0.0)
-        for kind in {'step', 'horovod_step'} & set(costs):
-            costs[kind] = _sum_of(costs[kind], network_calls)
+        costs['step'] = _sum_of(costs['step'], network_calls)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
                           reference=(reference.dense, reference.convolution, reference.memory), busy=busy)
         self._compare_concurrent_transfers(cluster)
@@ -397,20 +393,6 @@ class Calibration:
         messages = 2 if len(self._local) > 1 else 1
         latency = self._extra_latency(measurements[0].elapsed_s - measurements[0].core_s, messages)
         return self._fitted('row_sum', samples, latency)
-
-    def _measure_horovod_sums(self, step: TransferCost, update: TransferCost) -> Dict[str, TransferCost]:
-        most = self._most_bytes()
-        weights = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, most // 8 // 4)]
-        benchmark = HorovodBenchmark(self._job, self._meter, weights,
-                                     [size // ROW_BYTES for size in self._table_sizes()[::2]])
-        self._begin('sums by Horovod', benchmark.measurements)
-        if self._meter.is_out_of_time():
-            self._log('sums by Horovod: not measured, because the time budget is spent: plans cannot choose between '
-                      'the lane and Horovod')
-            return {}
-        messages = 2 if len(self._local) > 1 else 1
-        return benchmark.costs(step, update, lambda seconds: self._extra_latency(seconds, messages),
-                               lambda kind, errors: self._log('%s: %s', kind, _error_text(errors)))
 
     def _fitted(self, kind: str, samples: List[Sample], latency: float = 0.0) -> TransferCost:
         cost, errors = fit_cost(samples, latency)

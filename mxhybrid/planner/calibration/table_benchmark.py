@@ -1,6 +1,5 @@
 """Pushes, pulls and sums of rows of tables, by servers and by allreduce."""
-import contextlib
-from typing import Any, Callable, ContextManager, List
+from typing import Any, List
 
 import mxnet as mx
 import numpy as np
@@ -52,12 +51,11 @@ class TableRows:
 class TableSums:
     """Gradients of a table that all workers sum, like those of an embedding (collective).
 
-    They are summed by allreduce, or by servers if `partitions` is not 0; `around` is entered for each sum.
+    They are summed by allreduce, or by servers if `partitions` is not 0.
     """
 
-    def __init__(self, job: Job, rows: int, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
-                 partitions: int = 0):
-        self._job, self._around, self._table_rows = job, around, rows
+    def __init__(self, job: Job, rows: int, partitions: int = 0):
+        self._job, self._table_rows = job, rows
         self._name = 'calibration sums %d %d' % (rows, partitions)
         self._store = Hybrid(routes={'*': 'servers' if partitions else 'allreduce'},
                              partitions={'*': max(1, partitions)})
@@ -72,8 +70,7 @@ class TableSums:
 
     def sum(self) -> None:
         """Sum the gradients, and pull the rows that any worker touched."""
-        with self._around():
-            self._store.push(self._name, self._gradient)
+        self._store.push(self._name, self._gradient)
         out = mx.nd.sparse.zeros('row_sparse', (self._table_rows, WIDTH), ctx=mx.cpu())
         self._store.pull(self._name, out=out, ignore_sparse=False)
         out.data.wait_to_read()

@@ -2,8 +2,7 @@
 
 A step begins with cold caches, see :mod:`mxhybrid.planner.calibration.cache_eviction`.
 """
-import contextlib
-from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -44,14 +43,12 @@ class DenseWeights(NamedTuple):
 
 
 class TrainerSteps:
-    """Steps of a Trainer (collective); `around` is entered for each.
+    """Steps of a Trainer (collective).
 
     With `workers`, each worker has weights of its own, as in a split network, and nothing is summed.
     """
 
-    def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
-                 workers: Optional[WorkerGroup] = None):
-        self._around = around
+    def __init__(self, weights: DenseWeights, workers: Optional[WorkerGroup] = None):
         self._params = [gluon.Parameter('calibration%d' % number, shape=(weights.values,))
                         for number in range(weights.number)]
         for param in self._params:
@@ -75,11 +72,10 @@ class TrainerSteps:
 
     def step(self, updates: bool) -> None:
         """Sum the gradients, and update the weights if `updates` is true."""
-        with self._around():
-            if updates:
-                self._trainer.step(1)
-            else:
-                self._trainer.allreduce_grads()
+        if updates:
+            self._trainer.step(1)
+        else:
+            self._trainer.allreduce_grads()
 
 
 class ScriptSteps:

@@ -93,14 +93,7 @@ COST_KINDS = {
     'update': 'an update of weights in a worker: parameters, bytes of weights',
     'row_sum': 'rows of a table summed over all ranks by allreduce: ranks, bytes of the whole table',
     'step': 'the remaining time of a step: parameters, no bytes',
-    'horovod_sum': 'a sum of dense gradients over all ranks by Horovod: parameters, bytes of the gradients',
-    'horovod_row_sum': 'rows of a table summed by Horovod: ranks, bytes of the whole table',
-    'horovod_step': 'the remaining time of a step with such sums: parameters, no bytes',
 }
-#: The kinds that replace others where Horovod makes the sums; a file has all of them, or none.
-BY_HOROVOD = {'sum': 'horovod_sum', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
-#: The kinds that older files may lack; the cost of a sum replaces them.
-_OPTIONAL_KINDS = {'row_sum', *BY_HOROVOD.values()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,23 +130,6 @@ class Cluster:
     measured: Optional[str] = None
     reference: Optional[Tuple[float, float, float]] = None
     busy: str = ''
-
-    @property
-    def sums(self) -> Tuple[str, ...]:
-        """The transports that may sum dense weights, as plans name them; empty if the costs of only one are known."""
-        return ('lane', 'horovod') if BY_HOROVOD['sum'] in self.costs else ()
-
-    def cost(self, kind: str, dense: Optional[str] = None) -> TransferCost:
-        """Return the cost of a kind; `dense` names the transport that sums dense weights, which counts if both costs
-        are known.
-        """
-        if dense == 'horovod' and self.sums:
-            kind = BY_HOROVOD.get(kind, kind)
-        return self.costs.get(kind, self.costs['sum'])
-
-    def sum_items(self, parameters: int, dense: Optional[str] = None) -> int:
-        """Return the number of items of a sum of gradients, given the number of parameters."""
-        return parameters if dense == 'horovod' and self.sums else self.ranks
 
     @property
     def warning(self) -> str:
@@ -238,16 +214,11 @@ def cluster_from_json(value: Any) -> Cluster:
     costs = value.get('costs')
     if not isinstance(costs, dict):
         raise InputError('cluster: costs=%r: give an object' % (costs,))
-    required_kinds = set(COST_KINDS) - _OPTIONAL_KINDS
-    missing = sorted(required_kinds - set(costs))
+    missing = sorted(set(COST_KINDS) - set(costs))
     if missing:
         raise InputError('cluster: costs: there is no %s: give all of %s' % (
-            missing[0], ', '.join(sorted(required_kinds))))
+            missing[0], ', '.join(sorted(COST_KINDS))))
     _check_keys('costs', costs, COST_KINDS)
-    horovod_kinds = [kind for kind in BY_HOROVOD.values() if kind in costs]
-    if horovod_kinds and len(horovod_kinds) < len(BY_HOROVOD):
-        raise InputError('cluster: costs: there is %s: give all of %s, or none'
-                         % (horovod_kinds[0], ', '.join(sorted(BY_HOROVOD.values()))))
     link, link_latency = _parse_link('link', value.get('link'))
     memory, memory_latency = _parse_link('memory', value.get('memory'))
     return Cluster(hosts, link, link_latency, memory, memory_latency,

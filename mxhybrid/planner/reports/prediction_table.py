@@ -23,7 +23,7 @@ def plan_report(network: TracedNetwork, cluster: Cluster, plan: Plan, splits: Ma
 
     With a pipeline, `network` and `splits` are those for a micro-batch.
     """
-    notes = store_notes(network.graph, cluster, plan) + joint_notes(
+    notes = store_notes(network.graph, plan) + joint_notes(
         network, cluster, splits, prediction, stages) + whole_outputs(network.graph, network.dimensions)
     if stages is not None:
         notes = [stages.words()] + stage_lines(network.graph, splits, stages) + notes
@@ -70,12 +70,9 @@ def joint_notes(network: TracedNetwork, cluster: Cluster, splits: Mapping[int, S
     return lines
 
 
-def store_notes(graph: Graph, cluster: Cluster, plan: Plan) -> List[str]:
-    """Return lines about the routes of tables and the sums of dense weights that a plan has or lacks."""
-    dense = plan.store.dense
-    unknown = ['dense weights: the cluster file has the cost of only one kind of sum, which is used for %s' % dense
-               ] * (dense is not None and not cluster.sums)
-    return plan.store.words() + unknown + [
+def store_notes(graph: Graph, plan: Plan) -> List[str]:
+    """Return lines about the routes of tables that a plan has or lacks."""
+    return plan.store.words() + [
         '%s: the plan has no route for its rows: servers are assumed here, training measures and chooses one'
         % graph.label(graph.operators[number]) for number in plan.store.left_out(graph)]
 

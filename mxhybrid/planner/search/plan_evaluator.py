@@ -11,16 +11,14 @@ from ..task_graph.step_tasks import StepTasks
 from .search_problem import Limit
 from .search_space import SearchSpace
 
-#: A plan as a search has it: the splits of deciding operators in their order, the route of each table, and the
-#: transport that sums dense weights, if there is a choice.
+#: A plan as a search has it: the splits of deciding operators in their order, then the route of each table.
 Decisions = Tuple[Any, ...]
 
 
 class PlanEvaluator:
     """A :class:`.search_problem.SearchProblem` that simulates a single step, by itself.
 
-    Its operators are those of :attr:`SearchSpace.deciding`, then the tables, then the sums of dense weights, if there
-    is a choice.
+    Its operators are those of :attr:`SearchSpace.deciding`, then the tables.
     """
 
     def __init__(self, model: OperatorTasks, space: SearchSpace):
@@ -31,7 +29,6 @@ class PlanEvaluator:
         self._tables: Dict[str, TablePlan] = {}
         self._first_table = len(space.deciding)
         self._group_of = {operator: group for group in space.groups for operator in group}
-        self._sums_index = self._first_table + len(space.tables)
         #: The splits and tables that the last proposal has changed, as they were before.
         self._before: Tuple[Dict[int, Split], Dict[str, TablePlan]] = {}, {}
         self._is_simulated = False
@@ -39,19 +36,17 @@ class PlanEvaluator:
     @property
     def operators(self) -> int:
         """The number of decisions."""
-        return self._sums_index + bool(self._space.sums)
+        return self._first_table + len(self._space.tables)
 
     def candidates(self, operator: int) -> Sequence[Hashable]:
-        """Return the splits of an operator, the routes of a table, or the means of sums."""
+        """Return the splits of an operator, or the routes of a table."""
         if operator < self._first_table:
             return self._space.candidates(self._space.deciding[operator])
-        if operator < self._sums_index:
-            return self._space.table_candidates(self._space.tables[operator - self._first_table])
-        return self._space.sums
+        return self._space.table_candidates(self._space.tables[operator - self._first_table])
 
     def neighbours(self, operator: int) -> Sequence[int]:
         """Return the decisions just before and after one of the same kind."""
-        kinds = (0, self._first_table), (self._first_table, self._sums_index)
+        kinds = (0, self._first_table), (self._first_table, self.operators)
         return [neighbour for neighbour in (operator - 1, operator + 1) for first, end in kinds
                 if first <= neighbour < end and first <= operator < end]
 
@@ -59,13 +54,10 @@ class PlanEvaluator:
         """Return the operators that are the same in repeated blocks, the operator itself included."""
         return self._group_of.get(operator, (operator,))
 
-    def decisions(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
-                  dense: Optional[str] = None) -> Decisions:
-        """Return the decisions of a whole plan; tables and sums that it leaves open are as the store chooses."""
-        sums = self._space.sums
+    def decisions(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None) -> Decisions:
+        """Return the decisions of a whole plan; tables that it leaves open are as the store chooses."""
         return tuple(splits[number] for number in self._space.deciding) + tuple(
-            self._model.weights.table_plan(name, tables or {}) for name in self._space.tables) + (
-            (dense if dense in sums else sums[0],) if sums else ())
+            self._model.weights.table_plan(name, tables or {}) for name in self._space.tables)
 
     def splits(self, decisions: Decisions) -> Dict[int, Split]:
         """Return the splits of the whole plan."""
@@ -75,30 +67,26 @@ class PlanEvaluator:
         """Return the routes of all tables, by the names of their parameters."""
         return dict(zip(self._space.tables, decisions[self._first_table:]))
 
-    def dense(self, decisions: Decisions) -> Optional[str]:
-        """Return the transport that sums dense weights; None where there is no choice."""
-        return decisions[self._sums_index] if self._space.sums else None
-
     def begin(self, assignment: Decisions) -> float:
         """Begin at a plan; return the seconds of a step."""
-        splits, tables, dense = self.splits(assignment), self.tables(assignment), self.dense(assignment)
+        splits, tables = self.splits(assignment), self.tables(assignment)
         former, self._splits, self._tables = self._splits, splits, dict(tables)
         if self._step_tasks is None:
-            self._step_tasks = StepTasks(self._model, splits, 1, tables, dense)
+            self._step_tasks = StepTasks(self._model, splits, 1, tables)
             return self._simulation.run(self._step_tasks.blocks.values())
         changed = {number: split for number, split in splits.items() if split != former[number]}
-        blocks = self._step_tasks.propose(changed, tables, None, dense)
+        blocks = self._step_tasks.propose(changed, tables)
         assert blocks is not None
         return self._simulation.propose(blocks)
 
     def propose(self, changes: Mapping[int, Any], limit: Optional[Limit] = None) -> float:
         """Propose other decisions; return the seconds of a step, see :class:`~.search_problem.SearchProblem`."""
         assert self._step_tasks is not None
-        first_table, sums_index = self._first_table, self._sums_index
+        first_table = self._first_table
         changed = self._space.propagate(self._splits, {self._space.deciding[index]: split
                                                        for index, split in changes.items() if index < first_table})
         tables = {self._space.tables[index - first_table]: plan for index, plan in changes.items()
-                  if first_table <= index < sums_index}
+                  if index >= first_table}
         self._before = ({number: self._splits[number] for number in changed},
                         {name: self._tables[name] for name in tables})
         self._splits.update(changed)
@@ -109,7 +97,7 @@ class PlanEvaluator:
             nonlocal most_seconds
             most_seconds = limit(self.memory()) if limit else np.inf
             return most_seconds
-        blocks = self._step_tasks.propose(changed, tables, ask_limit, changes.get(sums_index))
+        blocks = self._step_tasks.propose(changed, tables, ask_limit)
         self._is_simulated = blocks is not None
         return self._step_tasks.least_seconds if blocks is None else self._simulation.propose(blocks, most_seconds)
 
@@ -137,5 +125,5 @@ class PlanEvaluator:
 def random_decisions(space: SearchSpace, draws: Sequence[float]) -> Decisions:
     """Return the decisions that random numbers from 0 to 1 choose, one number for each decision."""
     candidates: List[Sequence[Hashable]] = [space.candidates(number) for number in space.deciding]
-    candidates += [space.table_candidates(name) for name in space.tables] + ([space.sums] if space.sums else [])
+    candidates += [space.table_candidates(name) for name in space.tables]
     return tuple(choices[int(draw * len(choices))] for choices, draw in zip(candidates, draws))

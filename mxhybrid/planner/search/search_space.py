@@ -32,8 +32,6 @@ class SearchSpace:
     dataflow : Dataflow
     ranks, per_host : int
         The number of ranks, in all and on each host; each host has a server.
-    sums : sequence of str, optional
-        The means that may sum dense weights; none where there is no choice.
 
     Attributes
     ----------
@@ -47,8 +45,7 @@ class SearchSpace:
         Trained weights with row_sparse gradients.
     """
 
-    def __init__(self, dataflow: Dataflow, ranks: int, per_host: int, sums: Sequence[str] = ()):
-        self.sums = sums
+    def __init__(self, dataflow: Dataflow, ranks: int, per_host: int):
         self._dataflow, self._graph, self._ranks = dataflow, dataflow.graph, ranks
         self._per_host, self._hosts = per_host, -(-ranks // per_host)
         self.tables = [name for name in dataflow.trained if name in dataflow.tables]

@@ -322,16 +322,16 @@ class OperatorTasks:
 
     # -- the step --------------------------------------------------------------------------------------------------
 
-    def script(self, dense: Optional[str] = None, idle: Tuple[int, ...] = ()) -> TaskSubgraph:
+    def script(self, idle: Tuple[int, ...] = ()) -> TaskSubgraph:
         """Return the tasks of the training loop at the beginning of a step, and of the rows of dynamic tables.
 
         The entries of unit 0 are its own work, those of unit 1 the start of the computation on each rank.  If a rank of
         a host is idle, because it has no operators, the scripts of other ranks run on its core, beside their operators.
         """
-        return self.memo.once(('script', dense, idle), self._script, dense, idle)
+        return self.memo.once(('script', idle), self._script, idle)
 
-    def _script(self, dense: Optional[str], idle: Tuple[int, ...]) -> TaskSubgraph:
-        tasks, cost = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
+    def _script(self, idle: Tuple[int, ...]) -> TaskSubgraph:
+        tasks, cost = TaskBuilder(self.machine), self.machine.cluster.costs['step']
         seconds = cost.seconds(len(self.dataflow.trained), 0)
         loop = [tasks.add('step', rank, -1, 0.0, latency=seconds * float(self.machine.shared[rank]))
                 if rank not in idle and self.machine.has_idle_core(rank, idle)

@@ -42,14 +42,11 @@ class PipelineTasks(GradientBuckets):
         The splits of operators for a micro-batch, each within one stage.
     steps : int
         The number of steps.
-    dense : str, optional
-        What sums dense weights that all ranks hold.
     """
 
-    def __init__(self, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], steps: int,
-                 dense: Optional[str] = None):
+    def __init__(self, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], steps: int):
         self._micro_batch, self._model, self._stages = micro_batch, micro_batch.model, stages
-        self._dataflow, self._splits, self._dense = micro_batch.dataflow, splits, dense
+        self._dataflow, self._splits = micro_batch.dataflow, splits
         self._ranks, self._graph = self._model.machine.ranks, self._model.graph
         self._count = stages.micro_batches
         self._operators: Dict[int, SplitOperator] = {number: self._model.operator(number, split)
@@ -189,7 +186,7 @@ class PipelineTasks(GradientBuckets):
     def _script(self) -> TaskSubgraph:
         """Return the tasks of the training loop on each rank, as :meth:`OperatorTasks.script`, for its own weights."""
         machine, trained = self._model.machine, np.zeros(self._ranks, int)
-        tasks, cost = TaskBuilder(machine), machine.cluster.cost('step', self._dense)
+        tasks, cost = TaskBuilder(machine), machine.cluster.costs['step']
         for name in self._dataflow.trained:
             trained[self._weights[name].boxes.ranks] += 1
         loop = {rank: tasks.spend('step', rank, cost.seconds(int(trained[rank]), 0), cost.latency_s)
@@ -260,14 +257,13 @@ class PipelineTasks(GradientBuckets):
     def _add_accumulation(self, name: str, micro_batch: int) -> None:
         """Add the tasks that add the gradient of a micro-batch to the sum."""
         boxes, itemsize = self._weights[name].boxes, self._model.weights.itemsize_of(name)
-        subgraph = self._model.memo.once(('accumulate', boxes.id, itemsize, self._dense), self._accumulation, boxes,
-                                         itemsize)
+        subgraph = self._model.memo.once(('accumulate', boxes.id, itemsize), self._accumulation, boxes, itemsize)
         self._add(('accumulate', name, micro_batch), subgraph, [
             (subgraph.first, ('backward', reader.number, micro_batch), 0) for reader in self._dataflow.readers[name]
             if reader.number in self._dataflow.learning])
 
     def _accumulation(self, boxes: RankBoxes, itemsize: int) -> TaskSubgraph:
-        tasks, cost = TaskBuilder(self._model.machine), self._model.machine.cluster.cost('update', self._dense)
+        tasks, cost = TaskBuilder(self._model.machine), self._model.machine.cluster.costs['update']
         ends = Endpoints.by_rank({rank: tasks.spend('accumulate', rank, cost.seconds(1, _ADDED * itemsize * size))
                                   for rank, size in zip(boxes.ranks.tolist(), boxes.sizes().tolist())})
         return TaskSubgraph(tasks, ends, ends)
@@ -277,16 +273,15 @@ class PipelineTasks(GradientBuckets):
         if names[0] != name:
             return
         weights = self._model.weights
-        subgraph = (weights.gradient_bucket(names, self._dense) if name in self._buckets
+        subgraph = (weights.gradient_bucket(names) if name in self._buckets
                     else weights.sharded_weight(name, self._weights[name]))
         self._add(('weight', name, 0), subgraph, [
             (subgraph.first, ('accumulate', summed, micro_batch), 0) for summed in names
             for micro_batch in range(self._count)])
 
 
-def single_step(micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], dense: Optional[str] = None
-                ) -> Tuple[float, float]:
+def single_step(micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split]) -> Tuple[float, float]:
     """Return the seconds of a single step of a pipeline, by itself, and the bytes of the fullest rank."""
-    tasks, machine = PipelineTasks(micro_batch, stages, splits, 1, dense), micro_batch.model.machine
+    tasks, machine = PipelineTasks(micro_batch, stages, splits, 1), micro_batch.model.machine
     return (Simulation(machine.resources, groups=machine.groups).run(tasks.blocks.values()),
             float(tasks.memory.max()))

@@ -25,13 +25,11 @@ ProgramScale = Tuple[float, float]
 
 
 class _Plan(NamedTuple):
-    """The splits of operators, the routes of tables, the transport that sums dense weights, the scale of computation,
-    and the pipeline, if there is one.
+    """The splits of operators, the routes of tables, the scale of computation, and the pipeline, if there is one.
     """
 
     splits: Mapping[int, Split]
     tables: Optional[Mapping[str, TablePlan]]
-    dense: Optional[str]
     scale: ProgramScale = (1.0, 1.0)
     stages: Optional[Stages] = None
     micro_batch: Optional[MicroBatchModel] = None
@@ -43,9 +41,9 @@ class _SimulatedSteps:
     def __init__(self, model: OperatorTasks, plan: _Plan):
         self.step_tasks: Union[StepTasks, PipelineTasks]
         if plan.stages is None or plan.micro_batch is None:
-            self.step_tasks = StepTasks(model, plan.splits, _STEPS, plan.tables, plan.dense)
+            self.step_tasks = StepTasks(model, plan.splits, _STEPS, plan.tables)
         else:
-            self.step_tasks = PipelineTasks(plan.micro_batch, plan.stages, plan.splits, _STEPS, plan.dense)
+            self.step_tasks = PipelineTasks(plan.micro_batch, plan.stages, plan.splits, _STEPS)
         self.names: Dict[int, Tuple[Any, ...]] = {number: name for name, number in self.step_tasks.keys.items()}
         self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
         self.simulation.run([self._scaled(block, plan.scale) for block in self.step_tasks.blocks.values()])
@@ -81,16 +79,16 @@ class Prediction:
     """
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split],
-                 tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None,
+                 tables: Optional[Mapping[str, TablePlan]] = None,
                  scale: ProgramScale = (1.0, 1.0)):
-        self._simulate(model, _Plan(splits, tables, dense, scale))
+        self._simulate(model, _Plan(splits, tables, scale))
 
     @classmethod
-    def of_pipeline(cls, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split],
-                    dense: Optional[str] = None) -> 'Prediction':
+    def of_pipeline(cls, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split]
+                    ) -> 'Prediction':
         """Return the prediction of a pipeline, given the splits of operators for a micro-batch."""
         prediction = cls.__new__(cls)
-        prediction._simulate(micro_batch.model, _Plan(splits, None, dense, stages=stages, micro_batch=micro_batch))
+        prediction._simulate(micro_batch.model, _Plan(splits, None, stages=stages, micro_batch=micro_batch))
         return prediction
 
     def _simulate(self, model: OperatorTasks, plan: _Plan) -> None:

@@ -67,8 +67,6 @@ class StepTasks(GradientBuckets):
         The number of steps.
     tables : mapping of str to TablePlan, optional
         The routes of tables, by name; the store chooses those of others.
-    dense : str, optional
-        The transport that sums dense weights.
 
     Attributes
     ----------
@@ -81,7 +79,7 @@ class StepTasks(GradientBuckets):
     """
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split], steps: int = 2,
-                 tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
+                 tables: Optional[Mapping[str, TablePlan]] = None):
         self._model, self._dataflow = model, model.dataflow
         self._ranks = model.machine.ranks
         self._steps, self.keys = steps, model.dataflow.keys
@@ -94,7 +92,6 @@ class StepTasks(GradientBuckets):
         #: The shards of all weights, trained or not.
         self._weights: Dict[str, WeightShards] = {}
         self._tables: Dict[str, TablePlan] = {}
-        self._dense = dense
         self.blocks: Dict[int, TaskBlock] = {}
         self.memory = model.table_bytes.copy()
         self.least_seconds = 0.0
@@ -148,9 +145,9 @@ class StepTasks(GradientBuckets):
     # -- proposals -------------------------------------------------------------------------------------------------
 
     def propose(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
-                limit: Optional[Callable[[], float]] = None, dense: Optional[str] = None
+                limit: Optional[Callable[[], float]] = None
                 ) -> Optional[Dict[int, Optional[TaskBlock]]]:
-        """Change the splits of some operators, the routes of some tables, and the transport that sums dense weights.
+        """Change the splits of some operators, and the routes of some tables.
 
         Parameters
         ----------
@@ -158,8 +155,6 @@ class StepTasks(GradientBuckets):
         limit : callable, optional
             Called as soon as :attr:`memory` is known; returns seconds of all steps.  The proposal ends early where it
             is known to take longer.
-        dense : str, optional
-            None for no change.
 
         Returns
         -------
@@ -174,7 +169,7 @@ class StepTasks(GradientBuckets):
         weight_names: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
         self._saved = saved = _Saved({}, {}, {}, {}, {}, {}, self._replicated, self._buckets, self.memory.copy(),
-                                     self._compute_load, self._load, self._dense, self._shard_counts.copy(), self._idle)
+                                     self._compute_load, self._load, self._shard_counts.copy(), self._idle)
         for number in changed:
             names[('forward', number)] = names[('backward', number)] = None
             trained.update(dict.fromkeys(self._dataflow.weights_of.get(number, ())))
@@ -203,10 +198,6 @@ class StepTasks(GradientBuckets):
         changed_weights = [name for name in trained if name in saved.weights or name in self._dataflow.tables]
         self._update_buckets(changed_weights, names)
         names.update({('weight', name): None for name in saved.tables})
-        if dense not in (None, saved.dense):
-            self._dense = dense
-            names[('step', None)] = None
-            names.update({('weight', name): None for name in self._dataflow.trained})
         changes = [change for step in range(self._steps) for change in self._changes(names, step)]
         added = [change.spec.subgraph for change in changes
                  if change.spec is not None and change.spec.subgraph is not None]
@@ -251,8 +242,7 @@ class StepTasks(GradientBuckets):
                                 (self._flows, saved.flows), (self._built, saved.built), (self.blocks, saved.blocks),
                                 (self._tables, saved.tables)):
             _restore(current, before)
-        self._replicated, self._buckets, self.memory, self._dense = (saved.replicated, saved.buckets, saved.memory,
-                                                                     saved.dense)
+        self._replicated, self._buckets, self.memory = saved.replicated, saved.buckets, saved.memory
         self._compute_load, self._load = saved.compute_load, saved.load
         self._shard_counts, self._idle = saved.shard_counts, saved.idle
         self._saved = None
@@ -340,7 +330,7 @@ class StepTasks(GradientBuckets):
     # A method for each kind of blocks, which `_changes` calls.
 
     def _step_block(self, item: None, step: int) -> BlockSpec:
-        subgraph = self._model.script(self._dense, self._idle)
+        subgraph = self._model.script(self._idle)
 
         def waits() -> List[Wait]:
             if not step:
@@ -407,9 +397,9 @@ class StepTasks(GradientBuckets):
             return BlockSpec(None)
         weights = self._model.weights
         if name in self._buckets:
-            subgraph = weights.gradient_bucket(names, self._dense)
+            subgraph = weights.gradient_bucket(names)
         elif name in self._dataflow.tables:
-            subgraph = weights.table(name, self._readers(name), self._tables[name], self._dense)
+            subgraph = weights.table(name, self._readers(name), self._tables[name])
         else:
             subgraph = weights.sharded_weight(name, self._weights[name])
 
@@ -434,7 +424,6 @@ class _Saved(NamedTuple):
     memory: np.ndarray
     compute_load: ResourceLoad
     load: ResourceLoad
-    dense: Optional[str]
     shard_counts: np.ndarray
     idle: Tuple[int, ...]
 

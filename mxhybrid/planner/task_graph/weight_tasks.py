@@ -1,5 +1,5 @@
 """The tasks of weights: sums of their gradients, transfers of rows of tables, and updates."""
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -157,36 +157,33 @@ class WeightTasks:
 
     # -- dense gradients -------------------------------------------------------------------------------------------
 
-    def gradient_bucket(self, names: Tuple[str, ...], dense: Optional[str] = None) -> TaskSubgraph:
-        """Return the tasks of weights that every rank holds: one sum of their gradients over all ranks, by the means
-        that `dense` names, and updates.
-        """
+    def gradient_bucket(self, names: Tuple[str, ...]) -> TaskSubgraph:
+        """Return the tasks of weights that every rank holds: one sum of their gradients over all ranks, and updates."""
         size_bytes = sum(self.bytes_of[name] for name in names)
-        return self._memo.once(('bucket', len(names), size_bytes, dense), self._bucket, len(names), size_bytes, dense)
+        return self._memo.once(('bucket', len(names), size_bytes), self._bucket, len(names), size_bytes)
 
-    def _bucket(self, count: int, size_bytes: int, dense: Optional[str]) -> TaskSubgraph:
-        machine, cluster, tasks = self._machine, self._machine.cluster, TaskBuilder(self._machine)
-        update_s = cluster.cost('update', dense).seconds(count, size_bytes)
+    def _bucket(self, count: int, size_bytes: int) -> TaskSubgraph:
+        machine, costs, tasks = self._machine, self._machine.cluster.costs, TaskBuilder(self._machine)
+        update_s = costs['update'].seconds(count, size_bytes)
         if machine.ranks == 1:
             update = Endpoints.by_rank({0: tasks.spend('update', 0, update_s)})
             return TaskSubgraph(tasks, update, update)
-        cost = cluster.cost('sum', dense)
-        half_s = cost.seconds(cluster.sum_items(count, dense), size_bytes) / 2
+        cost = costs['sum']
+        half_s = cost.seconds(machine.ranks, size_bytes) / 2
         send = {rank: tasks.spend('sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
-        # Horovod sums whole gradients for all ranks.
-        if self._arrays.shards_updates and dense != 'horovod':
-            return self._divided_bucket(tasks, send, half_s, count, size_bytes, dense)
+        if self._arrays.shards_updates:
+            return self._divided_bucket(tasks, send, half_s, count, size_bytes)
         summed = self._allreduce(tasks, 'sum', list(send.values()), size_bytes)
         receive = {rank: tasks.spend('sum', rank, half_s, after=summed) for rank in self._all_ranks}
         updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
         return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
 
-    def _divided_bucket(self, tasks: TaskBuilder, send: Dict[int, int], half_s: float, count: int, size_bytes: int,
-                        dense: Optional[str]) -> TaskSubgraph:
+    def _divided_bucket(self, tasks: TaskBuilder, send: Dict[int, int], half_s: float, count: int, size_bytes: int
+                        ) -> TaskSubgraph:
         """Return the tasks of a bucket whose updates are divided: a reduce-scatter of gradients, an update of a part of
         the weights on each rank, and an allgather of weights.
         """
-        update_s = self._machine.cluster.cost('update', dense).seconds(count, size_bytes / self._machine.ranks)
+        update_s = self._machine.cluster.costs['update'].seconds(count, size_bytes / self._machine.ranks)
         scattered = self._allreduce(tasks, 'sum', list(send.values()), size_bytes, 1)
         updates = [tasks.spend('update', rank, update_s, after=scattered) for rank in self._all_ranks]
         gathered = self._allreduce(tasks, 'gather', updates, size_bytes, 1)
@@ -223,19 +220,17 @@ class WeightTasks:
             return plan
         return plan._replace(partitions=min(plan.partitions or self._machine.hosts, self._dataflow.parameters[name][0]))
 
-    def table(self, name: str, readers: Sequence[SplitOperator], plan: TablePlan, dense: Optional[str] = None
-              ) -> TaskSubgraph:
+    def table(self, name: str, readers: Sequence[SplitOperator], plan: TablePlan) -> TaskSubgraph:
         """Return the tasks of a table: a weight with row_sparse gradients, which every rank holds.
 
         By servers, one on each host, ranks push the rows of their ids, and pull all rows that any rank has touched.  By
         allreduce, all rows are summed as a dense gradient, together with a mark for each.  Then each rank updates the
         touched rows.
         """
-        dense = dense if plan.route == 'allreduce' else None
         splits = tuple(reader.split for reader in readers)
-        return self._memo.once(('table', name, splits, plan, dense), self._table, name, splits, plan, dense)
+        return self._memo.once(('table', name, splits, plan), self._table, name, splits, plan)
 
-    def _table(self, name: str, splits: Sequence[Split], plan: TablePlan, dense: Optional[str]) -> TaskSubgraph:
+    def _table(self, name: str, splits: Sequence[Split], plan: TablePlan) -> TaskSubgraph:
         machine, costs, tasks = self._machine, self._machine.cluster.costs, TaskBuilder(self._machine)
         rows, *row_shape = self._dataflow.parameters[name]
         row_bytes = int(np.prod(row_shape)) * self._itemsizes[name]
@@ -248,7 +243,7 @@ class WeightTasks:
         pushed_bytes = np.minimum(id_counts, rows) * float(row_bytes)
         if plan.route == 'allreduce':
             buffer_bytes = self._buffer_bytes(name)
-            cost = machine.cluster.cost('row_sum', dense)
+            cost = costs['row_sum']
             half_s = cost.seconds(machine.ranks, buffer_bytes) / 2
             send = {rank: tasks.spend('row_sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
             summed = self._allreduce(tasks, 'row_sum', list(send.values()), buffer_bytes)

@@ -61,16 +61,16 @@ def values(net):
     return {name: param.data().asnumpy() for name, param in net.collect_params().items()}
 
 
-def split(path, tables=None, dense=''):
-    """Split the network by data parallelism, with the routes and sums of a plan file."""
+def split(path, tables):
+    """Split the network by data parallelism, with the routes of a plan file."""
     with open(path, 'w') as file:
-        json.dump({'format': 'mxhybrid.parallel 2', 'plan': 'data_parallel', **({'tables': tables} if tables else {}),
-                   **({'dense': dense} if dense else {})}, file)
+        json.dump({'format': 'mxhybrid.parallel 2', 'plan': 'data_parallel', **({'tables': tables} if tables else {})},
+                  file)
     return mxhybrid.parallelize(build(), path, (BATCH, LENGTH), dtype=DTYPE)
 
 
-def trained(path, tables, settings, dense, expected):
-    net = split(path, tables, dense)
+def trained(path, tables, settings, expected):
+    net = split(path, tables)
     net.save_plan(path)
     return trained_by(path, settings, expected)
 
@@ -93,23 +93,18 @@ def message(path, tables):
 
 
 def main():
-    path, dense = os.path.join(sys.argv[1], '%d.json' % os.getpid()), ''.join(sys.argv[2:])
-    if dense == 'store first':
-        mxhybrid.create(dense='lane')
-        layout_table = repr(split(path, dense='horovod'))
-        report(current().rank, layout_table=layout_table, sums=current().sums)
-        return
+    path = os.path.join(sys.argv[1], '%d.json' % os.getpid())
     alone = build()
     train(alone, None, slice(None))
-    if dense == 'auto':
+    if 'auto' in sys.argv[2:]:
         outcomes = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
                               search_seconds=1)
         report(current().rank, outcomes={'auto': outcomes})
         return
-    outcomes = {name: trained(path, tables, settings, dense, values(alone))
+    outcomes = {name: trained(path, tables, settings, values(alone))
                 for name, (tables, settings) in PLANS.items()}
     errors = [message(path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
                                                    {TABLE: {'route': 'servers', 'partitions': 0}})]
-    report(current().rank, outcomes=outcomes, errors=errors, sums=current().sums)
+    report(current().rank, outcomes=outcomes, errors=errors)
 
 main()

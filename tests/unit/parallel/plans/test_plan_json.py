@@ -12,7 +12,7 @@ from mxhybrid.parallel.plans.store_plan import StorePlan
 from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers, one_weird_trick
 
 TABLE, OTHER = 'embedding0_weight', 'embedding1_weight'
-STORE = StorePlan({TABLE: TablePlan('servers', 3), OTHER: TablePlan('allreduce')}, 'lane')
+STORE = StorePlan({TABLE: TablePlan('servers', 3), OTHER: TablePlan('allreduce')})
 
 
 def network():
@@ -41,7 +41,7 @@ def explicit(net, store=STORE):
 
 @pytest.mark.parametrize('plan', [data_parallel(), grid(model=2), one_weird_trick(),
                                   layers({'dense*': {'channels': 2}})], ids=repr)
-@pytest.mark.parametrize('store', [StorePlan(), STORE, StorePlan(dense='horovod')], ids=repr)
+@pytest.mark.parametrize('store', [StorePlan(), STORE], ids=repr)
 def test_files_keep_what_a_plan_says_of_the_store(tmp_path, plan, store):
     path = str(tmp_path / 'plan.json')
     save(path, plan.with_store(store))
@@ -59,8 +59,7 @@ def test_explicit_plans_say_all(tmp_path, net):
     assert settled(net, loaded).tables == {'net_' + TABLE: TablePlan('servers', 3), 'net_' + OTHER:
                                            TablePlan('allreduce')}
     assert settled(net, loaded).notes == {}
-    assert loaded.store.words() == [TABLE + ': rows by servers, 3 partitions', OTHER + ': rows by allreduce',
-                                    'dense weights: summed by lane']
+    assert loaded.store.words() == [TABLE + ': rows by servers, 3 partitions', OTHER + ': rows by allreduce']
 
 
 @pytest.mark.parametrize('left_out', [[TABLE], [TABLE, OTHER]], ids=len)
@@ -91,8 +90,7 @@ def test_files_of_another_format_are_refused(tmp_path, net):
     ({'tables': {TABLE: {'route': 'servers', 'partitions': True}}}, 'has partitions=True: give a whole number'),
     ({'tables': {TABLE: {'route': 'servers', 'partitions': 2.0}}}, 'has partitions=2.0: give a whole number'),
     ({'tables': {TABLE: {'route': 'allreduce', 'partitions': 2}}}, 'by allreduce there are none: leave them out'),
-    ({'dense': 'auto'}, "dense='auto': give one of horovod, lane"),
-    ({'dense': 2}, 'dense=2: give one of'),
+    ({'dense': 'lane'}, 'dense is not a key of a plan'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_bad_choices_are_named(choices, message):
     with pytest.raises(InputError) as error:
@@ -118,10 +116,3 @@ def test_settings_count_before_plans():
     assert settings.is_auto('b') and settings.partitions_for('b') is None
     assert resolve({'routes': 'auto'}, {}).with_tables(tables).route_for('b') == 'auto'
     assert resolve({}, {'MXHYBRID_ROUTES': 'servers'}).with_tables(tables).route_for('a[0]') == 'servers'
-
-
-def test_keywords_and_environment_count_before_a_planned_setting():
-    assert resolve({}, {}, {'dense': 'horovod'}).dense == 'horovod'
-    assert resolve({}, {}, {'dense': None}).dense == 'auto'
-    assert resolve({'dense': 'lane'}, {}, {'dense': 'horovod'}).dense == 'lane'
-    assert resolve({}, {'MXHYBRID_DENSE': 'lane'}, {'dense': 'horovod'}).dense == 'lane'
