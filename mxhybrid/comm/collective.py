@@ -16,25 +16,12 @@ from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, 
 import mxnet as mx
 import numpy as np
 
-from ..base.errors import InputError, JobError, SettingError
+from ..base.errors import InputError, JobError
 from ..native.arrays import host_view
 from ..native.engine import Notifier, address_of
 from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..watchdog.lifeline import Lifeline
-
-_INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
-            '--no-cache-dir --force-reinstall horovod==0.28.1')
-
-
-def load_horovod() -> Any:
-    """Import ``horovod.mxnet``; SettingError where Horovod is missing or was built without MXNet."""
-    try:
-        import horovod.mxnet as hvd
-    except ImportError as error:
-        raise SettingError('Horovod with MXNet support is not installed (%s). Install MXNet first, then run: %s'
-                           % (error, _INSTALL)) from error
-    return hvd
 
 #: Texts are padded to multiples of this size.
 _TEXT_BYTES = 512

@@ -14,7 +14,8 @@ from ..base.launcher import Launch, is_local
 from ..base.local_sockets import memory_domain
 from ..base.sealed import Sealer
 from ..base.settings import Settings, check_equal, variable
-from ..comm.collective import Collective, load_horovod
+from ..comm.collective import Collective
+from ..comm.horovod_import import load_horovod
 from ..comm.topology import Topology
 from ..lane import library
 from ..telemetry.session import Session

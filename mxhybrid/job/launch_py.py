@@ -12,7 +12,8 @@ from ..base.errors import JobError, SettingError
 from ..base.launcher import Launch
 from ..base.local_sockets import memory_domain
 from ..base.settings import Settings, check_equal
-from ..comm.collective import Collective, load_horovod
+from ..comm.collective import Collective
+from ..comm.horovod_import import load_horovod
 from ..comm.topology import Topology
 from ..native.arrays import host_view
 from ..servers.pickled import pickled

@@ -47,6 +47,7 @@ from mxnet.gluon.parameter import Parameter, ParameterDict
 from ..base.errors import InputError
 from ..base.local_sockets import Left
 from ..base.machine import remedy
+from ..comm.horovod_import import keep_symbols_local
 from ..job.join import fail_current
 from . import on_demand_copy
 from .local_stores import store_for
@@ -71,6 +72,7 @@ _METHODS: Dict[str, Callable[..., Any]] = {
 
 def install() -> None:
     """Install all hooks, once."""
+    keep_symbols_local()
     _wrap(sys.modules['mxnet.gluon.trainer'], '_create_kvstore', _create_kvstore)
     for module in _MODULES:
         _wrap(sys.modules[module], '_create_kvstore', _refuse_module)

@@ -32,7 +32,7 @@ def cluttered(tmp_path):
 
 
 @pytest.mark.parametrize('launcher, arguments', [
-    ('horovodrun', []), slow('launch.py', []), ('launch.py', ['--cases', 'forks,programs,evaluates']),
+    ('horovodrun', []), slow('launch.py', []), ('launch.py', ['--cases', 'forks,programs,pictures,evaluates']),
     # MXNet's data loader, and signals, want the main thread.
     ('horovodrun', ['--in-thread', '--cases', 'forks,programs,mid-step,spawned,in-threads,evaluates,renewed'])])
 def test_equals_one_process(expected, launcher, arguments, cluttered):

@@ -141,6 +141,19 @@ def programs(worker):
     assert os.system('true') == 0
 
 
+def pictures(worker):
+    """PIL, imported after the store was made, writes and reads pictures; MXNet reads them, too."""
+    from PIL import Image
+    values = np.random.RandomState(1).randint(0, 256, (16, 24, 3)).astype(np.uint8)
+    for form in ('JPEG', 'PNG', 'TIFF', 'WEBP'):
+        file = io.BytesIO()
+        Image.fromarray(values).save(file, form)
+        read = np.array(Image.open(file))
+        assert read.shape == values.shape and (form in ('JPEG', 'WEBP') or (read == values).all())
+        if form in ('JPEG', 'PNG'):
+            assert abs(mx.image.imdecode(file.getvalue()).asnumpy().astype(int) - read).max() <= 8
+
+
 def mid_step(worker):
     """Processes between the exchange of gradients and the update."""
     net, trainer = make(worker, False, update_on_kvstore=False)
@@ -411,9 +424,9 @@ def elsewhere(worker):
         os.chdir(home)
 
 
-CASES = {'forks': around(forks), 'programs': around(programs), 'child-computes': around(child_computes, 3),
-         'child-exits': around(child_exits, 3), 'child-raises': around(child_raises, 3),
-         'child-calls-store': around(child_calls_store, 3)}
+CASES = {'forks': around(forks), 'programs': around(programs), 'pictures': around(pictures, 4),
+         'child-computes': around(child_computes, 3), 'child-exits': around(child_exits, 3),
+         'child-raises': around(child_raises, 3), 'child-calls-store': around(child_calls_store, 3)}
 CASES.update({'mid-step': mid_step, 'pools': pools, 'loaders': loaders, 'spawned': spawned, 'in-threads': in_threads,
               'beside-threads': beside_threads, 'in-event-loop': in_event_loop, 'signals': signals, 'cells': cells,
               'caught': caught, 'evaluates': evaluates, 'renewed': renewed, 'mute': mute, 'elsewhere': elsewhere})
