@@ -9,11 +9,12 @@ which this script runs, and of the package ``dmlc_tracker`` that the mxnet wheel
 This script is a single file, in spite of its length: it imports the standard library and MXNet's tracker alone, so that
 it can be copied to a machine without this repository. Only ``--restarts`` needs ``restart.py`` beside it.
 
-As in MXNet, the words of the command are joined by spaces and run by a shell, and the launcher also takes its options
-from after the command; a ``--`` before the command keeps them in the command.
+As in MXNet, the words of the command are joined by spaces and run by a shell.
 
 Differences:
 
+- The options of the launcher stand before the command. All words after them belong to the command, also those that the
+  launcher has, too, such as ``--num-workers``. MXNet's launch.py takes these out of the command.
 - Every process that the tracker starts is watched. The first worker, server or scheduler that fails is named, the
   others are ended (SIGTERM, then SIGKILL) and its exit status is the launcher's: 128 + n for signal n.
 - When all workers ended with 0, servers and the scheduler have ``LINGER_S`` to follow. Processes that do not are
@@ -23,7 +24,7 @@ Differences:
 - ``--launcher local`` lets the system choose the scheduler's port, so that jobs can start at the same time.
 - ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
   and takes the others for words of the command.
-- ``--restarts N``, before the command, starts a failed job again, at most N times.
+- ``--restarts N`` starts a failed job again, at most N times.
 - ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
 
 ``ssh`` sees the status of every remote process, and they end with their connection. ``mpi`` sees that of mpirun.
@@ -459,29 +460,35 @@ def supervise(job, launcher, env, role_env):
         module.get_mpi_env = lambda pass_envs: get_mpi_env(complete(pass_envs))
 
 
-def take_restarts(words):
-    """Take ``--restarts N`` out of a command line, if it comes before the command.
+def command_start(words):
+    """Return the position in a command line at which the command begins, or the ``--`` before it."""
+    value_follows = False
+    for position, word in enumerate(words):
+        if word == '--' or not (value_follows or word.startswith('-')):
+            return position
+        # As argparse reads -n 2, -n2, --num-workers 2 and --num-workers=2; --p3 and --help take no value.
+        value_follows = (not value_follows and '=' not in word and (len(word) == 2 or word.startswith('--'))
+                         and word != '-h' and not '--p3'.startswith(word) and not '--help'.startswith(word))
+    return len(words)
+
+
+def take_restarts(options):
+    """Take ``--restarts N`` out of the options of a command line.
 
     Returns
     -------
     restarts : str or None
-    words : list of str
+    options : list of str
         The others.
     """
-    value_follows = False
-    for position, word in enumerate(words):
-        if word == '--' or not (value_follows or word.startswith('-')):
-            break  # the command begins
+    for position, word in enumerate(options):
         name, equals, value = word.partition('=')
         if name == '--restarts':
-            value = value if equals else ''.join(words[position + 1:position + 2])
+            value = value if equals else ''.join(options[position + 1:position + 2])
             if not value.isdigit():
                 refuse('--restarts %s: give the number of times to start a failed job again', value)
-            return value, words[:position] + words[position + (1 if equals else 2):]
-        # As argparse reads -n 2, -n2, --num-workers 2 and --num-workers=2; --p3 and --help take no value.
-        value_follows = (not value_follows and not equals and word not in ('--p3', '--help', '-h')
-                         and (len(word) == 2 or word.startswith('--')))
-    return None, words
+            return value, options[:position] + options[position + (1 if equals else 2):]
+    return None, options
 
 
 def load_stock():
@@ -496,11 +503,15 @@ def load_stock():
 def main():
     """Run MXNet's launch.py, with its processes in a `Job`."""
     logging.basicConfig(format='%(name)s: %(message)s', level=logging.INFO)
-    restarts, words = take_restarts(sys.argv[1:])
+    words = sys.argv[1:]
+    start = command_start(words)
+    restarts, options = take_restarts(words[:start])
+    words = options + ['--'] * (words[start:start + 1] != ['--']) + words[start:]
     if restarts is not None:
         script = os.path.abspath(__file__)
         os.execv(sys.executable, [sys.executable, os.path.join(os.path.dirname(script), 'restart.py'), '-n', restarts,
                                   '--', sys.executable, script, *words])
+    sys.argv[1:] = words
     for name in ('DMLC_ROLE', 'DMLC_TASK_ID'):  # what processes of this job get must not come from another job
         os.environ.pop(name, None)
     stock = load_stock()

@@ -168,14 +168,15 @@ def test_environment_options():
     assert 'NOT_SET_HERE: not set here' in result.output
 
 
-def test_command_is_joined_and_run_by_a_shell_and_dashes_keep_its_options():
+@pytest.mark.parametrize('dashes', [[], ['--']], ids=['plain', 'dashes'])
+def test_command_keeps_its_options_and_is_run_by_a_shell(dashes):
     script = 'import sys; print("the words are", sys.argv[1:]); sys.exit(5)'
-    words = ['-n', '1', '-s', '1', '--launcher', 'local', '--', 'X=5;', sys.executable, '-c', shlex.quote(script),
-             '-n', '9', '--env', 'A', '--queue', '$X']
+    words = ['-n', '1', '-s', '1', '--launcher=local', *dashes, 'X=5;', sys.executable, '-c', shlex.quote(script),
+             '-n', '9', '--env', 'A', '--num-workers', '4', '-h', '--queue', '$X', '--', '--p3']
     with launch(*words) as job:
         result = job.wait(timeout=20)
     assert result.returncode == 5
-    result.failed("the words are ['-n', '9', '--env', 'A', '--queue', '5']")
+    result.failed("the words are ['-n', '9', '--env', 'A', '--num-workers', '4', '-h', '--queue', '5', '--', '--p3']")
 
 
 def test_one_worker_without_servers_runs_plainly():
