@@ -22,7 +22,6 @@ from ..parallel.redistribution.recovery import recover
 from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import split_network
 from ..parallel.runtime.input_shards import InputShards
-from ..parallel.runtime.micro_batches import micro_batch_of
 from ..parallel.runtime.network_outline import outline_of
 from ..parallel.runtime.parallel_block import Parallel
 from ..parallel.sharding.box import shape_of
@@ -155,9 +154,7 @@ class _Automatic:
         if result['name'] == 'data parallel':
             self._log('no plan is predicted to be faster than data parallelism, which is taken', searched_s, 0.0)
             return data_parallel()
-        micro_batches = result['plan'].get('pipeline', {}).get('micro_batches', 1)
-        plan = from_json(with_own_labels(result['plan'], result['labels'], self._network.graph,
-                                         micro_batch_of(self._network, micro_batches).graph.digest()))
+        plan = from_json(with_own_labels(result['plan'], result['labels'], self._network.graph))
         times = {name: self._try(candidate, data, batch_axis, dtype)
                  for name, candidate in (('found', plan), ('data parallel', data_parallel()))}
         times['plain'] = self._step_seconds(*self._plain())
@@ -237,19 +234,13 @@ def _input_types(graph: Graph) -> Dict[str, Any]:
     return {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
 
 
-def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph, digest: Optional[str] = None
-                    ) -> Dict[str, Any]:
-    """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`.
-
-    The digest is that of the network whose operators the plan splits, by default that of the graph.
-    """
+def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
+    """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`."""
     own_label = dict(zip(labels, _labels(graph)))
     own_plan = dict(plan)
     for section in ('operators', 'tables'):
         if section in own_plan:
             own_plan[section] = {own_label[label]: value for label, value in own_plan[section].items()}
-    if 'operators' in own_plan:
-        own_plan['model'] = graph.digest() if digest is None else digest
     return own_plan
 
 

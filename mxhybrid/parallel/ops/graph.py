@@ -50,6 +50,11 @@ class Operator:
         self._values: Dict[str, Any] = {}
 
     @property
+    def settings(self) -> Dict[str, str]:
+        """The attributes that the operator itself reads."""
+        return {key: value for key, value in self.attrs.items() if not key.startswith('__')}
+
+    @property
     def draws(self) -> bool:
         """True if it draws random numbers at each call."""
         return bool(_DRAWING.match(self.op)) or self.op == 'LeakyReLU' and self.get('act_type') == 'rrelu'
@@ -76,8 +81,8 @@ class Graph:
         The shape of each input, for the joint batch.
     dtypes : dict of str to dtype
         The type of each input and parameter; float32 for those that are missing.
-    prefix : str
-        The prefix of the network's names, which differs between networks that a process makes.
+    names : mapping of str to str
+        The names of blocks in labels, by their prefixes, which differ between networks that a process makes.
 
     Attributes
     ----------
@@ -94,8 +99,11 @@ class Graph:
         features of a head, 1 for heads themselves.
     """
 
-    def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
-        self._prefix = prefix
+    def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any],
+                 names: Optional[Mapping[str, str]] = None):
+        self._names = names or {}
+        # Gluon's recurrent layers and cells give their states the prefix of the block whose name scope calls them, too.
+        self._prefix = re.compile('(%s)+' % '|'.join(map(re.escape, sorted(self._names, key=len, reverse=True))))
         text = json.loads(symbol.tojson(remove_amp_cast=False))  # by default MXNet removes casts of AMP
         for node in text['nodes']:
             if node.get('subgraphs'):
@@ -132,7 +140,7 @@ class Graph:
     def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
         """Return the graph of the same symbol with other shapes of its inputs."""
         types = {operator.name: self.dtypes[operator.number, 0] for operator in self.operators if operator.op == 'null'}
-        return Graph(symbol, data, types, self._prefix)
+        return Graph(symbol, data, types, self._names)
 
     def factor(self, factors: Dict[Entry, Factors], alignments: Dict[int, List[Optional[Alignment]]]) -> None:
         """Treat the factors of some arrays' dimensions as dimensions, so that each can be split.
@@ -245,14 +253,15 @@ class Graph:
         return [operator for operator in self.operators if operator.op != 'null' and operator.number not in self.fixed]
 
     def label(self, operator: Operator) -> str:
-        """Return an operator's name in plans: without the network's prefix, and with the suffix #2 for the second
-        operator of a name, for example of a Block that is called twice.
+        """Return an operator's name in plans: its short name, with the suffix #2 for the second operator of a name, for
+        example of a Block that is called twice.
         """
         return self._labels[operator.number]
 
     def short_name(self, operator: Operator) -> str:
-        """Return an operator's name without the network's prefix; several operators may have the same."""
-        return operator.name[len(self._prefix):] if operator.name.startswith(self._prefix) else operator.name
+        """Return an operator's name with the name of its block in labels; several operators may have the same."""
+        found = self._prefix.match(operator.name)
+        return self._names.get(found[1], '') + operator.name[found.end():] if found else operator.name
 
     def _unique_labels(self) -> List[str]:
         seen: Dict[str, int] = {}
@@ -264,12 +273,14 @@ class Graph:
         return labels
 
     def digest(self) -> str:
-        """Return a digest of operators, attributes, shapes and connections, which tells networks apart."""
-        content = [(operator.op, self.label(operator),
-                    sorted(item for item in operator.attrs.items() if not item[0].startswith('__')), operator.inputs,
+        """Return a digest of operators, attributes, shapes and connections, which tells networks apart, whatever their
+        names are.
+        """
+        content = [(operator.op, sorted(operator.settings.items()), operator.inputs,
+                    operator.name if operator.name in self.data else operator.name in self.auxiliary,
                     [self.shape(operator, output) for output in range(operator.outputs)])
                    for operator in self.operators]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([content, self.heads]).encode()).hexdigest()[:16]
 
 
 def merged_shape(shape: Sequence[int], factors: Factors) -> Tuple[int, ...]:
@@ -280,7 +291,7 @@ def merged_shape(shape: Sequence[int], factors: Factors) -> Tuple[int, ...]:
 
 def geometry_of(graph: Graph, operator: Operator) -> Any:
     """Return a key that is equal for operators with equal attributes, shapes and types."""
-    return (operator.op, tuple(sorted(item for item in operator.attrs.items() if not item[0].startswith('__'))),
+    return (operator.op, tuple(sorted(operator.settings.items())),
             tuple((graph.array_shapes[entry], graph.factors.get(entry), graph.dtypes[entry])
                   for entry in operator.inputs),
             tuple((graph.array_shapes[operator.number, output], graph.factors.get((operator.number, output)),

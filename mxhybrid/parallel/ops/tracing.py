@@ -1,4 +1,5 @@
 """Traces a network: its graph, sample axes and names of dimensions, which runtime and planner start from."""
+import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -23,7 +24,7 @@ class TracedNetwork(NamedTuple):
     axes: Dict[str, Optional[int]]
     #: Puts a list of outputs into the form in which the network returns them.
     regroup: Callable[[List[Any]], Any]
-    #: The prefixes of the network's blocks, without that of the network.
+    #: The names of the network's blocks in labels, see :class:`Graph`.
     blocks: Tuple[str, ...] = ()
 
 
@@ -51,6 +52,10 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', ini
     if missing:
         raise InputError('parallelize: %s has no values: call initialize() first, or give parallelize init='
                          % missing[0])
+    blocks = _blocks_of(net)
+    for block in blocks:
+        if isinstance(block, gluon.rnn.RecurrentCell):
+            block.reset()  # else numbers in names would depend on the calls before
     try:
         with mx.name.NameManager():  # else numbers in names would depend on the networks that were traced before
             traced_outputs = net(*[mx.sym.var(name) for name in names])
@@ -67,25 +72,45 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', ini
     unused = [name for name in names if name not in used]
     if unused:
         raise InputError('parallelize: the network does not use its input %s: leave it out' % unused[0])
+    block_names = _names_of(blocks)
     graph = Graph(symbol, dict(zip(names, shapes)),
-                  {**{name: param.dtype for name, param in params.items() if name in used}, **types}, net.prefix)
+                  {**{name: param.dtype for name, param in params.items() if name in used}, **types}, block_names)
     for name, shape in graph.parameters.items():
         if trainers.has_values(params[name]) and tuple(params[name].shape) != shape:
             raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape %s, not %s'
                              % (graph.data, name, shape, tuple(params[name].shape)))
-    return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup, block_prefixes(net))
+    return TracedNetwork(symbol, graph, dimensions_of(graph, axes), axes, regroup,
+                         tuple(name for name in dict.fromkeys(block_names.values()) if name))
 
 
-def block_prefixes(net: Any) -> Tuple[str, ...]:
-    """Return the prefixes of the blocks in a network, without that of the network, outer blocks first."""
-    prefixes: Dict[str, None] = {}
-    blocks = [net]
-    while blocks:
-        block = blocks.pop(0)
-        blocks += trainers.children_of(block)
-        prefix = block.prefix
-        prefixes[prefix[len(net.prefix):] if prefix.startswith(net.prefix) else prefix] = None
-    return tuple(prefix for prefix in prefixes if prefix)
+def _blocks_of(net: Any) -> List[Any]:
+    """Return a network and the blocks in it, each before the blocks that it contains."""
+    return [net] + [block for child in trainers.children_of(net) for block in _blocks_of(child)]
+
+
+def _names_of(blocks: List[Any]) -> Dict[str, str]:
+    """Return the names of blocks in labels, by their prefixes; the first block is the network, whose name is left out.
+
+    Gluon numbers the blocks of a class in a name scope, or in the process.  Labels have the number in the network in
+    place of that in the process.
+    """
+    network, hints, shown = blocks[0].prefix, {}, {}
+    for block in blocks:
+        hint = type(block).__name__.lower()
+        hints[block.prefix], shown[block.prefix] = hint, block.prefix
+        for child in trainers.children_of(block):
+            if child.prefix and block.prefix.endswith(child.prefix + hint):
+                shown[block.prefix] = child.prefix + hint  # a cell that modifies another one repeats its scope
+    hints.pop('', None)
+    scopes = {prefix: network if network and shown[prefix].startswith(network) else
+              min((other for other in hints if shown[prefix].startswith(other)), key=len) for prefix in hints}
+    names, counts = {network: ''}, dict.fromkeys(hints.values(), 0)
+    for scope in scopes.values():
+        numbered = re.fullmatch(re.escape(hints[scope]) + '[0-9]+_', scope)
+        if scope not in names:
+            names[scope] = '%s%d_' % (hints[scope], counts[hints[scope]]) if numbered else scope
+            counts[hints[scope]] += bool(numbered)
+    return {prefix: names[scope] + shown[prefix][len(scope):] for prefix, scope in scopes.items()}
 
 
 def _initializer(init: Any) -> Any:

@@ -64,7 +64,7 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
     for pattern in patterns:
         blocks = [prefix for prefix in prefixes if fnmatch.fnmatchcase(_name(prefix), pattern)]
         if not blocks:
-            names = [_name(prefix) for prefix in prefixes]
+            names = sorted(map(_name, prefixes), key=lambda name: name.count('_'))
             raise InputError('recompute: %r matches no block: give the name or a pattern of one; there are %s%s' % (
                 pattern, ', '.join(names[:_SHOWN]) or 'none', ', ...' * (len(names) > _SHOWN)))
         if not any(operator.number in learning for operator in graph.computing

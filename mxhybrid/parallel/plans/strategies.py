@@ -236,26 +236,24 @@ class Explicit(Plan):
         if ranks != self.workers:
             raise InputError('plan: its splits are for %d workers, but the job has %d: make another plan'
                              % (self.workers, ranks))
+        labels = [graph.label(operator) for operator in graph.computing]
+        others = [label for label in self.splits if label not in labels]
+        lacking = [label for label in labels if label not in self.splits]
         if graph.digest() != self.model:
-            labels = [graph.label(operator) for operator in graph.computing]
-            others = [label for label in self.splits if label not in labels]
-            lacking = [label for label in labels if label not in self.splits]
             what = ('it has a split of %s, which this network does not have' % others[0] if others else
                     'it has no split of %s' % lacking[0] if lacking else
                     'the operators have the same names, but other shapes or settings')
             raise InputError('plan: its splits are for another network, or other shapes of data (%s; digest %s, not '
                              '%s): make another plan' % (what, self.model, graph.digest()))
-        splits = {}
-        for operator in graph.computing:
-            split = self.splits.get(graph.label(operator))
-            if split is None:
-                raise InputError('plan: operator %s has no split: add a split, or make another plan'
-                                 % graph.label(operator))
-            self._check(graph, operator, split, ranks)
-            splits[operator.number] = split
-        unknown = sorted(set(self.splits) - {graph.label(operator) for operator in graph.computing})
-        if unknown:
-            raise InputError('plan: %s is not an operator of the network: remove it' % unknown[0])
+        if len(lacking) > len(others):
+            raise InputError('plan: operator %s has no split: add a split, or make another plan' % lacking[0])
+        if len(others) > len(lacking):
+            raise InputError('plan: %s is not an operator of the network: remove it' % others[0])
+        # The same network with other names has the same operators in the same order.
+        in_order = self.splits.values() if others else map(self.splits.__getitem__, labels)
+        splits = {operator.number: split for operator, split in zip(graph.computing, in_order)}
+        for number, split in splits.items():
+            self._check(graph, graph.operators[number], split, ranks)
         if self.stages is not None:
             check_forward(graph, {number: self.stages.of_rank(split.ranks[0]) for number, split in splits.items()})
         return self._with_tables(ResolvedPlan(splits, {}, stages=self.stages), graph)

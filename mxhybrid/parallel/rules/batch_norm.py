@@ -113,7 +113,7 @@ class JointBatchNorm:
         if operator.get('use_global_stats', False) or operator.outputs > 1 or not program.updates_averages(
                 operator):
             return None
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs = operator.settings
         channels = shape_of(program.shards.shard(operator, program.rank).inputs[3])
         unused = [program.constant(operator, what, np.zeros(channels, program.graph.dtypes[operator.inputs[3]]))
                   for what in ('mean', 'variance')]

@@ -140,6 +140,6 @@ class ArangeLike(Rule):
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             like = mx.sym.zeros(shape=shape, dtype=dtype)
-            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            attrs = operator.settings
             return mx.sym.contrib.arange_like(like, name=name, **attrs)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)

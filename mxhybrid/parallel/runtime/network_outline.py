@@ -59,8 +59,7 @@ def _parameter(graph: Graph, param: Any) -> Dict[str, Any]:
 def _operator(graph: Graph, operator: Operator, positions: Dict[str, int]) -> Dict[str, Any]:
     if operator.op == 'null':
         return {'input': operator.name} if operator.name in graph.data else {'parameter': positions.get(operator.name)}
-    return {'op': operator.op, 'attributes': dict(sorted(item for item in operator.attrs.items()
-                                                         if not item[0].startswith('__'))),
+    return {'op': operator.op, 'attributes': dict(sorted(operator.settings.items())),
             'reads': [list(entry) for entry in operator.inputs],
             'shapes': [_plain(graph.shape(operator, output)) for output in range(operator.outputs)],
             'dtypes': [str(graph.dtypes[operator.number, output]) for output in range(operator.outputs)]}

@@ -54,13 +54,13 @@ class ParameterSymbols:
             held_box = self.shards.weights.boxes(operator.name)[self.rank]
             return self._box_of(entry, self._parameter(operator), box, held_box)
         if operator.op in CONSTANTS:
-            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            attrs = operator.settings
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
             return symbol_function(operator.op)(**attrs)
         if is_elementwise(operator):
-            attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+            attrs = operator.settings
             return symbol_function(operator.op)(self._constant(operator.inputs[0], box), **attrs)
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs = operator.settings
         shard = shard_of_fixed(self.graph, operator, box)
         if shard is not None:
             if (entry[0], box) not in self._fixed:

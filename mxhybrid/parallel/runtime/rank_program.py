@@ -306,7 +306,7 @@ class Program(FetchedInputs):
             collective.complete(self, operator)
 
     def _compute(self, operator: Operator, shard: OperatorShard, inputs: List[Any]) -> None:
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs = operator.settings
         attrs.update({key: str(value) for key, value in shard.attrs.items()})
         if self._inside is not None and operator.number in self._inside.masks:
             symbol = with_mask(operator, inputs[0], self.graph.dtypes[operator.number, 0])

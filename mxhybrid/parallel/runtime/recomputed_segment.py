@@ -179,7 +179,7 @@ def drawn_masks(shards: NetworkShards, rank: int, operators: Sequence[Operator])
                 or not float(operator.get('p', 0.5)):
             continue
         shard = shards.shard(operator, rank)
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs = operator.settings
         attrs.update({key: str(value) for key, value in shard.attrs.items()})
         ones = mx.sym.ones(shape_of(shard.outputs[0]), dtype=str(shards.graph.dtypes[operator.number, 0]))
         name = operator.name + '_mask'

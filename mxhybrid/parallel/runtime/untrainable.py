@@ -55,7 +55,7 @@ def _lacking_gradients(symbol: Any, graph: Graph, learning: Collection[int]) -> 
 
 
 def _has_gradient(operator: Operator) -> bool:
-    attrs = tuple((key, value) for key, value in operator.attrs.items() if not key.startswith('__'))
+    attrs = tuple(operator.settings.items())
     return has_gradient(operator.op, len(operator.inputs), attrs)
 
 

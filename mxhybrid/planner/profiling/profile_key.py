@@ -65,7 +65,7 @@ class ProfileKeys:
         """Return the key of a shard; `operator_shard` is the result of the operator's rule for it, if that is known."""
         graph = self._graph
         operator_shard = operator_shard or rule_of(operator).shard(graph, operator, output_shard)
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs = operator.settings
         attrs.update({key: str(value) for key, value in operator_shard.attrs.items()})
         inputs: List[Any] = []
         for position, (entry, box) in enumerate(zip(operator.inputs, operator_shard.inputs)):
@@ -135,7 +135,7 @@ class ProfileKeys:
         """Return a description of a weight, or of an operator that reads only weights."""
         if number not in self._fixed:
             operator = self._graph.operators[number]
-            attrs = sorted(item for item in operator.attrs.items() if not item[0].startswith('__'))
+            attrs = sorted(operator.settings.items())
             self._fixed[number] = [operator.op, attrs, self._graph.shape(operator), number in self._with_gradients,
                                    [self._source(source) for source, _ in operator.inputs]]
         return self._fixed[number]

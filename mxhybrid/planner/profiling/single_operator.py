@@ -97,7 +97,7 @@ class _SingleOperator:
         self.graph.factor(factors, alignments)
 
     def _of(self, operator: Operator) -> Any:
-        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
+        attrs = operator.settings
         inputs = [self._symbol(entry) for entry in operator.inputs]
         return symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
 
