@@ -252,6 +252,11 @@ def children_of(block: Any) -> List[Any]:
     return list(block._children.values())
 
 
+def hint_of(block: Any) -> str:
+    """Return the text before the number in the prefix that Gluon gives a block."""
+    return str(block._alias())
+
+
 def params_by_place(net: Any) -> Dict[str, Any]:
     """Return the parameters of a Block by structural name, as in ``save_parameters``; of a ParameterDict by name."""
     return net._collect_params_with_prefix() if hasattr(net, '_collect_params_with_prefix') else dict(net.items())

@@ -96,7 +96,7 @@ def _names_of(blocks: List[Any]) -> Dict[str, str]:
     """
     network, hints, shown = blocks[0].prefix, {}, {}
     for block in blocks:
-        hint = type(block).__name__.lower()
+        hint = trainers.hint_of(block)
         hints[block.prefix], shown[block.prefix] = hint, block.prefix
         for child in trainers.children_of(block):
             if child.prefix and block.prefix.endswith(child.prefix + hint):
