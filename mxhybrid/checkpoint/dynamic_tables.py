@@ -20,11 +20,13 @@ from ..lane.row_store import FirstValues
 from ..native import trainers
 from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
 from ..native.optimizers import name_of
+from ..servers.protocol import AGE_SLOTS, Marks
 from . import files, npy_files, table_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged
 from .reader import MANIFEST, Reader, remaining_bases
 from .table_files import TableDescription
+from .workers import assign_rows
 
 logger = get_logger(__name__)
 
@@ -45,8 +47,8 @@ class LastSave(NamedTuple):
     identities: Tuple[Dict[str, str], ...]
     #: The number of files of dynamic tables that each of them had when it was written.
     files: Tuple[int, ...]
-    #: By the name of a table, a reference to it and the mark that its owner gave.
-    marks: Dict[str, Tuple[Any, int]]
+    #: By the name of a table, a reference to it and the marks that the owners of its rows gave.
+    marks: Dict[str, Tuple[Any, Marks]]
 
 
 def split_off_tables(trainer: Any, items: List[Item]) -> Tuple[List[Item], List[Item]]:
@@ -102,7 +104,12 @@ class TableSave:
         with writer.token() as token:
             for number, item in enumerate(self._tables):
                 path = self._paths[item.name] = writer.make_table_directory(number)
-                saved = item.param.table.save(path, marks.get(item.name), token)
+                since = marks.get(item.name)
+                saved = item.param.table.save(path, since, token)
+                if since is not None and any(part['whole'] for part in saved.parts.values()):
+                    logger.info('checkpoint.save: this checkpoint has all rows of %s: not all changes since the one '
+                                'before are known, because its optimizer state was dropped, or very many rows were '
+                                'removed', item.name)
                 if len({part['whole'] for part in saved.parts.values()}) > 1:  # some owners had to write all rows
                     remove_parts(path)
                     saved = item.param.table.save(path, None, token)
@@ -112,7 +119,7 @@ class TableSave:
             logger.info('checkpoint.save: the servers on %s do not see %s: rows of dynamic tables pass through '
                         'worker 0', ', '.join(sorted(blind_hosts)), self._directory)
 
-    def _usable_marks(self, last: LastSave) -> Dict[str, int]:
+    def _usable_marks(self, last: LastSave) -> Dict[str, Marks]:
         if last.directory != self._directory:
             return {}
         try:
@@ -159,15 +166,14 @@ class TableSave:
             widths.append(int(npy_files.mapped(file).shape[1]))
         return TableDescription(param.width, np.dtype(param.dtype).name, param.rows,
                                 dict(param.first_values._asdict()), dict(param.options),
-                                int(counts_of(self._trainer.optimizer).get(item.key, 0)), widths)
+                                int(counts_of(self._trainer.optimizer).get(item.key, 0)), widths,
+                                max(result['clock'] for result in self._results[item.name].values()))
 
     def remember(self, identity: Dict[str, str]) -> None:
         """Remember the checkpoint with this identity, on which the next one can build."""
-        marks = {}
-        for item in self._tables:
-            owners_marks = {result['mark'] for result in self._results[item.name].values()}
-            if len(owners_marks) == 1:
-                marks[item.name] = weakref.ref(item.param.table), owners_marks.pop()
+        marks = {item.name: (weakref.ref(item.param.table),
+                             {part: result['mark'] for part, result in self._results[item.name].items()})
+                 for item in self._tables}
         if self._tables:
             self._trainer.__dict__[_LAST_SAVE] = LastSave(self._directory, (identity, *self.bases), self._files,
                                                            marks)
@@ -257,7 +263,7 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
             hosts = table.hosts_without(os.path.join(reader().path, MANIFEST))
         is_seen = not workers.allgather_json(hosts, 'checkpoint.hosts')[0]
         try:
-            table.load(parts if is_seen else [])
+            table.load(parts if is_seen else [], description.clock)
             if not is_seen:
                 _send_rows(item, description, workers, reader)
         except HybridError as error:
@@ -265,33 +271,21 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
 
 
 def _send_rows(item: Item, description: TableDescription, workers: Any, reader: Callable[[], Reader]) -> None:
-    """Send the rows and the state of a table from worker 0 to the servers, in pieces (collective)."""
-    table, problem = item.param.table, ''
+    """Send the rows of a table, with state and ages, from worker 0 to the servers, in pieces (collective)."""
+    table = item.param.table
     piece_rows = max(1, min(table.batch_rows, _PIECE_BYTES // (table.width * table.dtype.itemsize)))
-    nothing = np.empty(0, np.int64), np.empty((0, table.width), table.dtype)
-    for slot, column in enumerate(['rows'] + ['state%d' % slot for slot in range(len(description.state_widths))]):
+    slots = {'rows': -1, **{'state%d' % slot: slot for slot in range(len(description.state_widths))}, **AGE_SLOTS}
+    for column, slot in slots.items():
         pieces = _rows_of(reader(), item.name, description, column, piece_rows) if workers.rank == 0 else iter(())
-        with table.assigning(slot - 1):
-            while True:
-                piece = None
-                try:
-                    piece = next(pieces, None)
-                except (HybridError, OSError, MemoryError) as error:
-                    problem = str(error) or type(error).__name__
-                more, problem = workers.allgather_json([piece is not None, problem], 'checkpoint.rows')[0]
-                if not more:
-                    break
-                table.push(*(nothing if piece is None else piece))
-        if problem:
-            raise CheckpointError(problem)
+        assign_rows(workers, table, pieces, slot)
 
 
 def _rows_of(reader: Reader, name: str, description: TableDescription, column: str,
              piece_rows: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-    """Yield keys and a column of all rows, as wide as rows are, `piece_rows` at most at a time."""
+    """Yield keys and the bytes of a column of all rows, as wide as rows are, `piece_rows` at most at a time."""
     for keys, columns in merged(reader.layers(name, reader.bases()), description):
-        values = columns[column]
-        for first in range(0, len(keys), piece_rows):
-            rows = np.zeros((len(keys[first:first + piece_rows]), description.width), values.dtype)
-            rows[:, :values.shape[1]] = values[first:first + piece_rows]
+        for first in range(0, len(keys) if column in columns else 0, piece_rows):
+            values = columns[column][first:first + piece_rows]
+            rows = np.zeros((len(values), description.width), description.dtype)
+            rows.view(np.uint8)[:, :values[0].nbytes] = values.reshape(len(values), -1).view(np.uint8)
             yield keys[first:first + piece_rows], rows

@@ -1,6 +1,6 @@
 """Imports rows from files of other programs into a dynamic table, in pieces."""
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from ..kvstore.table_parameter import TableParameter
 from ..native.trainers import start, trainer_of
 from . import npy_files, tensor_files
 from .npy_files import FormatError
-from .workers import on_worker_0, workers_of
+from .workers import assign_rows, on_worker_0, workers_of
 
 #: Bytes of rows that are read at a time.
 PIECE_BYTES = 8 << 20
@@ -59,41 +59,22 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
     start(trainer)
     sources: List[_GivenRows] = []
 
-    def check() -> List[int]:
+    def check() -> int:
         sources.append(_GivenRows(param, keys, rows))
-        return [sources[0].rows, sources[0].pieces(_piece_rows(param))]
+        return sources[0].rows
 
-    count, pieces = on_worker_0(workers, 'import_rows', check)
-    problem = _push(param, sources[0] if sources else None, pieces)
-
-    def end() -> None:
-        if problem:
-            raise CheckpointError('%s during the import: the table has the rows before the failure only. Import the '
-                                  'file again' % problem)
-
-    on_worker_0(workers, 'import_rows', end)
+    count = on_worker_0(workers, 'import_rows', check)
+    try:
+        assign_rows(workers, param.table, sources[0].pieces(_piece_rows(param)) if sources else iter(()))
+    except CheckpointError as error:
+        raise CheckpointError('%s during the import: the table has the rows before the failure only. Import the file '
+                              'again' % error) from None
     return int(count)
 
 
 def _piece_rows(param: Any) -> int:
     rows = max(1, PIECE_BYTES // (param.width * np.dtype(param.dtype).itemsize))
     return min(rows, getattr(param.table, 'batch_rows', rows))
-
-
-def _push(param: Any, source: Optional['_GivenRows'], pieces: int) -> str:
-    """Overwrite rows by the pieces of worker 0's source; return an error, '' if there was none."""
-    problem = ''
-    nothing = np.empty(0, np.int64), np.empty((0, param.width), param.dtype)
-    with param.table.assigning():
-        for number in range(pieces):
-            piece = nothing
-            if source is not None and not problem:
-                try:
-                    piece = source.piece(number, _piece_rows(param))
-                except (OSError, MemoryError) as error:
-                    problem = str(error) or type(error).__name__
-            param.table.push(*piece)
-    return problem
 
 
 class _GivenRows:
@@ -127,17 +108,14 @@ class _GivenRows:
                 raise InputError('%s: key %d is not a key of the table: give keys from %d to %d'
                                  % (self._param.name, lowest if lowest < first else highest, first, last))
 
-    def pieces(self, piece_rows: int) -> int:
-        """Return the number of pieces of a number of rows."""
-        return -(-self.rows // piece_rows)
-
-    def piece(self, number: int, piece_rows: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Return sorted, unique keys and their rows."""
-        first, last = number * piece_rows, min((number + 1) * piece_rows, self.rows)
-        keys = np.arange(first, last) if self._keys is None else self._keys[first:last].astype(np.int64)
-        unique, places = np.unique(keys[::-1], return_index=True)  # the first one of those in reverse order
-        rows = self._values[first:last][len(keys) - 1 - places]
-        return unique.astype(np.int64), np.ascontiguousarray(rows, self._param.dtype)
+    def pieces(self, piece_rows: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield sorted, unique keys and their rows, from `piece_rows` given rows at a time."""
+        for first in range(0, self.rows, piece_rows):
+            last = min(first + piece_rows, self.rows)
+            keys = np.arange(first, last) if self._keys is None else self._keys[first:last].astype(np.int64)
+            unique, places = np.unique(keys[::-1], return_index=True)  # the first one of those in reverse order
+            rows = self._values[first:last][len(keys) - 1 - places]
+            yield unique.astype(np.int64), np.ascontiguousarray(rows, self._param.dtype)
 
 
 def _opened(label: str, source: Any) -> np.ndarray:

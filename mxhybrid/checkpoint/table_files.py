@@ -55,6 +55,8 @@ class TableDescription(NamedTuple):
     updates: int
     #: Elements of each array of optimizer state of a row.
     state_widths: List[int]
+    #: The clock by which the ages of rows are counted, see ``src/row_store.h``; earlier versions did not store it.
+    clock: int = 0
 
     def as_json(self) -> Dict[str, Any]:
         """Return the description as a JSON value."""
@@ -63,7 +65,7 @@ class TableDescription(NamedTuple):
     @classmethod
     def from_json(cls, value: Dict[str, Any]) -> 'TableDescription':
         """Return the description of an entry of a manifest."""
-        return cls(*(value[field] for field in cls._fields))
+        return cls(**{field: value[field] for field in cls._fields if field in value})
 
 
 class Part:
@@ -221,6 +223,7 @@ def flaw_of_tables(tables: Any) -> str:
     for number, (name, entry) in enumerate(tables.items()):
         if not (isinstance(entry, dict) and _fits(entry, _FIELDS)
                 and all(1 <= width <= _MAX_WIDTH for width in entry['state_widths'])
+                and _is_count(entry.get('clock', 0)) and entry.get('clock', 0) < 1 << 32
                 and _fits(entry['first_values'], _FIRST_VALUES)
                 and all(isinstance(part, dict) and _fits(part, _PART) for part in entry['parts'])):
             return 'has a wrong entry for %r' % name

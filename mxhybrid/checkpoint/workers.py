@@ -1,11 +1,12 @@
 """The workers of a job, as the calls of this folder see them: worker 0 writes and reads, and all raise its errors."""
 import contextlib
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ..base import launcher
-from ..base.errors import CheckpointError, InputError
+from ..base.errors import CheckpointError, HybridError, InputError
 from ..base.log import get_logger
 from ..kvstore.hybrid import Hybrid
 from ..kvstore.trainer_step import is_hybrid
@@ -84,3 +85,29 @@ def on_worker_0(workers: Any, call: str, work: Callable[[], Any], finish: Callab
     if 'problem' in outcome:
         raise CheckpointError('checkpoint.%s failed on worker 0: %s' % (call, outcome['problem']))
     return outcome['value']
+
+
+def assign_rows(workers: Any, table: Any, pieces: Iterator[Tuple[np.ndarray, np.ndarray]], slot: int = -1) -> None:
+    """Overwrite rows of a dynamic table, or its optimizer state `slot`, by worker 0's pieces of keys and rows (collective).
+
+    After an error of worker 0, CheckpointError on all workers, the table has the rows before.  Until then, all workers
+    push equally often.
+    """
+    nothing, problem = (np.empty(0, np.int64), np.empty((0, table.width), table.dtype)), ''
+    with table.assigning(slot):
+        while True:
+            piece = None
+            try:
+                piece = None if problem else next(pieces, None)
+            except (HybridError, OSError, MemoryError) as error:
+                problem = str(error) or type(error).__name__
+            has_piece, problem = workers.allgather_json([piece is not None, problem], 'checkpoint.rows')[0]
+            if problem:
+                raise CheckpointError(problem)
+            if not has_piece:
+                return
+            try:
+                table.push(*(piece or nothing))
+            except (HybridError, MemoryError) as error:
+                problem = str(error) or type(error).__name__
+                table.push(*nothing)  # instead of the piece, of which nothing was sent

@@ -11,6 +11,7 @@ from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
 from ..servers.optimized_table import OptimizedTable, Saved
+from ..servers.protocol import Marks
 
 
 class LocalTable(OptimizedTable):
@@ -83,26 +84,29 @@ class LocalTable(OptimizedTable):
     def assigning(self, slot: int = -1) -> Iterator[None]:
         """Let pushes overwrite rows, or optimizer state `slot`, instead of updating them."""
         former_slot, self._assigned_slot = self._assigned_slot, slot
-        yield
-        self._assigned_slot = former_slot
+        try:
+            yield
+        finally:
+            self._assigned_slot = former_slot
 
     @staticmethod
     def at_rest(tables: Sequence['LocalTable'], act: Callable[[], Any]) -> Any:
         """Return the result of `act`: no other worker pushes or pulls."""
         return act()
 
-    def save(self, directory: str, since: Optional[int], token: str) -> Saved:
+    def save(self, directory: str, since: Optional[Marks], token: str) -> Saved:
         """Save the rows in ``directory/0``."""
         with naming_table(self.name):
-            return Saved({'0': self._store.save(os.path.join(directory, '0'), since)}, [])
+            return Saved({'0': self._store.save(os.path.join(directory, '0'), since and since['0'])}, [])
 
     def hosts_without(self, file: str) -> List[str]:
         """Return no hosts: the rows are in the process that writes the file."""
         return []
 
-    def load(self, directories: Sequence[str]) -> None:
-        """Replace all rows by those of folders, which are read in this order."""
+    def load(self, directories: Sequence[str], clock: int) -> None:
+        """Replace all rows by those of folders, which are read in this order, and set the clock."""
         self._store.clear()
+        self._store.set_clock(clock)
         with naming_table(self.name):
             for directory in directories:
                 self._store.load(directory)

@@ -1,9 +1,9 @@
 """Rows of a row store in a folder of files, in NumPy's .npy format and in the order of their keys.
 
 ``keys.npy`` has the keys, int64, sorted; ``rows.npy`` the rows, ``state0.npy`` and ``state1.npy`` the optimizer state;
-``used.npy`` the step that changed each row last, and ``counts.npy`` the number of its updates, uint32, if the store
-needs them to remove rows.  A delta has the rows that changed after a step, and ``removed.npy`` the keys of rows that
-were removed after it.
+``used.npy`` the clock of the store at the last update of each row, and ``counts.npy`` the number of its updates,
+uint32, if the store needs them to remove rows.  A delta has the rows that changed after an earlier save, and
+``removed.npy`` the keys of rows that were removed after it.
 
 ``sightings.npy`` has the sightings of keys that wait for admission, if the table has `admit`: the number of the
 partition and of partitions, and the words that ``src/row_store.h`` gives, a count-min sketch, uint64.  A delta has all
@@ -162,7 +162,8 @@ def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[
     finally:
         library.row_scan_close(scan)
     return {'rows': rows, 'removed': len(removed), 'whole': not is_delta, 'files': files,
-            'bytes': sum(record['bytes'] for record in files.values()), 'mark': int(library.row_store_mark(store))}
+            'bytes': sum(record['bytes'] for record in files.values()), 'mark': int(library.row_store_mark(store)),
+            'clock': int(library.row_store_clock(store))}
 
 
 def remove_parts(directory: str) -> None:
@@ -267,7 +268,6 @@ def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
             store, *[portion[name].ctypes.data if name in portion else None for name in _COLUMNS],
             len(portion['keys'])))
         loaded += len(portion['keys'])
-    library.row_store_mark(store)
     return loaded
 
 

@@ -20,7 +20,7 @@ DTYPES = ('float32', 'float64')
 EVICTIONS = ('lru', 'rarest')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
-               'waiting', 'expired', 'updates', 'steps')
+               'waiting', 'expired', 'updates')
 #: The most columns of a table.
 _MAX_WIDTH = 1 << 24
 
@@ -258,9 +258,14 @@ class RowStore:
         self._library.row_store_statistics(self._store, numbers)
         return dict(zip(_STATISTICS, numbers))
 
-    def set_steps(self, count: int) -> None:
-        """Set the number of updates by any rule so far, from which the age of rows is counted."""
-        self._library.row_store_set_steps(self._store, count)
+    @property
+    def clock(self) -> int:
+        """The number of updates by an optimizer since the table was empty, from which the age of rows is counted."""
+        return int(self._library.row_store_clock(self._store))
+
+    def set_clock(self, clock: int) -> None:
+        """Set the clock, before rows that were saved are loaded."""
+        self._library.row_store_set_clock(self._store, clock)
 
     def save(self, folder: Union[str, row_files.Folder], since: Optional[int] = None, partition: int = 0,
              partitions: int = 1) -> Dict[str, Any]:
@@ -273,7 +278,7 @@ class RowStore:
         since : int, optional
             The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
             removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
-            or the removal of more rows than 2^20 and a quarter of the table.
+            new widths of optimizer state, or the removal of more rows than 2^20 and a quarter of the table.
         partition, partitions : int
             The number of the partition that the store has, and the number of partitions, for its sightings of keys.
 
@@ -282,7 +287,7 @@ class RowStore:
         dict
             'rows' and 'removed': numbers of rows and of removed keys; 'whole': whether all rows were written;
             'bytes' of all files, and 'files': by name, without '.npy', the record of each, with its digest, see
-            :mod:`mxhybrid.base.file_digest`; 'mark': the `since` of a later save.
+            :mod:`mxhybrid.base.file_digest`; 'mark': the `since` of a later save; 'clock': that of the store.
         """
         if since is not None and not 0 <= since < 1 << 32:
             raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))
@@ -295,7 +300,7 @@ class RowStore:
 
         Keys that the folder lists as removed lose their rows first, so load a whole save and then its deltas.  With
         `partitions`, only keys of the partition with number `partition` are loaded.  Rows of the folder overwrite those
-        of the store; the number of steps grows to that of the rows.
+        of the store; the clock grows to that of the rows.
 
         Raises
         ------

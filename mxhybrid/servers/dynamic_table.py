@@ -24,7 +24,7 @@ from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable, Recipe, Saved
-from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
+from .protocol import CAPTURE, OPTIMIZE, Marks, overwrite_mode
 from .row_prefetcher import RowPrefetcher
 
 #: Work of servers, in words.
@@ -121,7 +121,8 @@ class DynamicTable(OptimizedTable):
         if np.shape(rows) != (len(keys), self.width):
             raise InputError('%s: rows of shape %s for %d keys: give rows of shape %s'
                              % (self.name, np.shape(rows), len(keys), (len(keys), self.width)))
-        check_capacity(self.name, keys, self.options.capacity, self.partitions)
+        if not self._overwrites:  # the next update removes the rows that are too many
+            check_capacity(self.name, keys, self.options.capacity, self.partitions)
         self._prefetcher.before_push(keys if self.lag else None)
         if not self.staleness:
             # After a push the host drops the rows that it caches.
@@ -245,11 +246,13 @@ class DynamicTable(OptimizedTable):
         state that are narrower than the table are followed by elements of any value.
         """
         former_mode = self.mode
-        self.set_mode(overwrite_mode(slot))
-        self._overwrites = True
-        yield
-        self._overwrites = False
-        self.set_mode(former_mode)
+        try:
+            self.set_mode(overwrite_mode(slot))
+            self._overwrites = True
+            yield
+        finally:
+            self._overwrites = False
+            self.set_mode(former_mode)
 
     def statistics(self) -> Dict[str, int]:
         """Return the sums over partitions of the statistics of their row stores, by name (worker 0 only)."""
@@ -281,7 +284,7 @@ class DynamicTable(OptimizedTable):
         finally:
             servers.barrier()
 
-    def save(self, directory: str, since: Optional[int], token: str) -> Saved:
+    def save(self, directory: str, since: Optional[Marks], token: str) -> Saved:
         """Save each partition p in ``directory/p`` (worker 0 only, at rest).
 
         `directory` is empty, and `token` is a small file in a directory around it.  If all servers see it, they write
@@ -301,7 +304,7 @@ class DynamicTable(OptimizedTable):
         self._fetches = True
         return Saved(self._fetch(directory, since), hosts)
 
-    def _fetch(self, directory: str, since: Optional[int]) -> Dict[str, Any]:
+    def _fetch(self, directory: str, since: Optional[Marks]) -> Dict[str, Any]:
         results: Dict[str, Any] = {}
         try:
             for server, answer in zip(sorted(set(self.owners)), self._ask('save_here', since=since)):
@@ -316,15 +319,15 @@ class DynamicTable(OptimizedTable):
         self.servers.command('dynamic_read', keys=self.server_keys, server=server, file=file, start=start)
         return self.servers.read_mailbox(server, np.uint8, size_bytes).tobytes()
 
-    def load(self, directories: Sequence[str]) -> None:
-        """Replace all rows by those of directories of parts, from old to new (collective).
+    def load(self, directories: Sequence[str], clock: int) -> None:
+        """Replace all rows by those of directories of parts, from old to new, and set the clock (collective).
 
         Each server reads the rows of its partitions from all directories.  JobError in worker 0 if a server fails.
         """
         former_mode = self.mode
         self.set_mode(CAPTURE)
         try:
-            self.at_rest([self], lambda: self._ask('load', directories=list(directories)))
+            self.at_rest([self], lambda: self._ask('load', directories=list(directories), clock=clock))
         finally:
             self.touch()  # hosts keep the rows that they cache until a push
             self.set_mode(former_mode)

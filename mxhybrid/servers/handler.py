@@ -41,7 +41,7 @@ from .dynamic_shard import DynamicShard, StoreOptions, named_table, row_store_op
 from .file_pieces import ScratchFiles
 from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
-from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
+from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, Marks, state_slot
 from .shard import Shard
 
 
@@ -219,7 +219,7 @@ class Handler(Optimizer):
                 totals[name] = totals.get(name, 0) + value
         self._answer({'answer': totals})
 
-    def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[int], file: str, digest: str) -> None:
+    def do_dynamic_save(self, keys: List[int], directory: str, since: Optional[Marks], file: str, digest: str) -> None:
         """Save the partitions of a dynamic table; leave the results by partition, or an error, in the mailbox.
 
         If this host does not see a file of worker 0's host, save nothing, and leave the answer of `do_dynamic_look`.
@@ -228,15 +228,15 @@ class Handler(Optimizer):
             self.do_dynamic_look(keys, file, digest)
             return
         self._answer_about(keys, lambda number, store: store.save(
-            os.path.join(directory, str(number)), since, number, len(keys)))
+            os.path.join(directory, str(number)), since and since[str(number)], number, len(keys)))
 
-    def do_dynamic_save_here(self, keys: List[int], since: Optional[int]) -> None:
+    def do_dynamic_save_here(self, keys: List[int], since: Optional[Marks]) -> None:
         """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
         self._scratch.close()
         # Where the rows are in files, their directory has room for files.
         directory = next(path for number, path in self._directories.items() if self._dynamic_keys[number] == keys)
         self._answer_about(keys, lambda number, store: store.save(
-            self._scratch.folder(directory, str(number)), since, number, len(keys)))
+            self._scratch.folder(directory, str(number)), since and since[str(number)], number, len(keys)))
 
     def do_dynamic_read(self, keys: List[int], server: int, file: str, start: int) -> None:
         """Leave a piece of a saved file in the mailbox, if this is the server that has it."""
@@ -249,10 +249,11 @@ class Handler(Optimizer):
         """Free the saved files."""
         self._scratch.close()
 
-    def do_dynamic_load(self, keys: List[int], directories: List[str]) -> None:
+    def do_dynamic_load(self, keys: List[int], directories: List[str], clock: int) -> None:
         """Replace the rows of a dynamic table; leave their numbers by partition, or an error, in the mailbox."""
         def load(number: int, store: RowStore) -> int:
             store.clear()
+            store.set_clock(clock)
             for directory in directories:
                 store.load(directory, number, len(keys))
             for directory in newest_parts(directories):

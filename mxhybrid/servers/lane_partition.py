@@ -4,7 +4,7 @@ from typing import Mapping, Optional
 from ..lane.agent import Agent
 from ..native.optimizers import TableOptimizer
 from .partition_state import Partition
-from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
+from .protocol import AGE_SLOTS, CAPTURE, MODE_RULES, OPTIMIZE, state_slot
 
 
 class LanePartition(Partition):
@@ -18,7 +18,9 @@ class LanePartition(Partition):
     def set_mode(self, mode: str) -> None:
         super().set_mode(mode)
         slot = state_slot(mode)
-        if slot >= 0:
+        if slot in AGE_SLOTS.values():
+            self._set_rule('assign state', slot)
+        elif slot >= 0:
             assert self._optimizer is not None
             self.ensure_state(self._optimizer)
             self._set_rule('assign state' if self._has_compiled_state else 'callback', slot)

@@ -14,7 +14,7 @@ constexpr uint64_t kGatheredRows = 1 << 22;
 /// The number of rows by which prefetching is ahead.
 constexpr size_t kAhead = 16;
 constexpr size_t kLine = 64;
-/// Slots whose steps are compared at once.
+/// Slots whose versions are compared at once.
 constexpr uint64_t kBlock = 16;
 
 }  // namespace
@@ -45,7 +45,7 @@ void RowScan::each_slot(Function function) const {
   for (uint64_t first = 0; first < store_.slots(); first += kBlock) {
     const uint64_t end = std::min(first + kBlock, store_.slots());
     bool has_changed = since_ < 0;
-    for (uint64_t slot = first; since_ >= 0 && slot < end; ++slot) has_changed |= store_.step_of(slot) > since_;
+    for (uint64_t slot = first; since_ >= 0 && slot < end; ++slot) has_changed |= store_.version_of(slot) > since_;
     if (!has_changed) continue;
     for (uint64_t slot = first; slot < end; ++slot) {
       if (is_scanned(slot)) function(slot);
@@ -155,8 +155,9 @@ void RowScan::read(const Columns& to) const {
       const size_t bytes = store_.state_bytes(number);
       if (to.states[number]) std::memcpy(to.states[number] + i * bytes, record + store_.state_offset(number), bytes);
     }
-    if (to.steps) to.steps[i] = store_.step_of(slot);
-    if (to.update_counts) to.update_counts[i] = store_.update_count_of(slot);
+    for (uint32_t number = 0; number < 2; ++number) {
+      if (to.ages[number]) to.ages[number][i] = store_.age_of(slot, number);
+    }
   }
 }
 

@@ -15,7 +15,7 @@ namespace lane {
 /// rows.
 class RowScan {
  public:
-  /// Scan the rows that changed after step `since`, at most `portion` at a time; -1: all rows.
+  /// Scan the rows that changed after version `since`, at most `portion` at a time; -1: all rows.
   RowScan(const RowStore& store, int64_t since, size_t portion);
 
   /// The number of rows.
@@ -28,9 +28,7 @@ class RowScan {
     int64_t* keys;
     char* rows;
     char* states[2];
-    /// The step that changed each row last, and the number of its updates if the store counts these.
-    uint32_t* steps;
-    uint32_t* update_counts;
+    uint32_t* ages[2];
   };
   /// Write the columns of the current portion.
   void read(const Columns& to) const;
@@ -49,7 +47,7 @@ class RowScan {
   static uint64_t ordered(int64_t key) { return static_cast<uint64_t>(key) ^ uint64_t{1} << 63; }
   static int64_t unordered(uint64_t key) { return static_cast<int64_t>(key ^ uint64_t{1} << 63); }
   bool is_scanned(uint64_t slot) const {
-    return store_.is_live(slot) && (since_ < 0 || store_.step_of(slot) > since_);
+    return store_.is_live(slot) && (since_ < 0 || store_.version_of(slot) > since_);
   }
   /// Call `function` with each slot whose row is scanned, in their order.
   template <typename Function>

@@ -17,10 +17,18 @@ constexpr uint64_t kMaxSlots = uint64_t{1} << 31;
 /// The most removed keys that are remembered for the next save, if they are more than a quarter of the slots.
 constexpr size_t kMaxRemoved = 1 << 20;
 
+uint32_t num_ages_for(const RowStoreOptions& options) {
+  if (options.capacity != 0 && options.evict_rarest) return 2;
+  return options.capacity != 0 || options.expire_after != 0;
+}
+
 }  // namespace
 
 RowStore::RowStore(const RowStoreOptions& options)
-    : options_(options), row_bytes_(options.width * size_of(options.dtype)), record_bytes_(row_bytes_) {
+    : options_(options),
+      num_ages_(num_ages_for(options)),
+      row_bytes_(options.width * size_of(options.dtype)),
+      record_bytes_(row_bytes_) {
   if (options.dtype != Dtype::kFloat32 && options.dtype != Dtype::kFloat64) {
     throw std::runtime_error("a dynamic table has the type float32 or float64");
   }
@@ -78,6 +86,7 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   cache_ = std::move(cache);
   std::copy(bytes, bytes + 2, state_bytes_);
   record_bytes_ = record_bytes;
+  forget_changes();
 }
 
 void RowStore::prefetch_row(uint32_t slot) const {
@@ -89,7 +98,8 @@ void RowStore::prefetch_row(uint32_t slot) const {
 }
 
 void RowStore::prefetch_record(uint32_t slot) const {
-  __builtin_prefetch(steps() + slot, 1);
+  __builtin_prefetch(versions() + slot, 1);
+  if (num_ages_ > 0) __builtin_prefetch(ages(0) + slot, 1);
   const size_t bytes = std::min(record_bytes_, kLines * kLine);
   if (cache_) return cache_->prefetch(slot, bytes);
   const char* record = mapped_record(slot);
@@ -97,7 +107,7 @@ void RowStore::prefetch_record(uint32_t slot) const {
   __builtin_prefetch(record + bytes - 1, 1);
 }
 
-void RowStore::load(const int64_t* keys, size_t count, uint32_t step) const {
+void RowStore::load(const int64_t* keys, size_t count, uint32_t clock) const {
   uint64_t hashes[kBlock];
   uint32_t slots[kBlock];
   std::vector<uint32_t> loaded;
@@ -107,7 +117,7 @@ void RowStore::load(const int64_t* keys, size_t count, uint32_t step) const {
     find_block<Fetched::kNothing>(keys + first, block, hashes, slots);
     std::copy_if(slots, slots + block, std::back_inserter(loaded), [](uint32_t slot) { return slot != SlotIndex::kNone; });
   }
-  cache_->load(loaded.data(), loaded.size(), step);
+  cache_->load(loaded.data(), loaded.size(), clock);
 }
 
 template <RowStore::Fetched kFetched>
@@ -137,7 +147,7 @@ void RowStore::write_missing(int64_t key, char* row) const {
 void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
   uint64_t hashes[kBlock];
   uint32_t slots[kBlock];
-  in_batches(keys, count, step_ + 1, [&](size_t first, size_t end) {
+  in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {
     for (; first < end; first += kBlock) {
       const size_t block = std::min(kBlock, end - first);
       find_block<Fetched::kRow>(keys + first, block, hashes, slots);
@@ -166,8 +176,8 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
                                " rows, the most that it can have: use more partitions");
     }
     keys_.grow((slots_ + 1) * sizeof(int64_t));
-    steps_.grow((slots_ + 1) * sizeof(uint32_t));
-    if (counts_updates()) counts_.grow((slots_ + 1) * sizeof(uint32_t));
+    versions_.grow((slots_ + 1) * sizeof(uint32_t));
+    for (uint32_t number = 0; number < num_ages_; ++number) ages_[number].grow((slots_ + 1) * sizeof(uint32_t));
     if (cache_) {
       cache_->grow(slots_ + 1);
     } else {
@@ -178,8 +188,7 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
   }
   char* record = cache_ ? cache_->create(slot) : mapped_record(slot);
   keys()[slot] = key;
-  steps()[slot] = step_;
-  if (counts_updates()) counts()[slot] = 0;
+  if (num_ages_ > 1) ages(1)[slot] = 0;
   options_.first_values.fill(options_.dtype, key, options_.width, record);
   std::memset(record + row_bytes_, 0, record_bytes_ - row_bytes_);
   live_[slot >> 6] |= uint64_t{1} << (slot & 63);
@@ -187,15 +196,9 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
   return slot;
 }
 
-void RowStore::remove(uint32_t slot, uint32_t step) {
-  if (marked_) {
-    if (removed_.size() >= std::max<uint64_t>(kMaxRemoved, slots_ / 4)) {  // the next save has to be a whole one
-      removed_.clear();
-      marked_ = false;
-    } else {
-      removed_.emplace_back(key_of(slot), step);
-    }
-  }
+void RowStore::remove(uint32_t slot) {
+  if (marked_) removed_.emplace_back(key_of(slot), version_);
+  if (removed_.size() > std::max<uint64_t>(kMaxRemoved, slots_ / 4)) forget_changes();
   index_.erase(hash_of(key_of(slot)), slot);
   if (cache_) cache_->remove(slot);
   live_[slot >> 6] &= ~(uint64_t{1} << (slot & 63));
@@ -208,7 +211,7 @@ uint64_t RowStore::erase(const int64_t* keys, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const uint32_t slot = find(keys[i], hash_of(keys[i]));
     if (slot == SlotIndex::kNone) continue;
-    remove(slot, step_ + 1);
+    remove(slot);
     ++erased;
   }
   return erased;
@@ -218,13 +221,13 @@ void RowStore::clear() {
   index_.clear();
   keys_ = new_area("keys");
   make_records(record_bytes_, &records_, &cache_);
-  steps_ = GrowingMemory();
-  counts_ = GrowingMemory();
+  versions_ = GrowingMemory();
+  for (GrowingMemory& age : ages_) age = GrowingMemory();
   live_.clear();
-  removed_.clear();
-  marked_ = false;
+  forget_changes();
   slots_ = 0;
   free_ = SlotIndex::kNone;
+  clock_ = 0;
   if (sightings_) sightings_->clear();
   admitted_by_sightings_ = 0;
 }
@@ -240,7 +243,7 @@ RowStoreStatistics RowStore::statistics() const {
   statistics.rows = size();
   statistics.slots = slots_;
   const uint64_t area_bytes = slots_ * (sizeof(int64_t) + (cache_ ? 0 : record_bytes_));
-  statistics.memory_bytes = slots_ * (counts_updates() ? 2 : 1) * sizeof(uint32_t) + live_.size() * sizeof(uint64_t) +
+  statistics.memory_bytes = slots_ * (1 + num_ages_) * sizeof(uint32_t) + live_.size() * sizeof(uint64_t) +
                             index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
   (options_.directory.empty() ? statistics.memory_bytes : statistics.file_bytes) += area_bytes;
   if (cache_) {
@@ -254,7 +257,6 @@ RowStoreStatistics RowStore::statistics() const {
   }
   statistics.expired = expired_;
   statistics.updates = updates_;
-  statistics.steps = step_;
   return statistics;
 }
 

@@ -98,9 +98,9 @@ uint64_t lane_row_store_size(void* store) { return store_of(store).size(); }
 /// Write the fields of RowStoreStatistics.
 void lane_row_store_statistics(void* store, uint64_t* numbers) {
   const lane::RowStoreStatistics statistics = store_of(store).statistics();
-  const uint64_t fields[] = {statistics.rows,     statistics.slots,   statistics.memory_bytes,
-                             statistics.file_bytes, statistics.resident_bytes, statistics.admitted, statistics.waiting,
-                             statistics.expired,  statistics.updates, statistics.steps};
+  const uint64_t fields[] = {statistics.rows,       statistics.slots,          statistics.memory_bytes,
+                             statistics.file_bytes, statistics.resident_bytes, statistics.admitted,
+                             statistics.waiting,    statistics.expired,        statistics.updates};
   for (uint64_t field : fields) *numbers++ = field;
 }
 
@@ -108,21 +108,17 @@ void lane_row_store_statistics(void* store, uint64_t* numbers) {
 
 /// Set saved rows; see RowStore::restore.
 int lane_row_store_restore(void* store, const int64_t* keys, const void* rows, const void* first_states,
-                           const void* second_states, const uint32_t* steps, const uint32_t* counts, uint64_t count) {
+                           const void* second_states, const uint32_t* used, const uint32_t* counts, uint64_t count) {
   return guarded([&] {
     const RowStore::SavedRows saved = {static_cast<const char*>(rows),
                                        {static_cast<const char*>(first_states), static_cast<const char*>(second_states)},
-                                       steps, counts};
+                                       {used, counts}};
     store_of(store).restore(keys, saved, count);
     return 0;
   }, -1);
 }
-/// Return by how many numbers rows are chosen for removal: 0, 1 (the step that changed them last) or 2 (and the number
-/// of updates).
-int lane_row_store_ages(void* store) {
-  const lane::RowStoreOptions& options = store_of(store).options();
-  return store_of(store).counts_updates() ? 2 : options.capacity != 0 || options.expire_after != 0;
-}
+/// Return the number of ages of a row, see RowStore::num_ages.
+uint32_t lane_row_store_ages(void* store) { return store_of(store).num_ages(); }
 /// Return the number of words of saved sightings; 0 if keys need not be admitted.
 uint64_t lane_row_store_sightings_words(void* store) { return store_of(store).sightings_words(); }
 void lane_row_store_save_sightings(void* store, uint64_t* words) { store_of(store).save_sightings(words); }
@@ -130,10 +126,11 @@ void lane_row_store_save_sightings(void* store, uint64_t* words) { store_of(stor
 void lane_row_store_load_sightings(void* store, const uint64_t* words, uint32_t share) {
   store_of(store).load_sightings(words, share);
 }
-void lane_row_store_set_steps(void* store, uint32_t count) { store_of(store).set_steps(count); }
+uint32_t lane_row_store_clock(void* store) { return store_of(store).clock(); }
+void lane_row_store_set_clock(void* store, uint32_t clock) { store_of(store).set_clock(clock); }
 uint32_t lane_row_store_mark(void* store) { return store_of(store).mark(); }
 int lane_row_store_knows_changes(void* store, uint32_t since) { return store_of(store).knows_changes_since(since); }
-/// Write the keys of rows that were removed after a step, if there is room for them; return their number.
+/// Write the keys of rows that were removed after a version, if there is room for them; return their number.
 int64_t lane_row_store_removed(void* store, uint32_t since, int64_t* keys, uint64_t room) {
   return guarded([&]() -> int64_t {
     const std::vector<int64_t> removed = store_of(store).removed_since(since);
@@ -151,13 +148,12 @@ uint64_t lane_row_scan_count(void* scan) { return static_cast<RowScan*>(scan)->c
 int64_t lane_row_scan_next(void* scan) {
   return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<RowScan*>(scan)->next()); }, -1);
 }
-/// Write the columns of the portion: keys, rows, state 0 and 1, steps, numbers of updates; null for those that are left
-/// out.
+/// Write the columns of the portion: keys, rows, state 0 and 1, ages 0 and 1; null for those that are left out.
 int lane_row_scan_read(void* scan, void* const* columns) {
   return guarded([&] {
     static_cast<RowScan*>(scan)->read({static_cast<int64_t*>(columns[0]), static_cast<char*>(columns[1]),
                                        {static_cast<char*>(columns[2]), static_cast<char*>(columns[3])},
-                                       static_cast<uint32_t*>(columns[4]), static_cast<uint32_t*>(columns[5])});
+                                       {static_cast<uint32_t*>(columns[4]), static_cast<uint32_t*>(columns[5])}});
     return 0;
   }, -1);
 }

@@ -18,7 +18,7 @@ void RowStore::begin_update(const Rule& rule) {
   kernel_ = nullptr;
   switch (rule.kind) {
     case RuleKind::kAssignState:
-      check_state(rule.slot);
+      if (rule.slot < kFirstAge) check_state(rule.slot);
       break;
     case RuleKind::kReplace:
       clear();
@@ -46,7 +46,7 @@ void RowStore::begin_update(const Rule& rule) {
   }
   rule_ = rule;
   touched_ = 0;
-  ++step_;
+  if (kernel_ != nullptr) ++clock_;
 }
 
 void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient) {
@@ -56,17 +56,21 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
     slot = place(key, hash);
     ++admitted_;
   }
-  steps()[slot] = step_;
-  if (counts_updates()) ++counts()[slot];
+  note_change(slot);
   ++touched_;
-  if (options_.capacity != 0 && touched_ > options_.capacity) {
-    throw std::runtime_error("capacity: " + std::to_string(options_.capacity) +
-                             " rows of a partition are fewer than the distinct keys of one step: give a capacity "
-                             "of several times the keys of a step");
-  }
   char* record = changed_record(slot);
   if (kernel_ != nullptr) {
+    if (options_.capacity != 0 && touched_ > options_.capacity) {
+      throw std::runtime_error("capacity: " + std::to_string(options_.capacity) +
+                               " rows of a partition are fewer than the distinct keys of one step: give a capacity "
+                               "of several times the keys of a step");
+    }
+    if (num_ages_ > 1) ++ages(1)[slot];
     kernel_(settings_, {record, {record + state_offset(0), record + state_offset(1)}, gradient, options_.width});
+  } else if (rule_.kind == RuleKind::kAssignState && rule_.slot >= kFirstAge) {
+    uint32_t age;
+    std::memcpy(&age, gradient, sizeof age);
+    set_age(slot, rule_.slot - kFirstAge, age);
   } else if (rule_.kind == RuleKind::kAssignState) {
     std::memcpy(record + state_offset(rule_.slot), gradient, std::min(state_bytes_[rule_.slot], row_bytes_));
   } else {
@@ -81,7 +85,8 @@ bool RowStore::is_admitted(uint64_t hash) {
 }
 
 uint32_t RowStore::end_update() {
-  if (options_.expire_after != 0 && step_ % std::max<uint64_t>(1, options_.expire_after / kShare) == 0) {
+  if (kernel_ == nullptr) return touched_;
+  if (options_.expire_after != 0 && clock_ % std::max<uint64_t>(1, options_.expire_after / kShare) == 0) {
     remove_expired();
   }
   if (options_.capacity != 0 && size() > options_.capacity) remove_over_capacity();
@@ -90,17 +95,17 @@ uint32_t RowStore::end_update() {
 
 void RowStore::remove_expired() {
   for (uint64_t slot = 0; slot < slots_; ++slot) {
-    if (!is_live(slot) || steps()[slot] + options_.expire_after > step_) continue;
-    remove(static_cast<uint32_t>(slot), step_);
+    if (!is_live(slot) || ages(0)[slot] + options_.expire_after > clock_) continue;
+    remove(static_cast<uint32_t>(slot));
     ++expired_;
   }
 }
 
 /// Return a number that is lower for rows that are removed earlier.
 uint64_t RowStore::rank_of(uint64_t slot) const {
-  const uint32_t step = steps()[slot];
-  if (step >= step_) return UINT64_MAX;
-  return counts_updates() ? uint64_t{counts()[slot]} << 32 | step : step;
+  const uint32_t last_update = ages(0)[slot];
+  if (last_update >= clock_) return UINT64_MAX;
+  return num_ages_ > 1 ? uint64_t{ages(1)[slot]} << 32 | last_update : last_update;
 }
 
 void RowStore::remove_over_capacity() {
@@ -129,13 +134,13 @@ void RowStore::remove_over_capacity() {
     const uint64_t own_rank = rank_of(slot);
     if (own_rank == rank) ties.emplace_back(key_of(slot), static_cast<uint32_t>(slot));
     if (own_rank >= rank) continue;
-    remove(static_cast<uint32_t>(slot), step_);
+    remove(static_cast<uint32_t>(slot));
     ++expired_;
     --excess;
   }
   std::sort(ties.begin(), ties.end());
   for (uint64_t i = 0; i < excess; ++i) {
-    remove(ties[i].second, step_);
+    remove(ties[i].second);
     ++expired_;
   }
 }
@@ -144,7 +149,7 @@ uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gra
   for (size_t i = 1; i < count; ++i) {
     if (keys[i] <= keys[i - 1]) throw std::runtime_error("keys of an update are not sorted or not unique");
   }
-  if (options_.capacity != 0 && count > options_.capacity) {
+  if (options_.capacity != 0 && count > options_.capacity && kernel(rule.kind, options_.dtype) != nullptr) {
     throw std::runtime_error("capacity: " + std::to_string(options_.capacity) + " rows, but a step has " +
                              std::to_string(count) + " distinct keys: give a capacity of several times as many");
   }
@@ -161,7 +166,7 @@ uint32_t RowStore::update(const Rule& rule, const int64_t* keys, const char* gra
 void RowStore::update_block(const int64_t* keys, const char* const* gradients, size_t count) {
   uint64_t hashes[kBlock];
   uint32_t slots[kBlock];
-  in_batches(keys, count, step_, [&](size_t first, size_t end) {
+  in_batches(keys, count, clock_ + (kernel_ == nullptr), [&](size_t first, size_t end) {
     for (; first < end; first += kBlock) {
       const size_t number = std::min(kBlock, end - first);
       find_block<Fetched::kAll>(keys + first, number, hashes, slots);

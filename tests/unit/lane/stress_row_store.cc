@@ -141,10 +141,10 @@ class Program {
     while (const size_t count = scan.next()) {
       std::vector<int64_t> list(count);
       std::vector<double> values(count * width_), states(count * width_), more_states(count * width_);
-      std::vector<uint32_t> steps(count), numbers(count);
+      std::vector<uint32_t> clocks(count), numbers(count);
       scan.read({list.data(), reinterpret_cast<char*>(values.data()),
                  {reinterpret_cast<char*>(states.data()), reinterpret_cast<char*>(more_states.data())},
-                 steps.data(), numbers.data()});
+                 {store_->num_ages() > 0 ? clocks.data() : nullptr, store_->num_ages() > 1 ? numbers.data() : nullptr}});
       check(std::is_sorted(list.begin(), list.end()) && (rows == 0 || list[0] > last), "a scan is not sorted");
       last = list.back();
       rows += count;

@@ -207,7 +207,7 @@ def test_other_rules():
     assert store.read_state(0, [5]).tolist() == [[5, 6]] and store.read_state(1, [5]).tolist() == [[7]]
     store.update('replace', {}, [8], [[1, 1]])
     assert len(store) == 1 and store.read([3, 8]).tolist() == [[0, 0], [1, 1]]
-    assert store.statistics()['steps'] == 5 and store.statistics()['updates'] == 0
+    assert store.clock == store.statistics()['updates'] == 0
 
 
 def test_rows_stay_when_the_sizes_of_state_change():
@@ -404,8 +404,8 @@ def test_removal_of_rows(seed, tmp_path):
         if step == 60:
             store.save(str(tmp_path / 'rows'))
             store, model.expired = RowStore(2, 'float32', FIRST, **options), 0
+            store.set_clock(61)
             store.load(str(tmp_path / 'rows'))
-            store.set_steps(61)
 
 
 def test_capacity_below_a_batch_is_refused():

@@ -308,7 +308,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
 
     def train(servers):
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, partitions)
-        directories, marks, commands, send = [], set(), [], servers.command
+        directories, marks, commands, send = [], None, [], servers.command
 
         def command(*names, **arguments):
             commands.extend(names)
@@ -321,7 +321,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
             if step in (1, 3):
                 table.pull(KEYS, saved)
                 commands.clear()
-                saved_parts = save(table, tmp_path / str(step), marks.pop() if marks else None)
+                saved_parts = save(table, tmp_path / str(step), marks)
                 # A look at the directory by itself only if servers did not see it before.
                 assert commands[:1] == (['dynamic_look' if by_worker and step == 3 else 'dynamic_save']
                                         if servers.rank == 0 else [])
@@ -330,7 +330,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
                 assert (saved_parts is not None) == (servers.rank == 0)
                 results, hosts = saved_parts or ({}, [])
                 assert bool(hosts) == (by_worker and servers.rank == 0)
-                marks = {result['mark'] for result in results.values()} or {None}
+                marks = {part: result['mark'] for part, result in results.items()} or None
                 assert all(result['whole'] == (step == 1) for result in results.values())
                 directories += [str(tmp_path / str(step) / str(part)) for part in range(partitions)]
         table.pull(KEYS, expected)
@@ -338,7 +338,7 @@ def test_saved_rows_and_state_are_loaded_into_other_partitions(tmp_path, monkeyp
         other.set_optimizer(adagrad, 0.1, 0.0, 0)
         other.push(KEYS[3:5], np.ones((2, WIDTH)))
         other.pull(KEYS, rows)  # hosts cache these rows
-        other.load(directories)
+        other.load(directories, 4)
         other.pull(KEYS, rows)
         np.testing.assert_array_equal(rows, saved)
         for step in range(4, STEPS):
@@ -404,9 +404,9 @@ def test_an_error_of_loading_is_raised_by_worker_0_and_training_goes_on():
         table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 2)
         if servers.rank == 0:
             with pytest.raises(JobError, match='items: server . cannot load its rows: .*/nowhere/0'):
-                table.load(['/nowhere/0'])
+                table.load(['/nowhere/0'], 0)
         else:
-            table.load(['/nowhere/0'])
+            table.load(['/nowhere/0'], 0)
         table.touch()
         return True
     with dynamic_job([2], [2]) as job:
