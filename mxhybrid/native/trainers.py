@@ -217,6 +217,27 @@ def gradients_of(param: Any) -> List[Any]:
     return param._grad or []
 
 
+def gradient_lists(params: Sequence[Any]) -> List[Any]:
+    """Return gluon's lists of the gradients of parameters, None for a frozen one.
+
+    gluon makes another list when it makes other arrays.
+    """
+    return [param._grad for param in params]
+
+
+@contextmanager
+def taken_as_frozen(params: Sequence[Any]) -> Iterator[None]:
+    """Let MXNet take parameters as frozen within the block; they keep their gradients."""
+    requests = [param._grad_req for param in params]
+    try:
+        for param in params:
+            param._grad_req = 'null'
+        yield
+    finally:
+        for param, request in zip(params, requests):
+            param._grad_req = request
+
+
 def is_fresh(array: Any) -> bool:
     """Return whether a backward pass has computed the gradient of an array since it was marked as used."""
     return bool(array._fresh_grad)

@@ -15,7 +15,7 @@ from mxnet import autograd
 
 from ...base.errors import InputError
 from ...native.compiled_graph import CompiledGraph, release_discarded
-from ...native.trainers import is_fresh, set_fresh
+from ...native.trainers import gradient_lists, is_fresh, set_fresh
 from .dropped_networks import release_after
 from .fetched_inputs import TOKEN
 from .rank_program import COMPILED, Program
@@ -48,7 +48,9 @@ class ProgramRunner:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
         arrays = {**self.constants, **self._next, **inputs, TOKEN: self.token}
-        outputs = self._graph(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs])
+        held = [params[name] for name in self._inputs if name not in arrays]
+        outputs = self._graph(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs],
+                              gradients=gradient_lists(held) if autograd.is_recording() else None)
         return outputs[self.program.leading:]
 
     def _find_averages(self, params: Any) -> None:
