@@ -4,6 +4,7 @@ A code block of an unknown language fails.
 """
 import ast
 import dataclasses
+import importlib
 import json
 import re
 import types
@@ -179,6 +180,18 @@ def test_benchmark():
         assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
         for one in workload.tables:
             assert '{:,}'.format(one.width).replace(',', '') in listed[name][1].replace(',', '')
+
+
+def test_reference():
+    """docs/reference.md has all public names and no others, each with the object that has the name."""
+    public = {'%s.%s' % (module.__name__, name): getattr(module, name)
+              for module in (mxhybrid, mxhybrid.checkpoint, mxhybrid.nn, mxhybrid.parallel, mxhybrid.planner)
+              for name in module.__all__ if not isinstance(getattr(module, name), types.ModuleType)}
+    listed = dict(re.findall('### `(.*)`\n\n::: (.*)', PAGES['docs/reference.md']))
+    assert set(listed) == set(public)
+    for name, path in listed.items():
+        module, _, attribute = path.rpartition('.')
+        assert getattr(importlib.import_module(module), attribute) is public[name], name
 
 
 def test_results():
