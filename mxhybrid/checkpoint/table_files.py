@@ -9,7 +9,7 @@
                 keys.npy        int64, sorted
                 rows.npy        (rows, width)
                 state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
-                used.npy        whatever else the table keeps for each row, such as the push that touched it last
+                used.npy        whatever else the table keeps for each row, such as the clock at its last update
                 removed.npy     keys of rows that expired since the checkpoint before, in a delta
                 sightings.npy   sightings of keys without a row, see mxhybrid.lane.row_files; that of the newest
                                 checkpoint counts

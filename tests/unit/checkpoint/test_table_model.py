@@ -1,0 +1,252 @@
+"""Dynamic tables against a model: random programs of steps, saves, loads, imports and resumes, in one process and jobs.
+
+The model is a dictionary of rows for each partition.  A program has several jobs, which continue one training with other
+numbers of workers, servers and partitions.  After each operation, the table must have the rows of the model.
+"""
+import contextlib
+import copy
+import json
+import os
+import types
+from typing import NamedTuple
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.checkpoint import dynamic_tables, files, folder
+from mxhybrid.checkpoint.collect import Item
+from mxhybrid.checkpoint.compaction import compact
+from mxhybrid.checkpoint.newest import newest
+from mxhybrid.checkpoint.workers import _Alone, assign_rows
+from mxhybrid.kvstore.local_table import LocalTable
+from mxhybrid.lane.row_store import FirstValues, partition_of
+from mxhybrid.native.optimizer_state import count_update, set_counts, update_count
+from mxhybrid.servers import dynamic_table
+from mxhybrid.servers.dynamic_shard import StoreOptions
+from mxhybrid.servers.dynamic_table import create_dynamic_table
+
+from ..servers.dynamic_job import dynamic_job
+
+KEYS, KEY, WIDTH, FIRST = np.arange(60) * 7 - 40, 0, 2, 0.25
+#: The numbers of workers and servers of each host, and of partitions; None for one process.
+JOBS = [None, ([1], [1], 2), ([2], [2], 3), ([1, 1], [1, 1], 3), ([1, 1], [1, 2], 5)]
+
+
+class Model:
+    """A table of rows [value, momentum, clock at the last update, number of updates] by key, in partitions."""
+
+    def __init__(self, admit=1, capacity=0, expire_after=0, evict='lru'):
+        self.admit, self.capacity, self.expire_after, self.evict = admit, capacity, expire_after, evict
+        self.rows, self.sightings, self.clock, self.partitions = {}, {}, 0, 1
+        #: The first operation after which the table differs; the program goes on, since other workers do.
+        self.difference = None
+
+    def step(self, keys, gradient):
+        self.clock += 1
+        for key in keys:
+            if key not in self.rows:
+                self.sightings[key] = self.sightings.get(key, 0) + 1
+                if self.sightings[key] < self.admit:
+                    continue
+                self.rows[key] = [FIRST, 0.0, 0, 0]
+            value, momentum, _, updates = self.rows[key]
+            momentum = momentum / 2 - gradient
+            self.rows[key] = [value + momentum, momentum, self.clock, updates + 1]
+        if self.expire_after and self.clock % max(1, self.expire_after // 16) == 0:
+            self._keep(lambda key: self.rows[key][2] + self.expire_after > self.clock)
+        for partition in range(self.partitions if self.capacity else 0):
+            self._evict([key for key in self.rows if partition_of([key], self.partitions)[0] == partition])
+
+    def _keep(self, stays):
+        self.rows = {key: row for key, row in self.rows.items() if stays(key)}
+
+    def _evict(self, keys):
+        """Remove rows of a partition that are over its capacity, but none that this step has touched."""
+        capacity = self.capacity // self.partitions
+        if len(keys) <= capacity:
+            return
+        untouched = [key for key in keys if self.rows[key][2] < self.clock]
+        excess = len(keys) - max(capacity - capacity // 16, len(keys) - len(untouched))
+
+        def rank(key):
+            _, _, last_update, updates = self.rows[key]
+            return (updates if self.evict == 'rarest' else 0, last_update, key)
+        removed = set(sorted(untouched, key=rank)[:excess])
+        self._keep(lambda key: key not in removed)
+
+    def assign(self, keys, value):
+        for key in keys:
+            _, momentum, _, updates = self.rows.get(key, [FIRST, 0.0, 0, 0])
+            self.rows[key] = [value, momentum, self.clock, updates]
+
+
+class Operation(NamedTuple):
+    name: str
+    keys: list = []
+    value: float = 0.0
+
+
+def drawn_operations(random):
+    """Return operations, most of them steps; some steps have no keys."""
+    operations = []
+    for _ in range(random.randint(8, 16)):
+        name = random.choice(['step', 'save', 'delta', 'load', 'import', 'compact'], p=[.6, .06, .14, .06, .1, .04])
+        most = {'step': 9, 'import': 50}.get(name, 1)
+        keys = sorted(set(KEYS[np.minimum(random.zipf(1.2, random.randint(0, most)), len(KEYS)) - 1].tolist()))
+        operations.append(Operation(name, keys, float(random.randint(1, 8))))
+    return operations + [Operation('delta')]
+
+
+def drawn_program(seed):
+    """Return the options of a table, and the jobs: shape, storage, whether servers see worker 0's files, operations."""
+    random = np.random.RandomState(seed)
+    options = [{'expire_after': [2, 5, 33][seed // 4 % 3]}, {'capacity': 50, 'evict': ['lru', 'rarest'][seed // 4 % 2]},
+               {'capacity': 60, 'expire_after': 4}, {'admit': 3}][seed % 4]
+    jobs = [(JOBS[random.randint(len(JOBS))], random.choice(['memory', 'files', 'budget']),
+             random.rand() < 0.7 or 'admit' in options, drawn_operations(random)) for _ in range(3)]
+    return options, jobs
+
+
+class Workers:
+    """The workers of a job, as checkpoints see them."""
+
+    together = True
+
+    def __init__(self, servers):
+        self.rank, self.size, self._servers = servers.rank, servers.num_workers, servers
+
+    def allgather_json(self, value, operation):
+        job = self._servers.job
+        job.values[self.rank] = json.dumps(value)
+        self._servers.barrier()
+        values = [json.loads(job.values[rank]) for rank in range(job.num_workers)]
+        self._servers.barrier()
+        return values
+
+    def busy(self):
+        return contextlib.nullcontext()
+
+
+class Training:
+    """A table on one worker, and its checkpoints; worker 0 compares the table with the model."""
+
+    def __init__(self, table, workers, options, directory, model):
+        self.table, self.workers, self.directory, self.model = table, workers, directory, model
+        self.trainer = types.SimpleNamespace(optimizer=mx.optimizer.create('sgd', momentum=0.5))
+        param = types.SimpleNamespace(table=table, width=WIDTH, dtype='float64', rows=None, options=options,
+                                      first_values=FirstValues('constant', FIRST))
+        self.items = [Item('words', param, KEY)]
+        self.has_base = False
+
+    def run(self, operations):
+        for operation in operations:
+            getattr(self, 'do_' + operation.name)(operation)
+            if self.workers.rank == 0:
+                self.compare(operation)
+
+    def compare(self, operation):
+        rows = np.empty((len(KEYS), WIDTH))
+        (self.table.pull if isinstance(self.table, LocalTable) else self.table.pull_exactly)(KEYS, rows)
+        expected = [self.model.rows.get(key, [FIRST])[0] for key in KEYS.tolist()]
+        self.expect(rows[:, 0].tolist() == rows[:, 1].tolist() == expected
+                    and self.table.statistics()['rows'] == len(self.model.rows), operation)
+
+    def expect(self, is_right, operation):
+        if not is_right and self.model.difference is None:
+            self.model.difference = operation
+
+    def do_step(self, operation):
+        optimizer, size = self.trainer.optimizer, getattr(self.workers, 'size', 1)
+        count = update_count(optimizer, KEY)
+        count_update(optimizer, KEY)
+        self.table.set_optimizer(optimizer, 1.0, 0.0, count)
+        own = np.array(operation.keys[self.workers.rank::size], np.int64)
+        self.table.push(own, np.full((len(own), WIDTH), operation.value))
+        if self.workers.rank == 0:
+            self.model.step(operation.keys, operation.value)
+
+    def do_import(self, operation):
+        """Import rows in pieces that have more keys than some capacities."""
+        pieces = [np.array(operation.keys[first:first + 30], np.int64) for first in range(0, len(operation.keys), 30)]
+        assign_rows(self.workers, self.table, iter(
+            [(keys, np.full((len(keys), WIDTH), operation.value)) for keys in pieces] if self.workers.rank == 0 else []))
+        if self.workers.rank == 0:
+            self.model.assign(operation.keys, operation.value)
+
+    def do_save(self, operation, delta=False):
+        table_save = dynamic_tables.TableSave(self.trainer, self.items, self.directory)
+        with contextlib.ExitStack() as opened:
+            writers = []
+
+            def open_writer():
+                os.makedirs(self.directory, exist_ok=True)
+                opened.enter_context(folder.locked(self.directory))
+                writers.append(opened.enter_context(files.Writer(self.directory)))
+                return writers[0]
+            table_save.write(self.workers, open_writer, delta)
+            if self.workers.rank == 0:
+                table_save.raise_problem()
+                table_save.add(writers[0])
+                writers[0].commit(1, {}, 3, table_save.bases)
+                table_save.remember(writers[0].identity)
+                is_delta = bool(table_save.bases)
+                self.expect(is_delta <= delta and is_delta >= (delta and self.has_base), operation)
+                self.has_base = self.table.has_optimizer  # otherwise the first step makes optimizer state
+                self.model.saved = copy.deepcopy(self.model)
+
+    def do_delta(self, operation):
+        self.do_save(operation, True)
+
+    def do_compact(self, operation):
+        if self.workers.rank == 0 and os.path.isdir(self.directory):
+            compact(self.directory)
+
+    def do_load(self, operation):
+        reader = newest(self.directory) if self.workers.rank == 0 and os.path.isdir(self.directory) else None
+        stored = self.workers.allgather_json(reader and dynamic_tables.stored_tables(reader), 'stored')[0]
+        if stored is None:
+            return
+        problems = []
+        set_counts(self.trainer.optimizer, {KEY: stored['words']['description']['updates']}, [0])
+        dynamic_tables.put_tables(self.trainer, self.items, stored, self.workers, lambda: reader, problems.append)
+        assert not problems
+        if self.workers.rank == 0:
+            saved = self.model.saved
+            self.model.rows, self.model.sightings = copy.deepcopy(saved.rows), dict(saved.sightings)
+            self.model.clock, self.has_base = saved.clock, False
+
+
+def run_job(job, storage, options, operations, directory, model):
+    """Run a part of a program in one process or in a job."""
+    first_values = FirstValues('constant', FIRST)
+    place = {'directory': '' if storage == 'memory' else os.path.dirname(directory),
+             'resident_bytes': 1 << 20 if storage == 'budget' else 0}
+    model.partitions = 1 if job is None else job[2]
+    if job is None:
+        table = LocalTable('words', WIDTH, 'float64', first_values, options, **place)
+        Training(table, _Alone(), options, directory, model).run(operations)
+        table.close()
+        return
+
+    def train(servers):
+        table = create_dynamic_table(servers, 'words', WIDTH, 'float64', first_values, job[2],
+                                     StoreOptions(**options, **place))
+        Training(table, Workers(servers), options, directory, model).run(operations)
+    with dynamic_job(*job[:2]) as running:
+        running.values = {}
+        running.run(train)
+
+
+@pytest.mark.parametrize('seed', range(16))
+def test_programs_have_the_rows_of_the_model(tmp_path, monkeypatch, seed):
+    options, jobs = drawn_program(seed)
+    model = Model(**options)
+    monkeypatch.setattr(dynamic_tables, '_PIECE_BYTES', 100)
+    for number, (job, storage, sees_files, operations) in enumerate(jobs):
+        with monkeypatch.context() as context:
+            if not sees_files:  # worker 0 fetches and sends the rows
+                context.setattr(dynamic_table, 'digest_of', lambda path: 'that of another file')
+            run_job(job, storage, options, ([Operation('load')] if number else []) + operations,
+                    str(tmp_path / 'saved'), model)
+    assert model.difference is None and model.clock > 0
