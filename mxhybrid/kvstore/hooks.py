@@ -27,8 +27,10 @@ hooked                            reason
 ``ParameterDict.zero_grad``       also: the gradients of dynamic tables, as for the next
 ``amp.unscale``
 ``Parameter._set_trainer``        values that servers hold for another Trainer return to the worker
-``Parameter._reduce``             saving: whole weights that servers hold, and tables with their own dtype; refused, as
-                                  ``_load_init`` is, for shards of weights
+``Parameter._reduce``             saving: whole weights that servers hold, and tables with their own dtype; refused for
+                                  shards of weights
+``Parameter.reset_ctx``,          another device or type is refused for parameters of split networks
+``Parameter.cast``
 ``sys.excepthook``                a worker whose script fails ends the job
 ================================  ============================================================================
 """
@@ -49,12 +51,21 @@ from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..comm.horovod_import import keep_symbols_local
 from ..job.join import fail_current
+from ..native.trainers import renew_arrays
 from . import on_demand_copy
 from .local_stores import store_for
 from .table_parameter import TableParameter
 from .trainer_step import TrainerHooks, hooks_of, is_hybrid, share_value_read
 from .trainer_tables import refuse_store, split_off, tables_split_off
-from .weight_shards import refuse_emptied, refuse_move, refuse_new_values, refuse_shards
+from .weight_shards import (
+    initialise_again,
+    own_part,
+    refuse_cast,
+    refuse_emptied,
+    refuse_move,
+    refuse_shards,
+    shard_of,
+)
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
 _MODULES = ('mxnet.model', 'mxnet.module.module')
@@ -85,7 +96,8 @@ def install() -> None:
                        ('data', _value_read), ('list_data', _value_read),
                        ('grad', _gradient_read), ('list_grad', _gradient_read),
                        ('list_ctx', _around(on_demand_copy.unread)), ('_load_init', _load_init),
-                       ('_reduce', _reduce), ('reset_ctx', _reset_ctx), ('_set_trainer', _set_trainer)):
+                       ('_reduce', _reduce), ('reset_ctx', _reset_ctx), ('cast', _cast),
+                       ('_set_trainer', _set_trainer)):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
     _wrap(nn.Embedding, 'forward', _embedding_forward)
@@ -221,23 +233,32 @@ def _reduce(original: Any) -> Any:
 
 def _reset_ctx(original: Any) -> Any:
     def reset_ctx(self: Any, ctx: Any) -> None:
-        refuse_move(self, 'reset_ctx')
-        original(self, ctx)
+        refuse_move(self, 'reset_ctx', ctx)
+        if shard_of(self) is None:
+            original(self, ctx)
+        else:
+            renew_arrays(self)
     return reset_ctx
 
 
+def _cast(original: Any) -> Any:
+    def cast(self: Any, dtype: Any) -> None:
+        refuse_cast(self, dtype)
+        original(self, dtype)
+    return cast
+
+
 def _load_init(original: Any) -> Any:
-    def load_init(self: Any, *args: Any, **keywords: Any) -> None:
-        refuse_shards([self], 'load_parameters')
+    def load_init(self: Any, data: Any, *args: Any, **keywords: Any) -> None:
         with on_demand_copy.unread(self):
-            original(self, *args, **keywords)
+            original(self, own_part(self, data), *args, **keywords)
     return load_init
 
 
 def _set_data(original: Any) -> Any:
     def set_data(self: Any, data: Any) -> None:
         with on_demand_copy.overwritten(self):
-            original(self, data)
+            original(self, own_part(self, data))
         _note_new_values(self)
     return set_data
 
@@ -251,11 +272,11 @@ def _set_trainer(original: Any) -> Any:
 
 def _initialize(original: Any) -> Any:
     def initialize(self: Any, *args: Any, **keywords: Any) -> None:
-        before = self.__dict__.get('_data')
-        if keywords.get('force_reinit', args[3] if len(args) > 3 else False):
-            refuse_new_values(self)
+        before, again = self.__dict__.get('_data'), keywords.get('force_reinit', args[3] if len(args) > 3 else False)
+        if again:
+            refuse_move(self, 'initialize', keywords.get('ctx', args[1] if len(args) > 1 else None))
         with on_demand_copy.unread(self):
-            original(self, *args, **keywords)
+            (initialise_again if again and shard_of(self) is not None else original)(self, *args, **keywords)
         if before is not None and self.__dict__['_data'] is not before:  # force_reinit
             _note_new_values(self)
     return initialize

@@ -35,7 +35,7 @@ new store, which takes over from the former one, and read or write the state of 
 """
 import contextlib
 import tempfile
-from typing import Any, Callable, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, List, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -59,7 +59,15 @@ from .step_arrays import Gradients, StepArrays, step_arrays
 from .step_consistency import StepConsistency, any_overflows
 from .table_hints import table_hints
 from .trainer_tables import TrainerTables
-from .weight_shards import agreed, check_optimizer, refuse_shards, shard_of, shards_line, trained_elsewhere, unsharded
+from .weight_shards import (
+    agreed,
+    check_optimizer,
+    refuse_shards,
+    shard_of,
+    shards_line,
+    unsharded,
+    without_placeholders,
+)
 
 logger = get_logger(__name__)
 
@@ -139,7 +147,7 @@ class TrainerHooks:
             if not self.first_values:
                 self.first_values = None
         self.tables.check(self._optimizer)
-        with store.meter.allreduce_grads(), uncounted_reads(self._trainer):
+        with store.meter.allreduce_grads(), uncounted_reads(self._trainer), self._without_placeholders():
             skipped_keys: Optional[Set[int]] = set()
             self._arrays = step_arrays(self._trainer, self._arrays)
             self._all_fresh = self._arrays is not None and self._arrays.are_fresh()
@@ -220,7 +228,7 @@ class TrainerHooks:
         if trainer._kvstore is None:
             original(ignore_stale_grad)
             return
-        with trainer._kvstore.meter.update(), uncounted_reads(trainer):
+        with trainer._kvstore.meter.update(), uncounted_reads(trainer), self._without_placeholders() as elsewhere:
             exchanged, self._exchanged = self._exchanged, False
             overflow, self._overflow = self._overflow, False
             if not exchanged and trainer._kvstore.distributed and not trainer._update_on_kvstore:
@@ -261,13 +269,15 @@ class TrainerHooks:
                                      () if trainer._update_on_kvstore else trainers.device_numbers(trainer))
             if exchanged and not overflow:
                 self.consistency.after_update()
-                if self._has_shards:
-                    for key in trained_elsewhere(trainer._params):  # or schedules would differ between workers
-                        count_update(trainer.optimizer, key)
+                for key in elsewhere:  # or schedules would differ between workers
+                    count_update(trainer.optimizer, key)
             if self._holds_tables and not trainer._params_to_init:
                 self._holds_tables = False
                 self._arrays = None
                 _free_tables(trainer)
+
+    def _without_placeholders(self) -> ContextManager[List[int]]:
+        return without_placeholders(self._trainer._params) if self._has_shards else contextlib.nullcontext([])
 
     def _update_all(self, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:
         """Call ``Trainer._update``, or do the same with arrays that are known."""
@@ -293,7 +303,7 @@ class TrainerHooks:
                              'sum the gradients of all workers. %s' % (self.tables.params[0].name, _EXCHANGE_FIRST))
         for param in self._trainer._params:
             shard = shard_of(param)
-            if shard is not None and len(shard.group) > 1 and shard.grad_req != 'null':
+            if shard is not None and len(shard.group) > 1 and param.grad_req != 'null':
                 raise InputError('update() was called without allreduce_grads(): %s belongs to a split network, and '
                                  'the %d workers that hold the same shard need the sum of their gradients. %s'
                                  % (param.name, len(shard.group), _EXCHANGE_FIRST))

@@ -4,13 +4,17 @@
 since each worker has every parameter, some of them as placeholders.
 """
 import operator
+from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
+import mxnet as mx
 import numpy as np
+from mxnet import gluon
 
 from ..base.errors import InputError
 from ..base.text import size_text
 from ..native import trainers
+from ..native.arrays import host_view
 
 _ATTRIBUTE = 'mxhybrid_shard'
 _get_shard = operator.methodcaller('get', _ATTRIBUTE)
@@ -20,6 +24,8 @@ NETWORK_CALL = 'a call of a network that is split'
 _REDISTRIBUTIONS = 'mxhybrid_redistributions'
 #: Attribute of a parameter whose values were moved to shards.
 _EMPTIED = 'mxhybrid_emptied'
+#: MXNet's own default.
+_UNIFORM = mx.initializer.Uniform()
 
 
 class WeightShard(Protocol):
@@ -27,7 +33,6 @@ class WeightShard(Protocol):
 
     #: Shape of the whole weight.
     whole_shape: Any
-    grad_req: str
     #: Whether this worker holds the box.
     holds: bool
     #: Ranks of the workers that hold the same box.
@@ -43,6 +48,9 @@ class WeightShard(Protocol):
         The array has an element for each element of the box, or for each of its rows.  Any other array is whole
         already, and the same on all workers.  InputError if the whole shape cannot be inferred.
         """
+
+    def part_of(self, values: Any) -> Any:
+        """Return this worker's box of the values of a whole weight; it has to hold a box."""
 
     def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
         """Yield the rows of a whole array, piece by piece, on worker 0; `array` is this worker's part, None for none.
@@ -93,16 +101,21 @@ def unsharded(params: List[Any]) -> List[Any]:
     return [param for param in params if shard_of(param) is None]
 
 
-def trained_elsewhere(params: List[Any]) -> List[int]:
-    """Return the indices of parameters that only other workers train."""
-    shards = [(index, shard_of(param)) for index, param in enumerate(params)]
-    return [index for index, shard in shards if shard is not None and not shard.holds and shard.grad_req != 'null']
+@contextmanager
+def without_placeholders(params: List[Any]) -> Iterator[List[int]]:
+    """Let a step take placeholders, whose gradients no backward pass computes, as frozen within the block; yield the
+    indices of those that are trained: only other workers train them.
+    """
+    indices = [index for index, param in enumerate(params) for shard in [shard_of(param)]
+               if shard is not None and not shard.holds and param.grad_req != 'null']
+    with trainers.taken_as_frozen([params[index] for index in indices]):
+        yield indices
 
 
 def agreed(param: Any) -> List[Any]:
     """Return the properties of a whole weight that all workers must agree on: grad_req and shape."""
     shard = shard_of(param)
-    return [param.grad_req, list(param.shape or ())] if shard is None else [shard.grad_req, list(shard.whole_shape)]
+    return [param.grad_req, list((param.shape or ()) if shard is None else shard.whole_shape)]
 
 
 def set_redistributions(param: Any, line: str) -> None:
@@ -117,7 +130,7 @@ def shards_line(params: List[Any]) -> str:
     """
     shards = [(param, shard) for param in params for shard in [shard_of(param)] if shard is not None]
     held = [(param, shard) for param, shard in shards if shard.holds]
-    groups = sorted(len(shard.group) for _, shard in held if shard.grad_req != 'null' and len(shard.group) > 1)
+    groups = sorted(len(shard.group) for param, shard in held if param.grad_req != 'null' and len(shard.group) > 1)
     bytes_held, bytes_whole = (sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
                                for shapes in ([(param.shape, param.dtype) for param, _ in held],
                                               [(shard.whole_shape, param.dtype) for param, shard in shards]))
@@ -137,11 +150,54 @@ def refuse_shards(params: List[Any], call: str) -> None:
                          'call' % (call, sharded.name))
 
 
-def refuse_move(param: Any, call: str) -> None:
-    """Refuse to move a shard from the worker's CPU, where split layers are computed."""
-    if shard_of(param) is not None:
-        raise InputError('%s: the workers hold shards of %s, whose layers are computed on the CPUs of the workers: '
-                         'leave it on the CPU' % (call, param.name))
+def _is_split(param: Any) -> bool:
+    """Return whether a parameter belongs to a split network."""
+    return _REDISTRIBUTIONS in param.__dict__
+
+
+def refuse_move(param: Any, call: str, ctx: Any) -> None:
+    """Refuse to move a parameter of a split network from the device on which its layers are computed."""
+    contexts = [ctx or mx.current_context()] if not isinstance(ctx, (list, tuple)) else list(ctx)
+    if _is_split(param) and contexts != param.list_ctx():
+        raise InputError('%s: %s belongs to a split network, whose layers are computed on %s: leave it there'
+                         % (call, param.name, param.list_ctx()[0]))
+
+
+def refuse_cast(param: Any, dtype: Any) -> None:
+    """Refuse to give a parameter of a split network another type."""
+    if _is_split(param) and np.dtype(dtype) != np.dtype(param.dtype):
+        raise InputError('cast: the types of a split network are fixed, and %s is %s: cast it to %s before parallelize'
+                         % (param.name, np.dtype(param.dtype), np.dtype(dtype)))
+
+
+def own_part(param: Any, values: Any) -> Any:
+    """Return the values that this worker holds of a weight, given those of the whole weight, or already the values that
+    this worker holds.
+    """
+    shard = shard_of(param)
+    if shard is None or tuple(values.shape) == tuple(param.shape):
+        return values
+    if tuple(values.shape) != tuple(shard.whole_shape):
+        raise InputError('%s: values of shape %s, but the weight has shape %s, and the shard of this worker %s: give '
+                         'the values of the whole weight on every worker'
+                         % (param.name, tuple(values.shape), tuple(shard.whole_shape), tuple(param.shape)))
+    return shard.part_of(values) if shard.holds else param.data()
+
+
+def initialise_again(param: Any, init: Any = None, ctx: Any = None, default_init: Any = _UNIFORM,
+                     force_reinit: bool = True) -> None:
+    """Give all shards of a weight new values, as ``initialize`` of gluon does (collective).
+
+    Each worker draws the values of the whole weight, so that its random numbers remain those of one process.  The
+    values of worker 0 are used.
+    """
+    shard: Any = shard_of(param)
+    whole = gluon.Parameter(param.name, shape=shard.whole_shape, dtype=param.dtype, init=param.init)
+    whole.initialize(init, mx.cpu(), default_init)
+    values = host_view(whole.data())
+    trainers.renew_arrays(param)
+    shard.scatter(lambda first, last: values[first:last], param.data() if shard.holds else None, shard.whole_shape,
+                  param.dtype)
 
 
 def set_emptied(param: Any) -> None:
@@ -155,9 +211,3 @@ def refuse_emptied(param: Any) -> None:
         raise InputError('%s no longer has values, since its network was split: use the network that parallelize '
                          'returned, make the Trainer of its collect_params(), and use its for_data() for joint batches '
                          'of another size' % param.name)
-
-
-def refuse_new_values(param: Any) -> None:
-    """Refuse to initialise a shard again, without its initializer and on this worker alone."""
-    if shard_of(param) is not None and trainers.has_values(param):
-        raise InputError('initialize: %s belongs to a split network: initialise it before parallelize' % param.name)

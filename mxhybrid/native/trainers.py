@@ -2,9 +2,9 @@
 import ctypes
 import operator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from mxnet import initializer, lr_scheduler, nd
+from mxnet import autograd, initializer, lr_scheduler, nd
 from mxnet.base import _LIB
 from mxnet.context import cpu
 from mxnet.gluon import Trainer
@@ -215,6 +215,22 @@ def arrays_of(param: Any) -> List[Any]:
 def gradients_of(param: Any) -> List[Any]:
     """Return a parameter's gradients on this worker's devices; none before it has values, and if it is frozen."""
     return param._grad or []
+
+
+def renew_arrays(param: Any) -> None:
+    """Give a parameter new arrays with its values, and gradients of zeros, as ``reset_ctx`` does."""
+    with autograd.pause():
+        param._init_impl(param._data[0], param._ctx_list)
+
+
+def frozen_names(params: Mapping[str, Any]) -> FrozenSet[str]:
+    """Return the names of the parameters that have no gradients."""
+    return frozenset(name for name, param in params.items() if param._grad_req == 'null')
+
+
+def is_differentiable(param: Any) -> bool:
+    """Return whether a parameter may have gradients; ``grad_req`` of others, as running averages, stays 'null'."""
+    return bool(param._differentiable)
 
 
 def gradient_lists(params: Sequence[Any]) -> List[Any]:

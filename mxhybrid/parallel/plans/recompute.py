@@ -38,7 +38,7 @@ def recompute_patterns(value: Any) -> Tuple[str, ...]:
 def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequence[str], stage_of: Dict[int, int],
                         frozen: AbstractSet[str], gradient_inputs: AbstractSet[str], joint_statistics: bool
                         ) -> List[Segment]:
-    """Return the segments of the outermost blocks whose names match a pattern.
+    """Return the segments of the outermost blocks whose names match a pattern, also those that nothing trains.
 
     Parameters
     ----------
@@ -85,9 +85,8 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
     counts: Dict[str, int] = {}
     named = []
     for (block, _), members in segments.members:
-        if any(number in learning for number in members):
-            counts[block] = counts.get(block, 0) + 1
-            named.append(Segment(_name(block) + ('' if counts[block] == 1 else '#%d' % counts[block]), tuple(members)))
+        counts[block] = counts.get(block, 0) + 1
+        named.append(Segment(_name(block) + ('' if counts[block] == 1 else '#%d' % counts[block]), tuple(members)))
     return named
 
 

@@ -12,7 +12,6 @@ from ...base.errors import InputError
 from ...base.log import get_logger
 from ...job.join import member
 from ...kvstore.table_hints import set_table_hint
-from ...kvstore.weight_shards import agreed
 from ...native import trainers
 from ..ops.tracing import traced
 from ..plans.plan import Plan
@@ -57,8 +56,8 @@ def _agreed_split(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
         if read is None:
             raise InputError(problem)
         network = traced(net, data, batch_axis, dtype, init)
-        frozen = {name for name, param in net.collect_params().items() if agreed(param)[0] == 'null'}
-        split = apply_plan(workers, network, read, input_grad, batch_norm, frozen)
+        split = apply_plan(workers, network, read, input_grad, batch_norm,
+                           trainers.frozen_names(net.collect_params()))
     except InputError as error:
         workers.agree('parallelize', None, str(error))
         raise

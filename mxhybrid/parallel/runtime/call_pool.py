@@ -141,6 +141,9 @@ class CallPool:
             runners.append(ProgramRunner(self._another(training, len(runners)), self._params))
         return (free or runners[-1:])[0]
 
+    def settle(self) -> None:
+        """Do nothing: calls of other programs of the network may begin at any time."""
+
     def forget(self) -> None:
         """Release the memory and the threads of all programs: no more calls come."""
         self._finalizer.detach()

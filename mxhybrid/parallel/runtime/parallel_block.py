@@ -1,7 +1,7 @@
 """The Block of a split network, which :func:`mxhybrid.parallelize` returns."""
 import functools
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -11,7 +11,7 @@ from ...base import log
 from ...base.errors import InputError
 from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
-from ...kvstore.weight_shards import NETWORK_CALL, agreed, set_redistributions
+from ...kvstore.weight_shards import NETWORK_CALL, set_redistributions
 from ...native import trainers
 from ...native.recording import wants_gradient
 from ..ops.registry import collectives, rule_of
@@ -37,6 +37,9 @@ logger = log.get_logger(__name__)
 NUMBERS = 1 << 20
 _EIGHTH = NUMBERS // 8
 
+#: The number of sets of frozen parameters whose programs a network keeps: scripts may train parts in turn.
+_MOST_BUILDS = 2
+
 
 class Parallel(gluon.Block):
     """A network of which this worker computes its shards.  Made by :func:`mxhybrid.parallelize`.
@@ -50,8 +53,7 @@ class Parallel(gluon.Block):
     def __init__(self, network: SplitNetwork, params: ShardedParameters, files: ModelFiles, first: int,
                  root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
-        self._workers, self._network, self._parameters, self._files = network.workers, network, params, files
-        self._first = first
+        self._workers, self._parameters, self._files = network.workers, params, files
         self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
@@ -60,21 +62,37 @@ class Parallel(gluon.Block):
         types = {operator.name: self._graph.dtypes[operator.number, 0] for operator in self._graph.operators
                  if operator.op == 'null'}
         self._local_inputs = [(shape_of(self._input_shards.box(name)), types[name]) for name in network.names]
-        joint = network.joint_statistics and any(rule_of(operator).has_statistics
-                                                 for operator in self._graph.computing)
-        make = functools.partial(_program, network, params)
-        self._programs = {training: make(training, first + _EIGHTH * (not training))
-                          for training in ([True, False] if joint else [True])}
-        self._calls: Any = self._pool(make, first) if network.stages is None else pipeline_calls(
-            network, network.stages, self._programs, params.by_name, first + 2 * _EIGHTH)
+        #: What was built for each set of frozen parameters; the last ones are kept.
+        self._builds: Dict[AbstractSet[str], _Build] = {network.frozen: self._built(network, first)}
+        self._network, self._first, self._programs, self._calls = self._builds[network.frozen]
         self.params.update(_as_dict(params.by_name))
         if root is None:
             for param in params.by_name.values():
                 set_redistributions(param, self._redistributions_line())
 
-    def _pool(self, make: Any, first: int) -> CallPool:
-        another = functools.partial(another_program, make, self._programs, first)
-        return CallPool(self._programs, another, self._parameters.by_name)
+    def _built(self, network: SplitNetwork, first: int) -> '_Build':
+        joint = network.joint_statistics and any(rule_of(operator).has_statistics
+                                                 for operator in self._graph.computing)
+        make, params = functools.partial(_program, network), self._parameters.by_name
+        programs = {training: make(training, first + _EIGHTH * (not training))
+                    for training in ([True, False] if joint else [True])}
+        calls: Any = CallPool(programs, functools.partial(another_program, make, programs, first), params)
+        if network.stages is not None:
+            calls = pipeline_calls(network, network.stages, programs, params, first + 2 * _EIGHTH)
+        return _Build(network, first, programs, calls)
+
+    def _follow_parameters(self) -> None:
+        """Use other programs if other parameters are frozen than in the last recorded call (collective then)."""
+        frozen = trainers.frozen_names(self._parameters.by_name)
+        if frozen == self._network.frozen:
+            return
+        self._calls.settle()
+        network = self._network.with_frozen(frozen)
+        self._workers.agree('a call after a change of grad_req', outline_of_split(
+            'a call after a change of grad_req', network, self._parameters.by_name), draws=False)
+        build = self._builds.pop(frozen, None) or self._built(network, self._workers.reserve_numbers(NUMBERS))
+        self._builds = dict([*self._builds.items(), (frozen, build)][-_MOST_BUILDS:])
+        self._network, self._first, self._programs, self._calls = build
 
     @property
     def samples(self) -> slice:
@@ -149,6 +167,8 @@ class Parallel(gluon.Block):
             The number, shapes or types of inputs are not those that :func:`mxhybrid.parallelize` was given; inputs need
             gradients, but it was not given ``input_grad``; the Trainer has another store.
         """
+        if autograd.is_recording():
+            self._follow_parameters()
         self._check(args)
         release_dropped()
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
@@ -228,7 +248,8 @@ class Parallel(gluon.Block):
         A later call of a split network does this for a network to which no object refers any more, once no backward
         pass of its recorded calls can come.
         """
-        self._calls.forget()
+        for build in self._builds.values():
+            build.calls.forget()
         for other in self._others.by_shapes.values():
             other.forget()
 
@@ -299,20 +320,20 @@ class Parallel(gluon.Block):
         return {'%s.%s' % (prefix, path) if prefix else path: self._parameters.by_name[name]
                 for path, name in self._files.paths.items()}
 
-    def cast(self, dtype: Any) -> None:
-        """Do nothing if the parameters have the type already; otherwise refuse.
-
-        Raises
-        ------
-        InputError
-            The type is another one: the types of a split network are fixed.
-        """
-        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._parameters.by_name.values()):
-            raise InputError('cast: the types of a split network are fixed: cast it to %s before parallelize'
-                             % np.dtype(dtype))
-
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Do nothing: a split network is always compiled."""
+
+
+class _Build(NamedTuple):
+    """The programs of a network for one set of frozen parameters, and its calls.
+
+    The numbers of its redistributions begin with `first`.
+    """
+
+    network: SplitNetwork
+    first: int
+    programs: Dict[bool, Program]
+    calls: Any
 
 
 class _Others:
@@ -322,8 +343,7 @@ class _Others:
         self.by_shapes: Dict[Any, Parallel] = {}
 
 
-def _program(network: SplitNetwork, params: ShardedParameters, training: bool, first: int) -> Program:
-    frozen = {name for name, param in params.by_name.items() if agreed(param)[0] == 'null'}
+def _program(network: SplitNetwork, training: bool, first: int) -> Program:
     workers, input_shards = network.workers, network.input_shards
     inputs, outputs = input_shards.inputs, input_shards.outputs
     if network.stages is not None:
@@ -332,7 +352,7 @@ def _program(network: SplitNetwork, params: ShardedParameters, training: bool, f
                    output_boxes(network.graph, network.joint.dimensions, network.shards.splits).items()}
     program = Program(network.shards, workers.rank, inputs, outputs,
                       collectives(training, network.joint_statistics), workers.make_node, first,
-                      input_shards.gradient_inputs, frozen, network.segments if training else (),
+                      input_shards.gradient_inputs, network.frozen, network.segments if training else (),
                       network.stages is not None, workers.fail)
     if program.redistributions:
         workers.open_transport()  # a worker without a part in any of them has not opened it

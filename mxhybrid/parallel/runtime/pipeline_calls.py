@@ -21,7 +21,6 @@ import numpy as np
 from mxnet import autograd
 
 from ...base.errors import InputError, JobError
-from ...kvstore.weight_shards import agreed
 from ...native.compiled_graph import release_discarded
 from ...native.engine import write_after
 from ...native.trainers import is_fresh, set_fresh
@@ -115,8 +114,7 @@ class PipelineCalls:
         #: The weights that this rank's program trains, and the arrays of their gradients for one micro-batch.
         symbol = programs[True].symbol
         self._trained = [name for name in ([] if symbol is None else symbol.list_inputs())
-                         if name in params and agreed(params[name])[0] != 'null'
-                         and name not in network.graph.auxiliary]
+                         if name in params and name not in network.frozen and name not in network.graph.auxiliary]
         self._gradients: Dict[str, Any] = {}
         self._copies: Dict[str, Any] = {}
         #: The token of the last forward pass, and that of the last backward pass.
@@ -217,6 +215,10 @@ class PipelineCalls:
         for micro_batch in range(self._stages.micro_batches):
             self._backward(call, micro_batch, [pieces[micro_batch] for pieces in by_output
                                                if pieces and pieces[micro_batch] is not None])
+
+    def settle(self) -> None:
+        """Wait until the backward pass of the last call is given to the engine, if it has begun."""
+        self._await_backward(False)
 
     def fail(self, error: BaseException) -> None:
         """End the job: the backward pass runs in a thread of MXNet, which keeps exceptions from the script."""

@@ -29,9 +29,9 @@ class ShardedWeight:
     numbers each time.
     """
 
-    def __init__(self, workers: WorkerGroup, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int,
+    def __init__(self, workers: WorkerGroup, whole_shape: Any, boxes: Dict[int, Box], number: int,
                  factors: Optional[Factors] = None):
-        self._workers, self.whole_shape, self.grad_req = workers, whole_shape, grad_req
+        self._workers, self.whole_shape = workers, whole_shape
         self._boxes, self._number = boxes, number
         #: The factors of each dimension, of which boxes have a range each.
         self._factors: Factors = factors or tuple((count,) for count in whole_shape)
@@ -45,9 +45,8 @@ class ShardedWeight:
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        """The shape of the array that this worker holds; it has to hold a box."""
-        assert self.box is not None
-        return merged_shape(shape_of(self.box), self._factors)
+        """The shape of the array that this worker holds, or of its placeholder."""
+        return (1,) if self.box is None else merged_shape(shape_of(self.box), self._factors)
 
     def allreduce_(self, array: Any, priority: int) -> None:
         """Sum a gradient over the workers that hold the same box, in place; return before the sum is ready.
@@ -76,6 +75,16 @@ class ShardedWeight:
             raise InputError('cannot infer the whole shape of optimizer state %s that belongs to shard %s of a weight '
                              'of shape %s' % (tuple(shape), self.shape, self.whole_shape))
         return whole_shape, box
+
+    def part_of(self, values: Any) -> Any:
+        """Return this worker's box of the values of a whole weight, see
+        :meth:`mxhybrid.kvstore.weight_shards.WeightShard.part_of`.
+        """
+        assert self.box is not None
+        counts = [count for part in self._factors for count in part]
+        array = values.asnumpy() if isinstance(values, mx.nd.NDArray) else np.asarray(values)
+        part = array.reshape(counts)[slices_in(self.box, full(counts))].reshape(self.shape)
+        return mx.nd.array(part, dtype=part.dtype, ctx=mx.cpu())
 
     def _is_aligned(self, shape: Tuple[int, ...]) -> bool:
         """Return whether an array whose whole shape :meth:`whole_of` has returned is cut as the weight."""
@@ -229,8 +238,8 @@ def shard_parameters(net: Any, network: SplitNetwork, first: int) -> ShardedPara
                              'initialize it with ctx=mx.cpu()' % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of the split network' % name)
-        shard = sharded[name] = ShardedWeight(workers, array_shapes[name], param.grad_req, weights.boxes(name),
-                                              first + 2 * number, factors[name])
+        shard = sharded[name] = ShardedWeight(workers, array_shapes[name], weights.boxes(name), first + 2 * number,
+                                              factors[name])
         params[name] = _shard_parameter(name, param, shard, workers.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(random_state)
@@ -247,14 +256,10 @@ def _shard_parameter(name: str, param: Any, shard: ShardedWeight, has_values: bo
         values = trainers.initial_values(param) if trainers.awaits_shape(param) else param.data()
     trainers.drop_values(param)
     set_emptied(param)
-    if shard.box is None:
-        shard_param = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
-                                      wd_mult=param.wd_mult, init='zeros')
-    else:
-        shard_param = gluon.Parameter(name, grad_req=param.grad_req, shape=shard.shape, dtype=param.dtype,
-                                      lr_mult=param.lr_mult, wd_mult=param.wd_mult, init='zeros',
-                                      differentiable=param.grad_req != 'null')
-    shard_param.initialize(ctx=mx.cpu())
+    shard_param = gluon.Parameter(name, grad_req=param.grad_req, shape=shard.shape, dtype=param.dtype,
+                                  lr_mult=param.lr_mult, wd_mult=param.wd_mult, init=param.init,
+                                  differentiable=trainers.is_differentiable(param))
+    shard_param.initialize(mx.init.Zero(), mx.cpu())
     whole: Any = None if values is None else host_view(values)
     shard.scatter(lambda low, high: whole[low:high], None if shard.box is None else shard_param.data(),
                   shard.whole_shape,

@@ -36,12 +36,21 @@ class SplitNetwork(NamedTuple):
     joint: TracedNetwork
     #: The pipeline, if there is one.
     stages: Optional[Stages] = None
-    #: The operators whose activations are computed again in the backward pass.
+    #: The operators whose activations are computed again in the backward pass, if one comes to them; and all others
+    #: that the plan names for that.
     segments: Sequence[Segment] = ()
+    named_segments: Sequence[Segment] = ()
     #: The parameters that have no gradients.
     frozen: AbstractSet[str] = frozenset()
     #: The reason why MXNet cannot run its backward pass; empty if it can.
     untrainable: str = ''
+
+    def with_frozen(self, frozen: AbstractSet[str]) -> 'SplitNetwork':
+        """Return the same split of the network for other parameters without gradients."""
+        learning = learning_operators(self.graph, frozen, self.input_shards.gradient_inputs)
+        return self._replace(
+            frozen=frozen, untrainable=untrainable_reason(self.traced.symbol, self.shards, learning),
+            segments=[segment for segment in self.named_segments if not learning.isdisjoint(segment.operators)])
 
     @property
     def graph(self) -> Graph:
@@ -83,8 +92,7 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, frozen, gradient_inputs,
                                    batch_norm == 'joint')
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
-                        batch_norm == 'joint', joint, resolved.stages, segments, frozen,
-                        untrainable_reason(network.symbol, shards, learning_operators(graph, frozen, gradient_inputs)))
+                        batch_norm == 'joint', joint, resolved.stages, named_segments=segments).with_frozen(frozen)
 
 
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:

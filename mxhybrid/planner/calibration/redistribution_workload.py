@@ -125,7 +125,7 @@ class GroupSums:
     def __init__(self, workers: WorkerGroup, groups: List[List[int]], count: int):
         boxes: Dict[int, Box] = {rank: ((number * count, (number + 1) * count),)
                                  for number, group in enumerate(groups) for rank in group}
-        weight_box = ShardedWeight(workers, (count * len(groups),), 'write', boxes, workers.reserve_numbers(_NUMBERS))
+        weight_box = ShardedWeight(workers, (count * len(groups),), boxes, workers.reserve_numbers(_NUMBERS))
         self._weight_box: Optional[ShardedWeight] = weight_box if weight_box.holds else None
         self._gradient = mx.nd.zeros(count, ctx=mx.cpu())
 

@@ -57,7 +57,7 @@ class TrainerSteps:
                 boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
                                          for rank in range(workers.size)}
                 set_shard(param,
-                          ShardedWeight(workers, (workers.size * weights.values,), 'write', boxes,
+                          ShardedWeight(workers, (workers.size * weights.values,), boxes,
                                         workers.reserve_numbers(2)))
         self._eviction = CacheEviction()
         self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
