@@ -18,7 +18,7 @@ from ...native.compiled_graph import CompiledGraph, release_discarded
 from ...native.trainers import gradient_lists, is_fresh, set_fresh
 from .dropped_networks import release_after
 from .fetched_inputs import TOKEN
-from .rank_program import COMPILED, Program
+from .rank_program import COMPILED, SHARED, Program
 
 #: The number of abandoned calls whose backward pass would still be noticed.
 _WATCHED = 16
@@ -40,14 +40,15 @@ class ProgramRunner:
         #: Inputs whose gradients are the next values of running averages, and the arrays of the averages.
         self._next: Dict[str, Any] = {}
         self._averages: Dict[str, Any] = {}
-        fixed = [at for at, name in enumerate(self._inputs) if name in self.constants or name in params]
+        fixed = [at for at, name in enumerate(self._inputs)
+                 if name in self.constants or name in params or name == SHARED]
         others = [at for at in range(len(self._inputs)) if at not in fixed]
         self._graph = CompiledGraph(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
     def run(self, inputs: Dict[str, Any], params: Any) -> List[Any]:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
-        arrays = {**self.constants, **self._next, **inputs, TOKEN: self.token}
+        arrays = {**self.constants, **self._next, **inputs, TOKEN: self.token, SHARED: _shared()}
         held = [params[name] for name in self._inputs if name not in arrays]
         outputs = self._graph(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs],
                               gradients=gradient_lists(held) if autograd.is_recording() else None)
@@ -181,6 +182,14 @@ def _release(programs: Mapping[bool, Program], runners_of_sorts: Dict[bool, List
         program.release()
     runners_of_sorts.clear()
     release_discarded()
+
+
+@functools.lru_cache(maxsize=None)
+def _shared() -> Any:
+    """Return the array that the calls of all networks share; nothing reads its gradient."""
+    shared = mx.nd.zeros(1, ctx=mx.cpu())
+    shared.attach_grad()
+    return shared
 
 
 def _new_token() -> Tuple[Any, Any]:

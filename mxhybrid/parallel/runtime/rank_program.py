@@ -21,6 +21,9 @@ from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Statistic, Updated, symbol_of, updates_of
 
+#: Name of the input of one element that all calls share.
+SHARED = 'mxhybrid_shared'
+
 #: Flags with which MXNet compiles a program: shapes never change, so that the engine runs small operators in bulk.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
 
@@ -115,32 +118,26 @@ class Program(FetchedInputs):
                               for number, calls in self._statistics.items()])
         self._updates = len(updates)
         ends = heads + updates + last
-        leading = self._leading() if updates else []
+        leading = [self._leading()] if (updates or self.uses_token) and not self._overlaps else []
         self.leading = len(leading)
         # The token shows whether segments may still be called, see call_pool.py.
         unused = [mx.sym.identity(self._token)] if self._recomputed and not (self.uses_token or self._overlaps) else []
         #: None if this rank has no part in the network.
         self.symbol: Any = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)) + unused) if ends else None
 
-    def _leading(self) -> List[Any]:
-        """Return an element of the smallest weight that learns, unless data with a gradient comes first in the network.
+    def _leading(self) -> Any:
+        """Return an element of the data with a gradient, if such data comes first in the network, otherwise that of an
+        array which all calls share.
 
-        MXNet runs the backward passes of several calls in the order of the first inputs that have gradients.  If that
-        is a weight, which all calls share, the last call comes first; if it is data, the first call.  The gradient of
-        the element is added to that of the weight, which some operators do not allow (:meth:`Rule.lone_weight`).
+        MXNet runs the backward passes of several calls in the order of the first inputs that have gradients, and the
+        order has to be the same on all ranks.  In one process that input is a weight, so that the last call comes
+        first, or data, so that the first call does.
         """
         first = next((operator for operator in self.graph.operators
                       if operator.op == 'null' and operator.number in self._learning), None)
         if first is not None and not self.graph.is_parameter(first.number):
-            return []
-        lone = {operator.inputs[position][0] for operator in self.graph.computing
-                for position in [rule_of(operator).lone_weight(self.graph, operator, self.shards.of_operator(operator))]
-                if position is not None}
-        sizes = [(size_of(self.shards.weights.boxes(operator.name)[self.rank]), operator.number)
-                 for operator in self.graph.operators
-                 if operator.number in self._learning - lone and self.graph.is_parameter(operator.number)
-                 and self.rank in self.shards.weights.boxes(operator.name) and operator.number not in self.graph.tables]
-        return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
+            return _first_element(self._sources.give(self._local[first.number, 0]))
+        return mx.sym.identity(mx.sym.var(SHARED, dtype='float32'))
 
     def _element(self, weight: Operator) -> Any:
         """Return the first element of this rank's box of a weight."""
