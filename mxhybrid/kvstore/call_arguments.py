@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from ..native.arrays import is_same
+from ..native.arrays import is_same, memory_of
 from ..routes import checks
 
 #: A route, and the arrays that a call has for it, one for each device.
@@ -56,11 +56,28 @@ def one_value_each(call: str, keyed_arrays: List[Tuple[Any, List[Any]]]) -> List
     return [(key, arrays[0]) for key, arrays in keyed_arrays]
 
 
-class CallArguments:
-    """Finds the routes of keys in a store's `backend`, and checks the arrays of its calls."""
+def separate(inputs: List[List[Any]], outputs: List[List[Any]]) -> List[List[Any]]:
+    """Return the inputs of each key, with copies of arrays that are also outputs of other keys.
 
-    def __init__(self, backend: Any):
-        self._backend = backend
+    All inputs of a call are then read before an output is written, as in MXNet's store.
+    """
+    writers: Dict[Any, int] = {}
+    for index, arrays in enumerate(outputs):
+        for array in arrays:
+            memory = memory_of(array)
+            writers[memory] = index if writers.get(memory, index) == index else -1
+    return [[array if writers.get(memory_of(array), index) == index else array.copy() for array in arrays]
+            for index, arrays in enumerate(inputs)]
+
+
+class CallArguments:
+    """Finds the routes of keys in a store's `backend`, and checks the arrays of its calls.
+
+    With `separates` a pushpull gets copies of arrays that keys share.
+    """
+
+    def __init__(self, backend: Any, separates: bool):
+        self._backend, self._separates = backend, separates
         # The last pushpull of several keys.  A Trainer repeats it with the same arrays in every step.
         self._keys: List[Any] = []
         self._arrays: List[Any] = []
@@ -123,8 +140,10 @@ class CallArguments:
             checks.stypes('pushpull', route.name, arrays, ('default',), 'use push and row_sparse_pull')
             if route.sparse:
                 raise InputError('pushpull: %s is row_sparse: use push and row_sparse_pull' % route.name)
-        work = [(route, arrays, outs) for (route, arrays), (_, outs) in zip(pushed, pulled)]
-        if several:
+        given = [arrays for _, arrays in pushed]
+        read = separate(given, [outs for _, outs in pulled]) if several and self._separates else given
+        work = [(route, arrays, outs) for (route, _), arrays, (_, outs) in zip(pushed, read, pulled)]
+        if several and all(map(is_same, read, given)):
             self._keys, self._arrays, self._work = list(key), _flat(value, out), work
             self._routes = [route for route, _, _ in work]
             self._route_keys = [route.key for route in self._routes]

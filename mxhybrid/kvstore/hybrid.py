@@ -17,7 +17,7 @@ from ..routes import checks
 from ..routes.dense_buckets import PendingSums
 from ..telemetry.step_meter import NoMeter, StepMeter
 from ..telemetry.traffic import Network, moved_between
-from .call_arguments import CallArguments, one_value_each, pairs
+from .call_arguments import CallArguments, one_value_each, pairs, separate
 from .distributed import Distributed
 from .one_process import OneProcess
 from .report import (
@@ -91,7 +91,7 @@ class Hybrid(KVStore):
         #: Steps when a key was last initialised, and the bytes that this host had moved by then, which belong to no
         #: step.
         self._initialised: Tuple[int, Network] = 0, {}
-        self._arguments = CallArguments(self._backend)
+        self._arguments = CallArguments(self._backend, self._job.distributed)
         #: Lines of the report about weights that are sharded.
         self._shards = ''
         #: A reference to the method that returns a line of the report about optimizer state.
@@ -140,9 +140,10 @@ class Hybrid(KVStore):
     def _updater(self) -> Any:
         return self._backend.updater
 
-    def is_capable(self, capability: str) -> bool:
+    @staticmethod
+    def is_capable(capability: str) -> bool:
         """Return whether the store has a capability; MXNet asks for 'optimizer' only."""
-        if capability.lower() == self.OPTIMIZER:
+        if capability.lower() == KVStoreBase.OPTIMIZER:
             return True
         raise ValueError('Unknown capability: {}'.format(capability))
 
@@ -193,7 +194,8 @@ class Hybrid(KVStore):
             if value.stype == 'row_sparse':
                 checks.server_dtype(call, name, value.dtype)
                 checks.initial_rows(call, name, value)
-        for key, value, outs in work:
+        values = separate([[value] for _, value, _ in work], [outs for _, _, outs in work])
+        for (key, _, outs), (value,) in zip(work, values):
             name = self._names.get(key, str(key))
             with self._meter.call(call, parameter=name):
                 self._backend.init(call, key, name, value, outs, priority)

@@ -107,9 +107,11 @@ class OneProcess:
             self.native.pushpull(route.key, arrays, exact, priority)
 
     def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int, pending: Any = None) -> None:
-        """Push and pull several keys."""
-        for route, arrays, outs in work:
-            self.pushpull(route, arrays, outs, priority)
+        """Push and pull several keys, in one call of MXNet's: keys may share arrays."""
+        with contextlib.ExitStack() as casts:
+            exact = [casts.enter_context(_of_dtype(route, outs)) for route, _, outs in work]
+            keys, values = [route.key for route, _, _ in work], [arrays for _, arrays, _ in work]
+            self.native.pushpull(keys, values, exact, priority)
 
     def pull_rows(self, route: Local, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`."""

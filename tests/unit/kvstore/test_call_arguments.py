@@ -83,7 +83,7 @@ def route(key, sparse=False):
 
 def test_a_pushpull_that_repeats_the_last_is_not_checked_again():
     backend = SimpleNamespace(routes={0: route(0), 1: route(1)})
-    arguments = CallArguments(backend)
+    arguments = CallArguments(backend, True)
     a, b, c = mx.nd.zeros(2), mx.nd.zeros(2), mx.nd.zeros(2)
     work = arguments.pushpull([0, 1], [[a], [b]], None)
     assert [(one.key, arrays, outs) for one, arrays, outs in work] == [(0, [a], [a]), (1, [b], [b])]
@@ -101,6 +101,6 @@ def test_a_pushpull_that_repeats_the_last_is_not_checked_again():
 
 
 def test_a_pushpull_of_one_key_is_checked_each_time():
-    arguments = CallArguments(SimpleNamespace(routes={0: route(0)}))
+    arguments = CallArguments(SimpleNamespace(routes={0: route(0)}), True)
     array = mx.nd.zeros(2)
     assert arguments.pushpull(0, array, None) is not arguments.pushpull(0, array, None)

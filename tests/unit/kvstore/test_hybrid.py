@@ -32,7 +32,7 @@ def test_identity_in_one_process():
     store = mx.kv.create('hybrid')
     assert type(store) is mxhybrid.Hybrid and isinstance(store, mx.kv.KVStore)
     assert (store.type, store.rank, store.num_workers, store.num_servers) == ('hybrid', 0, 1, 0)
-    assert store.is_capable('optimizer')
+    assert store.is_capable('optimizer') and type(store).is_capable('optimizer')
     with pytest.raises(ValueError, match='Unknown capability'):
         store.is_capable('telepathy')
 
@@ -133,6 +133,22 @@ def test_a_repeated_key_sums_its_values():
         outs = [dense(0), dense(0)]
         store.pull([3, 5], out=outs)
         return outs
+
+    same_everywhere(scenario)
+
+
+def test_keys_share_arrays():
+    def scenario(store):
+        keys = ['a', 'b', 'c']
+        values = [dense(2), dense(3), dense(4)]
+        store.broadcast(keys, values, out=values[1:] + [dense(0)])
+        shared = [[dense(2) for _ in range(4)]] * 3
+        store.pushpull(keys, shared)
+        chain = [dense(5), dense(6), dense(7), dense(8)]
+        store.pushpull(keys, chain[:3], out=chain[1:])
+        views = dense(1).as_np_ndarray()
+        store.pushpull(keys[:2], [views[:], views[:]])
+        return values + shared[0] + chain + [views]
 
     same_everywhere(scenario)
 

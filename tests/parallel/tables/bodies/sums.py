@@ -54,6 +54,17 @@ for step in range(9):
         expected = sum(values_of(worker, key, step, *shapes[key]) for worker in range(store.num_workers))
         np.testing.assert_array_equal(array.asnumpy(), expected, key)
 selections = len(store.backend._buckets._buckets)
+# Keys share arrays: all values are read before sums are written.
+keys = ['shared%d' % index for index in range(3)]
+chain = [mx.nd.full((40001,), value) for value in range(4)]
+store.broadcast(keys, chain[:3], out=chain[1:])
+assert [array.mean().asscalar() for array in chain] == [0, 0, 1, 2]
+store.pushpull(keys, chain[1:], out=chain[:3])
+assert [array.mean().asscalar() for array in chain] == [0, store.num_workers, 2 * store.num_workers, 2]
+for array in (mx.nd.ones((40001,)), mx.np.ones((40001,))):
+    for power in (1, 2):
+        store.pushpull(keys, [array] * 3)
+        assert float(array.mean().asnumpy()) == store.num_workers ** power
 # Sums of fractions depend on the order of adding: all workers must have the same bits.
 fractions = mx.nd.array(np.random.RandomState(store.rank).normal(size=50000))
 store.init('fractions', mx.nd.zeros(50000))
