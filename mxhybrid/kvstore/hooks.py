@@ -19,6 +19,7 @@ hooked                            reason
 ``Trainer._row_sparse_pull``      before the first step a parameter is saved and read from the worker's own array
 ``Trainer.save_states``,          worker 0 writes one file; MXNet would write it on every worker at the same time
 ``Trainer.load_states``
+``CheckpointHandler``             likewise: all workers would write and remove the files of one folder
 ``nn.Embedding.forward``          which rows of a weight on servers are needed (:mod:`mxhybrid.kvstore.on_demand_copy`)
 ``Parameter.data``, ``grad``,     other reads of a value or a gradient
 ``list_data``, ``list_grad``
@@ -44,6 +45,7 @@ from typing import Any, Callable, Dict
 
 import mxnet as mx
 from mxnet.gluon import Trainer, nn
+from mxnet.gluon.contrib.estimator import CheckpointHandler
 from mxnet.gluon.parameter import Parameter, ParameterDict
 
 from ..base.errors import InputError
@@ -53,6 +55,7 @@ from ..comm.horovod_import import keep_symbols_local
 from ..job.join import fail_current
 from ..native.trainers import renew_arrays
 from . import on_demand_copy
+from .hybrid import Hybrid
 from .local_stores import store_for
 from .table_parameter import TableParameter
 from .trainer_step import TrainerHooks, hooks_of, is_hybrid, share_value_read
@@ -100,6 +103,9 @@ def install() -> None:
                        ('_set_trainer', _set_trainer)):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
+    _wrap(CheckpointHandler, '__init__', _make_folder)
+    for name in ('_save_symbol', '_save_params_and_trainer'):
+        _wrap(CheckpointHandler, name, _save_on_worker_0)
     _wrap(nn.Embedding, 'forward', _embedding_forward)
     _wrap(sys, 'excepthook', _excepthook)
 
@@ -336,6 +342,26 @@ def _embedding_forward(original: Any) -> Any:
         with on_demand_copy.forward(self, x, trainer is not None and hooks_of(trainer) is not None):
             return original(self, x, *args)
     return forward
+
+
+# -- checkpoints of gluon's estimator ----------------------------------------------------------------------------
+
+
+def _make_folder(original: Any) -> Any:
+    def make(self: Any, model_dir: str, *args: Any, **keywords: Any) -> None:
+        os.makedirs(model_dir, exist_ok=True)  # MXNet looks first, and fails if another worker makes it then
+        original(self, model_dir, *args, **keywords)
+    return make
+
+
+def _save_on_worker_0(original: Any) -> Any:
+    def save(self: Any, estimator: Any, *prefix: str) -> None:
+        store = estimator.trainer._kvstore
+        if not isinstance(store, Hybrid) or store.rank == 0:
+            original(self, estimator, *prefix)
+        elif prefix:  # worker 0 saves states, for which it may need the shards of this worker
+            estimator.trainer.save_states('')
+    return save
 
 
 # -- a script that fails -----------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ GIVEN = ['device', 'none', 'nothing', 'object']
 
 
 @pytest.fixture(scope='module')
-def alone():
+def alone(tmp_path_factory):
     """The results of one process, in which the setting changes nothing."""
-    result = run_job(BODY, 'none', env=REPLACED, timeout=60).ok()
+    folder = tmp_path_factory.mktemp('alone') / 'checkpoints'
+    result = run_job(BODY, 'none', args=[folder], env=REPLACED, timeout=60).ok()
     assert 'hybrid' not in result.results[0]['stores'].values() and 'allreduce_grads' not in result.output
     return result.results[0]
 
@@ -22,9 +23,13 @@ def alone():
 @pytest.mark.parametrize('launcher, args, env', [
     ('horovodrun', ['--first'], REPLACED), ('launch.py', ['--twice'], REPLACED), ('horovodrun', ['--twice'], {}),
     slow('horovodrun', [], {'MXHYBRID_WIRE': 'ps-lite'})])
-def test_scripts_and_libraries(alone, launcher, args, env):
+def test_scripts_and_libraries(alone, launcher, args, env, tmp_path):
+    args = [tmp_path / 'checkpoints', *args]
     result = run_job(BODY, launcher, workers=2, args=args, env=env, timeout=100).ok()  # after hvd.shutdown(), too
     workers = [result.results[rank] for rank in range(2)]
+    assert workers[0]['files'] == alone['files'] and len(alone['files']) == 7
+    assert workers[0]['written'] > 12 and workers[1]['written'] == 0
+    np.testing.assert_array_equal(workers[0]['estimated'], workers[1]['estimated'])
     for values in workers:
         for name in GIVEN if env == REPLACED else []:
             assert values['stores'][name] == 'hybrid'

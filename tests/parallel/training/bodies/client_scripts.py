@@ -1,5 +1,6 @@
-"""Calls of scripts and libraries that were written for one process or for Horovod, by ``client_scripts.py [--twice]``.
+"""Calls of scripts and libraries that were written for one process or for Horovod.
 
+``client_scripts.py FOLDER [--first] [--twice]`` writes checkpoints of gluon's estimator to a new folder.
 The script ends with ``hvd.shutdown()``, and training is reported before.
 """
 import os
@@ -11,6 +12,7 @@ import mxnet as mx
 from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
+from mxnet.gluon.contrib.estimator import CheckpointHandler, Estimator
 
 import mxhybrid
 
@@ -84,6 +86,36 @@ def local_updates(rank, size):
     return weights
 
 
+class Counted(nn.HybridSequential):
+    """A network that counts its files."""
+
+    files = 0
+
+    def save_parameters(self, *args, **keywords):
+        """Count the call."""
+        type(self).files += 1
+        super().save_parameters(*args, **keywords)
+
+
+def estimator(rank, size, folder):
+    """Checkpoints of gluon's estimator on all workers: their files, the number that this one wrote, and the weights.
+
+    A second estimator resumes.
+    """
+    for epochs in (6, 12):
+        net = Counted(prefix='estimated_')
+        net.add(nn.Dense(1, in_units=2))
+        net.initialize(mx.init.Constant(0.5))
+        net.hybridize()
+        trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.01}, kvstore='hybrid')
+        data = gluon.data.ArrayDataset(mx.nd.array([[1, 2], [3, 4]])[rank:rank + 1], mx.nd.ones(1))
+        job = Estimator(net, gluon.loss.L2Loss(), trainer=trainer, context=mx.cpu())
+        saver = CheckpointHandler(folder, monitor=job.train_metrics[-1], save_best=True, mode='min', max_checkpoints=1,
+                                  resume_from_checkpoint=epochs == 12)
+        job.fit(gluon.data.DataLoader(data, batch_size=1), epochs=epochs, event_handlers=saver)
+    return sorted(os.listdir(folder)), Counted.files, net[0].weight.data().asnumpy()
+
+
 def shared_store(rank, size):
     """Return the error of a second Trainer with the store of the first, which trains on."""
     store = mxhybrid.create()
@@ -130,7 +162,8 @@ found, stores = libraries(rank, size)
 values = dict(found, **dict(zip(('horovod', 'horovod alone'), horovod(rank, size))))
 values['local'], values['clipped'] = local_updates(rank, size)
 text, values['first'], values['first again'], kept = shared_store(rank, size)
-report(rank, stores=stores, shared=text, met_at=met_at, launchers_port=launchers_port,
+files, written, values['estimated'] = estimator(rank, size, sys.argv[1])
+report(rank, files=files, written=written, stores=stores, shared=text, met_at=met_at, launchers_port=launchers_port,
        process_set=said_by(lambda: hvd.add_process_set([0])) if 'DMLC_ROLE' in os.environ else '', **values)
 hvd.shutdown()
 if '--twice' in sys.argv:
