@@ -1,4 +1,4 @@
-"""Runs programs one after the other; args: DIRECTORY SIDE, of which SIDE is 'mxnet' or 'job'.
+"""Runs programs one after the other; args: DIRECTORY SIDE, of which SIDE is 'mxnet', 'job' or 'moved'.
 
 DIRECTORY has the scripts, and ``programs`` names them.  Each worker leaves a file of values and one of words for each
 program, and says before each event where it is.
@@ -6,6 +6,7 @@ program, and says before each event where it is.
 import gc
 import json
 import os
+import shutil
 import sys
 
 import mxnet as mx
@@ -41,7 +42,7 @@ def run(script, name, directory, side, job, swallowed):
 
     record = Noting()
     record.event[:] = [0, 'start']
-    files = os.path.join(directory, '%s.%s.files' % (name, side))
+    files = os.path.join(directory, '%s.files%s' % (name, '-mxnet' if job.alone else ''))
     os.makedirs(files, exist_ok=True)
     note(os.path.join(directory, 'progress.%s.%d' % (side, rank)), [name, 0, 'start'])
     problem, slack = None, {}
@@ -76,7 +77,7 @@ def main():
     swallowed = []
     sys.unraisablehook = lambda unraisable: swallowed.append('%s: %s in %r' % (
         unraisable.exc_type.__name__, unraisable.exc_value, unraisable.object))
-    job = Job(side == 'mxnet')
+    job = Job(side == 'mxnet', int(side == 'moved'))
     with open(os.path.join(directory, 'programs.' + side)) as file:
         names = json.load(file)
     for name in names:
@@ -86,6 +87,9 @@ def main():
             everyone = job.store.backend.allgather_json(problem, 'fuzz.' + name)
             if any(each != everyone[0] for each in everyone):
                 raise RuntimeError('workers differ: %s' % everyone)
+        files = os.path.join(directory, name + '.files')
+        if job.rank == 0 and (job.part or not os.path.exists(os.path.join(files, 'moved'))):
+            shutil.rmtree(files, ignore_errors=True)
         gc.collect()
 
 

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from . import messages, runner, shrinking
-from .drawing import PER_JOB, draw
-from .script import commands, standing_alone
+from .tables import TABLES
+from .tables import shrinking as table_shrinking
 
 #: Lines of a failure's words that are shown.
 _LINES = 12
+
+
+#: The functions that make smaller programs of other kinds than the plain one.
+_SMALLER = {TABLES.name: (table_shrinking.structures, table_shrinking.changes)}
 
 
 def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
@@ -21,9 +25,9 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/fuzz', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Draw training programs, run each in a job and in one process with MXNet alone, and compare what '
                     'they have after every event. A failing program is made small and written as a script.',
-        epilog='scripts/fuzz networks and scripts/fuzz tables, with options of their own, do it for networks that are '
-               'split and for dynamic tables.')
+        epilog='scripts/fuzz networks, with options of its own, does it for networks that are split.')
     add = parser.add_argument
+    add('kind', nargs='?', choices=['tables'], help='programs with dynamic tables')
     add('--programs', type=int, default=100, help='number of programs')
     add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
     add('--seed', type=int, help='run this program by itself')
@@ -41,15 +45,15 @@ def _tell(words: str) -> None:
 class Session:
     """Programs that were run so far, and their outcomes."""
 
-    def __init__(self, scripts: Path, shrinks: bool):
-        self._scripts, self._shrinks = scripts, shrinks
+    def __init__(self, scripts: Path, shrinks: bool, kind: runner.Kind = runner.PLAIN):
+        self._scripts, self._shrinks, self._kind = scripts, shrinks, kind
         self.outcomes: Dict[int, runner.Outcome] = {}
 
     def run(self, seeds: List[int]) -> None:
         """Run the programs of seeds that share a job; examine the programs that fail."""
         began = time.monotonic()
-        programs = [draw(seed) for seed in seeds]
-        outcomes = runner.run(programs)
+        programs = [self._kind.draw(seed) for seed in seeds]
+        outcomes = runner.run(programs, kind=self._kind)
         self.outcomes.update(zip(seeds, outcomes))
         job = programs[0]['job']
         kinds = collections.Counter(outcome.kind for outcome in outcomes)
@@ -64,20 +68,20 @@ class Session:
         seed = programs[-1]['seed']
         _tell('\nseed %d %s, event %d: %s' % (seed, outcome.kind, outcome.event, _shortened(outcome.words)))
         shown_programs = programs[-1:]
-        alone = runner.run(shown_programs)[0] if len(programs) > 1 else outcome
+        alone = runner.run(shown_programs, kind=self._kind)[0] if len(programs) > 1 else outcome
         if alone.kind == outcome.kind:
             if self._shrinks:
-                shown_programs = [shrink(programs[-1], alone)]
+                shown_programs = [shrink(programs[-1], alone, kind=self._kind)]
         else:
             _tell('by itself: %s; with the %d programs before it in the job:' % (alone.kind, len(programs) - 1))
-            shown_programs = with_those_before(programs, outcome.kind)
+            shown_programs = with_those_before(programs, outcome.kind, self._kind)
             if not shown_programs:
                 _tell('it did not come again\n')
                 shown_programs = programs
         self._scripts.mkdir(parents=True, exist_ok=True)
-        path = self._scripts / ('fuzz-%d.py' % seed)
-        path.write_text(standing_alone(shown_programs, str(path)))
-        _tell('%s shows it:\n%s\n' % (path, '\n'.join(commands(shown_programs[-1], str(path)))))
+        path = self._scripts / ('%s-%d.py' % (self._kind.name, seed))
+        path.write_text(self._kind.standing_alone(shown_programs, str(path)))
+        _tell('%s shows it:\n%s\n' % (path, '\n'.join(self._kind.commands(shown_programs[-1], str(path)))))
 
 
 def _shortened(words: str) -> str:
@@ -85,22 +89,22 @@ def _shortened(words: str) -> str:
     return '\n'.join(lines if len(lines) <= _LINES else [lines[0], '...'] + lines[-_LINES:])
 
 
-def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[runner.Alter] = None) -> Dict[str, Any]:
+def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[runner.Alter] = None,
+           kind: runner.Kind = runner.PLAIN) -> Dict[str, Any]:
     """Find a smaller program that fails in the same way."""
-    kind = outcome.kind
-
     def fails(programs: List[Dict[str, Any]]) -> List[bool]:
-        return [each.kind == kind for each in runner.run_all(programs, alter)]
+        return [each.kind == outcome.kind for each in runner.run_all(programs, alter, kind)]
     if 0 < outcome.event < len(program['events']):
         shorter = dict(program, events=program['events'][:outcome.event])
         program = shorter if fails([shorter])[0] else program
-    return shrinking.shrink(program, fails, lambda words: _tell('    shrunk to ' + words))
+    return shrinking.shrink(program, fails, lambda words: _tell('    shrunk to ' + words), *_SMALLER.get(kind.name, ()))
 
 
-def with_those_before(programs: List[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
+def with_those_before(programs: List[Dict[str, Any]], outcome: str, kind: runner.Kind = runner.PLAIN
+                      ) -> List[Dict[str, Any]]:
     """Find as few programs as possible of which the last fails behind the others in one job; none if it does not."""
     def fails(chosen: List[Dict[str, Any]]) -> bool:
-        return runner.run(chosen)[-1].kind == kind
+        return runner.run(chosen, kind=kind)[-1].kind == outcome
     *before, last = programs
     if not fails(programs):
         return []
@@ -147,18 +151,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     if argv[:1] == ['networks']:
         from .networks import cli as networks
         return networks.main(argv[1:])
-    if argv[:1] == ['tables']:
-        from .tables import cli as tables
-        return tables.main(argv[1:])
     args = parse(argv)
     if args.messages is not None:
         return messages.run(args.messages, args.scripts)
-    session = Session(args.scripts, not args.no_shrink)
+    kind = TABLES if args.kind else runner.PLAIN
+    session = Session(args.scripts, not args.no_shrink, kind)
     began = time.monotonic()
     seeds = [args.seed] if args.seed is not None else list(range(args.first, args.first + args.programs))
     try:
         while seeds:
-            batch = [seed for seed in seeds if seed // PER_JOB == seeds[0] // PER_JOB]
+            batch = [seed for seed in seeds if seed // kind.per_job == seeds[0] // kind.per_job]
             session.run(batch)
             seeds = seeds[len(batch):]
     except KeyboardInterrupt:

@@ -120,11 +120,12 @@ class StoreTrainer(gluon.Trainer):
 class Job:
     """The processes that run a program: workers with mxhybrid, or one with MXNet alone.
 
-    ``nudge`` is a relative change of all targets: values that it changes, rounding changes, too.
+    ``nudge`` is a relative change of all targets: values that it changes, rounding changes, too.  `part` is 1 in a job in
+    which a program goes on that another job began.
     """
 
-    def __init__(self, alone):
-        self.alone, self.nudge = alone, 0.0
+    def __init__(self, alone, part=0):
+        self.alone, self.part, self.nudge = alone, part, 0.0
         self.store = None if alone else mxhybrid.create()
         self.rank, self.size = (0, 1) if alone else (self.store.rank, self.store.num_workers)
 
@@ -427,7 +428,7 @@ class Record:
 def main(programs, rtol, atol):
     """Run the programs of a script: record the values of MXNet alone, or compare with them."""
     alone = '--mxnet' in sys.argv[1:]
-    job, record = Job(alone), Record()
+    job, record = Job(alone, int('--moved' in sys.argv[1:])), Record()
     path = os.path.splitext(os.path.abspath(__file__))[0]
     directory = path + ('.files-mxnet' if alone else '.files')
     os.makedirs(directory, exist_ok=True)

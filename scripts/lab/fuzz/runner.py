@@ -14,8 +14,9 @@ import numpy as np
 from lab.jobs import start_job
 
 from . import pieces
+from .drawing import PER_JOB, draw
 from .program import tolerance
-from .script import standing_alone
+from .script import commands, standing_alone
 
 BODY = Path(__file__).resolve().parent / 'body.py'
 
@@ -29,6 +30,21 @@ Alter = Callable[[str], str]
 
 #: Errors by which mxhybrid refuses.
 _REFUSALS = ('InputError', 'SettingError')
+
+
+class Kind(NamedTuple):
+    """A kind of programs: how they are drawn, written, compared and made small."""
+
+    name: str
+    draw: Callable[[int], Dict[str, Any]]
+    #: Programs with following seeds that share a job.
+    per_job: int
+    standing_alone: Callable[..., str]
+    commands: Callable[[Dict[str, Any], str], List[str]]
+    tolerance: Callable[[Dict[str, Any]], Any]
+
+
+PLAIN = Kind('fuzz', draw, PER_JOB, standing_alone, commands, tolerance)
 
 
 class Outcome(NamedTuple):
@@ -63,18 +79,18 @@ class Side(NamedTuple):
     slack: Dict[str, float] = {}
 
 
-def run_all(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[Outcome]:
+def run_all(programs: List[Dict[str, Any]], alter: Optional[Alter] = None, kind: Kind = PLAIN) -> List[Outcome]:
     """Run programs, those together that have the same job settings."""
     groups: Dict[str, List[int]] = {}
     for number, program in enumerate(programs):
         groups.setdefault(repr(sorted(program['job'].items())), []).append(number)
     outcomes: Dict[int, Outcome] = {}
     for numbers in groups.values():
-        outcomes.update(zip(numbers, run([programs[number] for number in numbers], alter)))
+        outcomes.update(zip(numbers, run([programs[number] for number in numbers], alter, kind)))
     return [outcomes[number] for number in range(len(programs))]
 
 
-def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[Outcome]:
+def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None, kind: Kind = PLAIN) -> List[Outcome]:
     """Run programs that share the settings of a job, in their order.
 
     Parameters
@@ -82,12 +98,13 @@ def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[O
     programs : list of dict
     alter : callable, optional
         Changes the script that the job runs, to plant a difference.
+    kind : Kind, optional
     """
     directory = Path(tempfile.mkdtemp(prefix='mxhybrid-fuzz-'))
     try:
         names = ['%03d' % number for number in range(len(programs))]
         for name, program in zip(names, programs):
-            (directory / (name + '.py')).write_text(standing_alone([program]))
+            (directory / (name + '.py')).write_text(kind.standing_alone([program]))
         expected = _run_side(directory, 'mxnet', names, None)
         valid = [name for name in names if expected[name].problem is None]
         if alter is not None:
@@ -95,7 +112,13 @@ def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[O
                 path = directory / (name + '.py')
                 path.write_text(alter(path.read_text()))
         sides = _run_side(directory, 'job', valid, programs[0]['job'])
-        return [_judge(program, expected[name], sides.get(name)) for name, program in zip(names, programs)]
+        moving = [name for name, program in zip(names, programs) if name in sides and sides[name].problem is None
+                  and any(event['do'] == 'move' for event in program['events'])]
+        if moving:  # which go on in another job
+            for name, side in _run_side(directory, 'moved', moving, programs[0]['job']['next']).items():
+                sides[name] = Side(side.problem, sides[name].values + side.values)
+        return [_judge(program, expected[name], sides.get(name), kind.tolerance(program))
+                for name, program in zip(names, programs)]
     finally:
         shutil.rmtree(str(directory), ignore_errors=True)
 
@@ -203,7 +226,6 @@ def _read(directory: Path, side: str, name: str, workers: int) -> Side:
         with np.load('%s.npz' % path) as file:
             values.append({key: file[key] for key in file})
         os.unlink('%s.npz' % path)
-    shutil.rmtree(str(directory / ('%s.%s.files' % (name, side))), ignore_errors=True)
     slack = {key[len(mark):]: float(value) for key, value in values[0].items() if key.startswith(mark)}
     values = [{key: value for key, value in each.items() if not key.startswith(mark)} for each in values]
     if not any(problems):
@@ -221,11 +243,11 @@ def _event_of(name: str) -> int:
     return int(name.split('/')[0])
 
 
-def _judge(program: Dict[str, Any], expected: Side, actual: Optional[Side]) -> Outcome:
+def _judge(program: Dict[str, Any], expected: Side, actual: Optional[Side], tolerances: Any) -> Outcome:
     if expected.problem is not None:
         return expected.problem._replace(kind='invalid')
     assert actual is not None
-    rtol, atol = tolerance(program)
+    rtol, atol = tolerances
     outcomes = []
     for rank, values in enumerate(actual.values):
         for name, words in pieces.differences(expected.values[0], values, expected.slack, rtol, atol):

@@ -3,7 +3,7 @@
 Candidates of a round are run together, many in one job, and the smallest that still fails goes on.
 """
 import copy
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .program import parameters
 
@@ -12,11 +12,18 @@ Program = Dict[str, Any]
 #: Says of each program whether it still fails.
 Fails = Callable[[List[Program]], Sequence[bool]]
 
+#: A path in a program, and the value to put there; None removes the entry.
+Change = Tuple[Tuple[Any, ...], Any]
+
+#: Give simpler programs, of which one is taken, and changes, of which all are made that leave a failure.
+Structures, Changes = Callable[[Program], Iterator[Program]], Callable[[Program], Iterator[Change]]
+
 #: Candidates in a round.
 _MOST = 24
 
 
-def shrink(program: Program, fails: Fails, tell: Callable[[str], None] = lambda words: None) -> Program:
+def shrink(program: Program, fails: Fails, tell: Callable[[str], None] = lambda words: None,
+           structures: Optional[Structures] = None, changes: Optional[Changes] = None) -> Program:
     """The smallest program found that fails.
 
     Parameters
@@ -27,19 +34,20 @@ def shrink(program: Program, fails: Fails, tell: Callable[[str], None] = lambda 
         Given programs, which have the same job settings or not, says of each whether it fails.
     tell : callable, optional
         Given a line about each step.
+    structures, changes : callable, optional
+        Simpler programs that exclude each other, and changes that can be made together, of another kind of programs.
     """
     before = None
     while before != program:
         before = program
         program = _fewer_events(program, fails, tell)
-        for simpler in (_simpler_structure, _simpler_job):
+        for simpler in (structures or _simpler_structure, _simpler_job):
             program = _first_of(simpler, program, fails, tell)
-        program = _together(program, fails, tell)
+        program = _together(program, changes or _changes, fails, tell)
     return program
 
 
-def _first_of(simpler: Callable[[Program], Iterator[Program]], program: Program, fails: Fails,
-              tell: Callable[[str], None]) -> Program:
+def _first_of(simpler: Structures, program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
     """Take the first simpler program that fails, again and again."""
     while True:
         candidates = list(simpler(program))
@@ -50,9 +58,9 @@ def _first_of(simpler: Callable[[Program], Iterator[Program]], program: Program,
         tell(_describe(program))
 
 
-def _together(program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
+def _together(program: Program, simpler: Changes, fails: Fails, tell: Callable[[str], None]) -> Program:
     """Make all changes that leave a failure, as many as do so together."""
-    changes = list(_changes(program))
+    changes = list(simpler(program))
     for first in range(0, len(changes), _MOST):
         some = changes[first:first + _MOST]
         candidates = [_changed(program, [change]) for change in some]
@@ -68,8 +76,8 @@ def _together(program: Program, fails: Fails, tell: Callable[[str], None]) -> Pr
 
 
 def _describe(program: Program) -> str:
-    return '%d branches, %s, %d workers' % (
-        len(program['model']['branches']), program['optimizer']['name'], program['job']['workers'])
+    return '%d events, %d workers, %d characters' % (
+        len(program['events']), program['job']['workers'], len(repr(program)))
 
 
 def _with(program: Program, **changes: Any) -> Program:
@@ -120,13 +128,9 @@ def _simpler_job(program: Program) -> Iterator[Program]:
         return
     changes = {name: value for name, value in simple.items() if job[name] != value}
     if len(changes) > 1:
-        yield _with(program, job=simple)
+        yield _with(program, job=dict(job, **simple))
     for name, value in changes.items():
         yield _with(program, job=dict(job, **{name: value}))
-
-
-#: A path in a program, and the value to put there; None removes the entry.
-Change = Tuple[Tuple[Any, ...], Any]
 
 
 def _changed(program: Program, changes: Sequence[Change]) -> Program:

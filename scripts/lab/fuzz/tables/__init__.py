@@ -1,10 +1,18 @@
-"""Random programs with dynamic tables: each runs in a job and in one process, and must not differ.
+"""Random programs with dynamic tables: each runs in a job, and in one process with MXNet and plain Python.
+
+A program is a dict that JSON can hold, see :func:`drawing.draw`; an event is a call of a method of
+:class:`pieces.Training`.
 
 =============  ==========================================================================================
 module         contents
 =============  ==========================================================================================
 `drawing`      draws programs from seeds
-`body`         what every process runs
-`cli`          the command line: runs programs, compares
+`pieces`       what their scripts are made of, and the model of one process
+`script`       turns a program into the script that is run, and shown
+`shrinking`    gives simpler programs
 =============  ==========================================================================================
 """
+from .. import runner
+from . import drawing, script
+
+TABLES = runner.Kind('tables', drawing.draw, drawing.PER_JOB, script.standing_alone, script.commands, script.tolerance)

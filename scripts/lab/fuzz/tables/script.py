@@ -1,0 +1,44 @@
+"""Turns a program with dynamic tables into the script that is run, and shown."""
+import pprint
+from typing import Any, Dict, List
+
+from .. import script
+from . import pieces
+
+HEAD = script.HEAD.rsplit('WORDS', 1)[0].replace('import contextlib\n', 'import contextlib\nimport copy\n').replace(
+    'import sys\n', 'import sys\nimport types\nfrom unittest import mock\n') + '''\
+from mxhybrid.checkpoint import dynamic_tables, importing, layers
+from mxhybrid.checkpoint.philox import fill_first_values
+from mxhybrid.kvstore.local_table import LocalTable
+from mxhybrid.servers import dynamic_table
+
+WIDTH, MOST_IDS = %d, %d
+''' % (pieces.WIDTH, pieces.MOST_IDS)
+
+
+def tolerance(program: Dict[str, Any]) -> Any:
+    """Return the relative and absolute differences that rounding may make."""
+    return (1e-9, 1e-9) if program['dtype'] == 'float64' else (2e-5, 2e-5)
+
+
+def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str:
+    """Return a script that runs programs one after the other, and prints how the last one differs from its model."""
+    functions = ['def program_%d(job, record, directory):\n    run(%s, job, record, directory)\n' % (
+        number, pprint.pformat(program, indent=1, width=110, compact=True).replace('\n', '\n        '))
+        for number, program in enumerate(programs, 1)]
+    names = ', '.join('program_%d' % number for number in range(1, len(programs) + 1))
+    end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % ((names,) + tolerance(programs[-1]))
+    body = '\n\n'.join(functions + [end])
+    own = script.needed(body, pieces)
+    common = script.needed('\n'.join(own + [body]))
+    title = '"""Seed %s of scripts/fuzz tables.\n\n%s\n"""\n' % (
+        programs[-1]['seed'], '\n'.join(commands(programs[-1], file)))
+    return title + HEAD + '\n\n' + '\n\n'.join(common + own) + '\n\n' + body
+
+
+def commands(program: Dict[str, Any], file: str) -> List[str]:
+    """Return command lines that show the difference."""
+    lines = script.commands(program, file)
+    if any(event['do'] == 'move' for event in program['events']):
+        lines.append(script.commands(dict(program, job=program['job']['next']), file + ' --moved')[-1])
+    return lines
