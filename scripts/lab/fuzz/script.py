@@ -31,16 +31,16 @@ def _names(source: str) -> Set[str]:
 
 
 @functools.lru_cache(maxsize=None)
-def _pieces(module: Any) -> Dict[str, Tuple[str, Set[str]]]:
+def _pieces(*modules: Any) -> Dict[str, Tuple[str, Set[str]]]:
     """Return the source of each piece, and the pieces that it names."""
-    sources = {name: inspect.getsource(value) for name, value in vars(module).items()
+    sources = {name: inspect.getsource(value) for module in modules for name, value in vars(module).items()
                if getattr(value, '__module__', None) == module.__name__}
     return {name: (source, _names(source) & set(sources)) for name, source in sources.items()}
 
 
-def needed(source: str, module: Any = pieces) -> List[str]:
-    """Return the sources of all pieces of a module that a source names, directly or not, in their order."""
-    known = _pieces(module)
+def needed(source: str, *modules: Any) -> List[str]:
+    """Return the sources of all pieces of modules that a source names, directly or not, in their order."""
+    known = _pieces(*modules)
     needed_names: Set[str] = set()
     left = _names(source) & set(known)
     while left:
@@ -164,7 +164,7 @@ def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str
     functions = [function(program, name) for program, name in zip(programs, names)]
     body = '\n\n'.join(functions + [end])
     title = '"""Seed %s of scripts/fuzz.\n\n%s\n"""\n' % (programs[-1]['seed'], '\n'.join(commands(programs[-1], file)))
-    return title + HEAD + '\n\n' + '\n\n'.join(needed(body)) + '\n\n' + body
+    return title + HEAD + '\n\n' + '\n\n'.join(needed(body, pieces)) + '\n\n' + body
 
 
 def commands(program: Dict[str, Any], file: str) -> List[str]:

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from lab.fuzz.networks import cli, coverage, pieces, runner, shrinking
+from lab.fuzz.networks import cli, coverage, pieces, runner, shrinking, training
 from lab.fuzz.networks.alone import class_of, examine
 from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
@@ -38,7 +38,7 @@ def small(**changes):
         'heads': [{'name': 'x2', 'drawn': None}, {'name': 'x3', 'drawn': None}], 'frozen': [],
         'plan': {'kind': 'splits', 'splits': {'x0': [[2, 1], [0, 1], 1, 1], 'x2': [[3, 1], [0, 1, 2], 1, 1]}},
         'input_grad': True, 'steps': 3, 'calls': 2, 'optimizer': {'learning_rate': 0.0625, 'momentum': 0.5},
-        'on_store': True}, **changes)))
+        'on_store': True, 'shard_updates': False, 'events': []}, **changes)))
 
 
 def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):
@@ -138,7 +138,7 @@ def test_a_process_that_crashes_is_replaced():
 def test_records_of_workers_are_joined_and_a_difference_is_seen(tmp_path):
     program = small(calls=1)
     spec = spec_of(program)
-    whole = pieces.run_whole(class_of(program), spec, None, str(tmp_path))
+    whole = training.run_whole(class_of(program), spec, None, str(tmp_path))
     workers = []
     for rank in range(2):
         samples, record = slice(2 * rank, 2 * rank + 2), {}

@@ -11,10 +11,12 @@ module         contents
 `drawing`      draws networks from seeds
 `alone`        runs a network in one process as it is drawn
 `plans`        draws plans
+`events`       draws what scripts do between steps
 `coverage`     which operators were drawn, and which never are
 `catalogue`    the operators
 `script`       turns a network into the script that is run, and shown
-`pieces`       what these scripts are made of
+`pieces`       what these scripts are made of: values, plans, comparison
+`training`     what these scripts are made of: steps and events
 `network`      a network as data
 =============  ==========================================================================================
 """

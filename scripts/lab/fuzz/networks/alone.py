@@ -7,7 +7,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
-from . import pieces
+from . import pieces, training
 from .network import Program, Rejected, base, samples_of
 from .script import network
 
@@ -69,7 +69,7 @@ class Noise:
 
 def class_of(program, noise: Optional[Noise] = None, dtype: Optional[str] = None):
     """Compile the class of a network."""
-    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noise}
+    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noise, 'own_operator': pieces.own_operator}
     exec(compile(network(program, noise is not None, dtype), 'network', 'exec'), namespace)
     return namespace['Net']
 
@@ -91,16 +91,22 @@ def examine(program: Program) -> Program:
             head['shape'] = list(output.shape)
             # Numbers that are drawn tell nothing: they lie as the value that says how many of them are drawn.
             head['samples'] = axes.get(_shaped_like(program, head['name'])) if head['drawn'] else axes[head['name']]
-        with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
-            record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
-                                      folder)
-        if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
-            raise Rejected('its results are not finite')
-    except Rejected:
-        raise
     except Exception as error:
         raise Rejected('%s: %s' % (type(error).__name__, error)) from error
+    check_trains(program)
     return program
+
+
+def check_trains(program: Program) -> None:
+    """Raise Rejected if one process cannot train a program, or if its results are not finite."""
+    spec = {**program, 'samples': samples_of(program), 'dtype': 'float64'}
+    try:
+        with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
+            record = training.run_whole(class_of(program, dtype='float64'), spec, None, folder)
+    except Exception as error:
+        raise Rejected('%s: %s' % (type(error).__name__, error)) from error
+    if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
+        raise Rejected('its results are not finite')
 
 
 def _shaped_like(program: Program, name: str) -> str:

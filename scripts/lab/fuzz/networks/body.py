@@ -13,7 +13,7 @@ import numpy as np
 
 import mxhybrid
 from lab.fuzz.body import note
-from lab.fuzz.networks import pieces
+from lab.fuzz.networks import pieces, training
 from lab.fuzz.networks.alone import Noise, class_of
 from lab.fuzz.networks.network import dtype_of, rounds, tolerance_of
 from lab.fuzz.networks.script import spec_of
@@ -37,16 +37,16 @@ def reference(program, drawn_values, directory):
         net = plain()
         net.hybridize()
         return net
-    whole = pieces.run_whole(class_of(program, dtype='float64'), exact, drawn_values, directory)
-    others = [pieces.run_whole(plain, spec, drawn_values, directory)] if single else []
+    whole = training.run_whole(class_of(program, dtype='float64'), exact, drawn_values, directory)
+    others = [training.run_whole(plain, spec, drawn_values, directory)] if single else []
     try:
-        others.append(pieces.run_whole(hybridized, spec, drawn_values, directory))
+        others.append(training.run_whole(hybridized, spec, drawn_values, directory))
     except Exception:  # where MXNet itself cannot compile the network
         pass
     noises = [Noise(single=False)] if not single else []
     if rounds(program):
         noises += [Noise(single=True, everywhere=single, number=number) for number in range(3)]
-    runs = [(noise.slack, noise.unsound, pieces.run_whole(
+    runs = [(noise.slack, noise.unsound, training.run_whole(
         class_of(program, noise, 'float64'), exact, drawn_values, directory)) for noise in noises]
     runs += [(SINGLE_SLACK, Noise(single=True).unsound, other) for other in others if single]
     slack = {}
@@ -90,9 +90,10 @@ def run(program, name, directory, store):
     def note_progress(words):
         note(os.path.join(directory, 'progress.job.%d' % rank), [name, words])
     note_progress('start')
-    problem = None
+    problem, files = None, os.path.join(directory, name + '.files')
+    os.makedirs(files, exist_ok=True)
     try:
-        record = pieces.run_split(rank, class_of(program), spec_of(program), directory, note_progress)
+        record = training.run_split(rank, class_of(program), spec_of(program), files, note_progress)
         np.savez(os.path.join(directory, 'record.%d.npz' % rank), **record)
         mx.nd.waitall()
     except Exception as error:
@@ -100,6 +101,7 @@ def run(program, name, directory, store):
             import traceback
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
+        note_progress('%s: %s' % (problem[0], problem[1][:200]))
         worker_group_of(member({})).note_failure()  # for the message if another worker waits for this one
     # The next number of a redistribution: workers that disagree on it would mix up the arrays of redistributions.
     number = worker_group_of(member({})).reserve_numbers(0)

@@ -12,6 +12,7 @@ from mxnet.gluon import nn, rnn
 from . import pieces
 from .alone import examine
 from .catalogue import ENTRIES
+from .events import draw_events
 from .network import Program, Rejected, base, pruned
 from .plans import draw_plan
 
@@ -33,7 +34,8 @@ class Drawing:
         self.arrays: Dict[str, Any] = {}
         self.kinds: Dict[str, str] = {}
         self.self = Layers()
-        self.program: Program = {'inputs': [], 'params': [], 'layers': [], 'statements': [], 'heads': [], 'frozen': []}
+        self.program: Program = {'inputs': [], 'params': [], 'layers': [], 'statements': [], 'heads': [], 'frozen': [],
+                                 'events': []}
         #: By layer, its operator and a test of the shapes that it takes.
         self.fits: Dict[str, Tuple[str, Callable[[Shape], bool]]] = {}
         self._numbers: Dict[str, int] = {}
@@ -55,9 +57,9 @@ class Drawing:
             shape, axis = self._input_shape(True, 2)
             self._add_input(shape, axis, 'ids', random.choice(('float64', 'float64', 'int32')))
 
-    def _input_shape(self, may_lack_samples: bool, most: int = 5) -> Tuple[List[int], Optional[int]]:
+    def _input_shape(self, may_lack_samples: bool, most: int = 6) -> Tuple[List[int], Optional[int]]:
         random = self.random
-        count = min(most, random.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5)))
+        count = min(most, random.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 6)))
         shape = [self.length() for _ in range(count)]
         if may_lack_samples and random.random() < 0.12:
             return shape, None
@@ -157,7 +159,8 @@ class Drawing:
             code = re.sub(r'(\{\d\})', r"F.Cast(\1, dtype='float32')", code)
             code = "F.Cast(%s, dtype='float64')" % code
             known['rounds'] = 'float32'
-        namespace = {'F': mx.nd, 'self': self.self, **{base(read): self._base(read) for read in reads}}
+        namespace = {'F': mx.nd, 'self': self.self, 'own_operator': pieces.own_operator,
+                     **{base(read): self._base(read) for read in reads}}
         text = code.format(*reads)
         if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
             sys.stderr.write('%s of %s\n' % (text, [self.shape(read) for read in reads]))
@@ -247,10 +250,11 @@ def draw(seed: int, workers: int, attempt: int, dtype: str = 'float64') -> Progr
     program.update(
         input_grad=random.random() < 0.5, steps=random.choice((2, 2, 3)), calls=random.choice((1, 1, 1, 1, 2)),
         optimizer={'learning_rate': 0.0625, **random.choice(({}, {'momentum': 0.5}))},
-        on_store=random.choice((None, None, None, True)), plan={'kind': 'data_parallel'})
+        on_store=random.choice((None, None, None, True)), shard_updates=random.random() < 0.2,
+        plan={'kind': 'data_parallel'})
     if dtype == 'float32' and re.search(r'Conv2DTranspose\(|Deconvolution\(', str(program)):
         program['calls'] = 1  # MXNet alone cannot add up the gradients, see Deconvolution.lone_weight
     if all(head['drawn'] for head in program['heads']):
         raise Rejected('no outputs that are not drawn')
     program = with_shapes(program)
-    return dict(program, plan=draw_plan(program, random))
+    return draw_events(dict(program, plan=draw_plan(program, random)), random)

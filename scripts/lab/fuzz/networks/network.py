@@ -9,7 +9,8 @@ A program is a dict that JSON can hold::
      'statements': [{'name': 'x0', 'op': 'relu', 'code': 'F.relu({0})', 'reads': ['data0']}],
      'heads': [{'name': 'x0', 'shape': [4, 3], 'samples': [[0, 1]], 'drawn': None}],
      'plan': {'kind': 'data_parallel'}, 'frozen': [], 'input_grad': False, 'steps': 2, 'calls': 1,
-     'optimizer': {'learning_rate': 0.125}, 'on_store': None}
+     'optimizer': {'learning_rate': 0.125}, 'on_store': None, 'shard_updates': False,
+     'events': [{'do': 'set_data', 'step': 1, 'place': 'before', 'params': ['net_weight0'], 'value': 0.25}]}
 
 A statement reads inputs, parameters and statements before it; ``x1[0]`` is an output of one that has several.  A
 statement that draws numbers has the ``whole`` expression for one process, in which ``{given}`` stands for its value in
@@ -78,8 +79,13 @@ def pruned(program: Program) -> Program:
     for kind in ('inputs', 'params'):
         smaller[kind] = [each for each in smaller[kind] if each['name'] in needed]
     known = {each['name'] for each in smaller['params']} | {layer['name'] for layer in smaller['layers']}
-    smaller['frozen'] = [name for name in smaller['frozen'] if any(
-        name == 'net_' + each or name.startswith('net_%s_' % each) for each in known)]
+    def is_known(name: str) -> bool:
+        return any(name == 'net_' + each or name.startswith('net_%s_' % each) for each in known)
+    smaller['frozen'] = [name for name in smaller['frozen'] if is_known(name)]
+    smaller['events'] = [dict(event, params=[name for name in event['params'] if is_known(name)])
+                         if event.get('params') else event for event in smaller['events']
+                         if event['step'] < smaller['steps'] and (
+                             not event.get('params') or any(map(is_known, event['params'])))]
     if 'recompute' in smaller.get('plan', ()):
         recomputed = [name for name in smaller['plan'].pop('recompute') if name in layers]
         smaller['plan'].update({'recompute': recomputed} if recomputed else {})

@@ -1,18 +1,19 @@
-"""The pieces of a script about one network: values, one worker's part in a job, the network in one process, comparison.
+"""The pieces of a script about one network: values, places of samples, the plan, the network, comparison.
 
-A script holds the source of each piece that it needs (:mod:`lab.fuzz.networks.script`), so the pieces refer only to
-each other and to the imports in the head of such a script.
+A script holds the source of each piece that it needs (:mod:`lab.fuzz.networks.script`), so these pieces and those of
+:mod:`.training` refer only to each other and to the imports in the head of such a script.
 """
-import os
-import sys
-import tempfile
+import functools
 import zlib
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 
 import mxhybrid
+
+#: The number of the first call that evaluates.
+EVALUATION = 50
 
 #: The largest relative difference that needs no explanation, of the largest value of an array.
 TOLERANCE = 1e-9
@@ -82,6 +83,27 @@ def within(box):
     return Ellipsis if axis < 0 else (slice(None),) * axis + (np.array(rows),)
 
 
+@functools.lru_cache(maxsize=None)
+def own_operator(asks):
+    """Register an operator of a user; return its name.  It `asks` for the gradient of its output, or is a loss."""
+    class Operator(mx.operator.CustomOp):
+        def forward(self, is_train, req, in_data, out_data, aux):
+            self.assign(out_data[0], req[0], in_data[0] * in_data[0] / 4)
+
+        def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+            self.assign(in_grad[0], req[0], in_data[0] * out_grad[0] / 2 if asks else out_data[0] - 0.5)
+
+    class Properties(mx.operator.CustomOpProp):
+        def __init__(self):
+            super().__init__(need_top_grad=asks)
+
+        def create_operator(self, ctx, shapes, dtypes):
+            return Operator()
+    name = 'own_operator' if asks else 'own_loss'
+    mx.operator.register(name)(Properties)
+    return name
+
+
 class Splits(mxhybrid.parallel.Plan):
     """A plan that has the splits of some operators, by their labels; others follow from data parallelism."""
 
@@ -143,86 +165,6 @@ def as_list(outputs):
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
-def run_split(rank, make, spec, directory, note):
-    """Train the network split over all workers; return the results of this worker, by name."""
-    net = prepared(make, spec)
-    note('parallelize')
-    split = mxhybrid.parallelize(net, plan_of(spec['plan']), data=[tuple(each['shape']) for each in spec['inputs']],
-                                 batch_axis=[each['axis'] for each in spec['inputs']],
-                                 dtype=[each['dtype'] for each in spec['inputs']], input_grad=spec['input_grad'])
-    trainer = trainer_of(split, spec, kvstore='hybrid', update_on_kvstore=spec['on_store'])
-    samples, record = split.samples, {}
-
-    def own(whole, axis):
-        return whole if axis is None else whole[(slice(None),) * axis + (samples,)]
-
-    def place(shape, head):
-        return place_of(shape, head, samples, spec['samples'])
-    train(split, spec, record, own, place, note)(trainer, os.path.join(directory, 'weights'), rank == 0)
-    split.forget()
-    return record
-
-
-def run_whole(make, spec, drawn, directory):
-    """Train the network in one process; `drawn` has the random values of the split network."""
-    net = prepared(make, spec)
-    trainer = trainer_of(net, spec, kvstore=None)
-    record = {}
-    train(net, spec, record, lambda whole, axis: whole, lambda shape, head: [-1],
-          lambda words: None, drawn)(trainer, os.path.join(directory, 'whole'), True)
-    return record
-
-
-def train(net, spec, record, shard_of, box_of, note, drawn=None):
-    """Return a function that trains, and keeps outputs, gradients of inputs and weights in `record`."""
-    def look(step, call, taken, boxes, outputs):
-        for number, (box, output) in enumerate(zip(boxes, outputs)):
-            record['%d output %d/%d' % (step, call, number)] = output.asnumpy()
-            record['box of %d output %d/%d' % (step, call, number)] = np.array(box)
-        for number, (each, array) in enumerate(zip(spec['inputs'], taken)):
-            if spec['input_grad'] and array.grad is not None and each['values'] != 'ids':
-                record['%d gradient of data%d/%d' % (step, number, call)] = array.grad.asnumpy()
-
-    def call_net(step, call):
-        taken = [mx.nd.array(shard_of(values, each['axis']), dtype=values.dtype)
-                 for each, values in zip(spec['inputs'], batch_of(spec, step, call))]
-        if autograd.is_recording() and spec['input_grad']:
-            for array in taken:
-                array.attach_grad()
-        more = [] if drawn is None else [
-            mx.nd.array(drawn['%d output %d/%d' % (step, call, number)], dtype=spec['dtype'])
-            for number, head in enumerate(spec['heads']) if head['drawn']]
-        outputs = as_list(net(*taken, *more))
-        boxes = [box_of(output.shape, head) for output, head in zip(outputs, spec['heads'])]
-        return taken, boxes, outputs
-
-    def run(trainer, file, looks):
-        for step in range(spec['steps']):
-            note('step %d' % step)
-            with autograd.record():
-                calls = [call_net(step, call) for call in range(spec['calls'])]
-            heads, gradients = [], []
-            for _, boxes, outputs in calls:
-                for number, (box, output) in enumerate(zip(boxes, outputs)):
-                    weights = weights_of(tuple(spec['heads'][number]['shape']), step, number) * (
-                        not spec['heads'][number]['drawn'])
-                    if output.dtype.__name__.startswith('float'):
-                        heads.append(output)
-                        gradients.append(mx.nd.array(weights[within(box)], dtype=output.dtype).reshape(output.shape))
-            autograd.backward(heads, gradients)
-            for call, (taken, boxes, outputs) in enumerate(calls):
-                look(step, call, taken, boxes, outputs)
-            if trainer is not None:
-                trainer.step(1)
-                net.save_parameters(file)
-            if looks and trainer is not None:
-                for name, value in mx.nd.load(file).items():
-                    record['%d weight %s' % (step, name)] = value.asnumpy()
-        note('evaluation')
-        look(spec['steps'], 0, *call_net(spec['steps'], 0))
-    return run
-
-
 def joined(records, spec, tolerance=1e-12, slack=None):
     """Join the results of all workers; return them and problems.
 
@@ -261,6 +203,8 @@ def joined(records, spec, tolerance=1e-12, slack=None):
                 known[tuple(box)] = True
             else:
                 whole[name] = value, np.ones(value.shape, bool)
+                if ' refused ' in name and not all(name in other for other in records):
+                    problems.append((step, 'some workers refused an event: %s' % value))
     for name, (_, known) in whole.items():
         if not known.all():
             problems.append((int(name.split()[0]), '%s: %d elements are on no worker' % (name, (~known).sum())))
@@ -273,7 +217,7 @@ def masks_problems(values_by_name, spec):
     for name, values in values_by_name.items():
         head = spec['heads'][int(name.split('/')[1])] if ' output ' in name else None
         check = head['drawn'] if head else None
-        if isinstance(check, dict) and int(name.split()[0]) < spec['steps']:
+        if isinstance(check, dict) and int(name.split()[2].split('/')[0]) < EVALUATION:
             for axis in check['axes']:
                 if (np.take(values, [0], axis) == 0).tolist() != (np.take(values, [-1], axis) == 0).tolist():
                     problems.append((int(name.split()[0]), '%s: another mask along axis %d' % (name, axis)))
@@ -313,23 +257,3 @@ def differences(values, whole, others=(), slack=None, tolerance=TOLERANCE):
             problems.append((step, '%s%s: %.12g, not %.12g; %d of %d elements differ' % (
                 name, list(where), value[where], expected[where], bad.sum(), bad.size)))
     return sorted(problems, key=lambda each: each[0])
-
-
-def main(make, spec, tolerance):
-    """Compare the network in this job with one process, and print the differences."""
-    store = mxhybrid.create()
-    directory = store.backend.allgather_json(tempfile.mkdtemp(), 'directory')[0]
-    record = run_split(store.rank, make, spec, directory, lambda words: None)
-    np.savez(os.path.join(directory, 'record.%d.npz' % store.rank), **record)
-    store._barrier()
-    if store.rank == 0:
-        records = []
-        for rank in range(store.num_workers):
-            with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
-                records.append(dict(file))
-        values, problems = joined(records, spec, tolerance if tolerance > TOLERANCE else 1e-12)
-        problems += masks_problems(values, spec)
-        problems += differences(values, run_whole(make, spec, values, directory), tolerance=tolerance)
-        print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference')
-        sys.stdout.flush()
-    store._barrier()

@@ -18,10 +18,11 @@ NOTE_S = 40.0
 
 
 def run_all(programs: List[Dict[str, Any]]) -> List[Outcome]:
-    """Run programs, in one job for each number of workers."""
+    """Run programs, in one job for each number of workers, with and without sharded updates."""
     outcomes: Dict[int, Outcome] = {}
-    for workers in sorted({program['workers'] for program in programs}):
-        numbers = [number for number, program in enumerate(programs) if program['workers'] == workers]
+    sorts = [(program['workers'], program['shard_updates']) for program in programs]
+    for sort in sorted(set(sorts)):
+        numbers = [number for number, each in enumerate(sorts) if each == sort]
         outcomes.update(zip(numbers, run([programs[number] for number in numbers])))
     return [outcomes[number] for number in range(len(programs))]
 
@@ -36,7 +37,7 @@ def run(programs: List[Dict[str, Any]]) -> List[Outcome]:
         outcomes: Dict[str, Outcome] = {}
         left = names
         while left:
-            end_of_job = _run_job(directory, left, programs[0]['workers'])
+            end_of_job = _run_job(directory, left, programs[0])
             for name in left:
                 verdict = directory / (name + '.verdict.json')
                 if not verdict.exists():
@@ -65,14 +66,15 @@ def _blamed(directory: Path, name: str, ended: Any) -> Outcome:
     return ended._replace(words='%s (%s)' % (ended.words, where))
 
 
-def _run_job(directory: Path, names: List[str], workers: int) -> Any:
-    """Run the body to its end; return its problem, None if it succeeded."""
+def _run_job(directory: Path, names: List[str], program: Dict[str, Any]) -> Any:
+    """Run the body to its end, in a job of a program's sort; return its problem, None if it succeeded."""
     for path in directory.glob('progress.job.*'):
         path.unlink()
     (directory / 'programs.job').write_text(json.dumps(names))
     env = {'MXHYBRID_LOG_LEVEL': 'ERROR', 'MXHYBRID_STALL_TIMEOUT': str(20 * PATIENCE),
-           'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
-    with start_job(BODY, 'horovodrun', workers=workers, args=[directory], env=env) as running:
+           'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0',
+           'MXHYBRID_SHARD_UPDATES': str(int(program['shard_updates']))}
+    with start_job(BODY, 'horovodrun', workers=program['workers'], args=[directory], env=env) as running:
         result = await_end(running, lambda: sorted(directory.glob('progress.job.?')), NOTE_S * PATIENCE)
     if isinstance(result, Outcome):
         return result

@@ -3,10 +3,11 @@ import pprint
 from typing import Any, Dict, List, Optional
 
 from .. import script as programs
-from . import pieces
+from . import pieces, training
 from .network import Program, dtype_of, layer_of, named, samples_of, typed
 
 HEAD = '''\
+import functools
 import os
 import sys
 import tempfile
@@ -19,13 +20,13 @@ from mxnet.gluon import nn, rnn
 
 import mxhybrid
 
-TOLERANCE = %r
-''' % pieces.TOLERANCE
+TOLERANCE, EVALUATION = %r, %r
+''' % (pieces.TOLERANCE, pieces.EVALUATION)
 
 _INDENT = ' ' * 4
 
 #: The parts of a program that a script contains, besides the network itself.
-_SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'optimizer', 'on_store')
+_SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'optimizer', 'on_store', 'events')
 
 
 def spec_of(program: Program) -> Dict[str, Any]:
@@ -76,9 +77,10 @@ def standing_alone(program: Program, file: str = 'case.py', tolerance: float = p
         pprint.pformat(spec_of(program), width=110, compact=True), tolerance)
     body = network(program) + '\n\n' + end
     title = '"""Seed %s of scripts/fuzz networks.\n\n%s\n"""\n' % (program['seed'], '\n'.join(commands(program, file)))
-    return title + HEAD + '\n\n' + '\n\n'.join(programs.needed(body, pieces)) + '\n\n' + body
+    return title + HEAD + '\n\n' + '\n\n'.join(programs.needed(body, pieces, training)) + '\n\n' + body
 
 
 def commands(program: Program, file: str) -> List[str]:
     """Command lines that show the difference."""
-    return ['    horovodrun -np %d --gloo python %s' % (program['workers'], file)]
+    return ['    %shorovodrun -np %d --gloo python %s' % ('MXHYBRID_SHARD_UPDATES=1 ' * program['shard_updates'],
+                                                        program['workers'], file)]

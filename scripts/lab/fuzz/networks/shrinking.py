@@ -23,7 +23,7 @@ def shrink(program: Program, examine: Examine) -> Shrinking:
     rounds, before = 0, None
     while before != program:
         before = program
-        for simpler in (_outputs, _without, _inputs, _settings, _plans):
+        for simpler in (_events, _outputs, _without, _inputs, _settings, _plans):
             while rounds < _ROUNDS:
                 rounds += 1
                 candidates = [each for each in (examine(candidate) for candidate in simpler(program, examine))
@@ -38,7 +38,8 @@ def shrink(program: Program, examine: Examine) -> Shrinking:
 
 def size(program: Program) -> Any:
     """A program that is made smaller."""
-    return (len(program['statements']), len(program['heads']), len(program['layers']) + len(program['params']),
+    return (len(program['events']), len(program['statements']), len(program['heads']),
+            len(program['layers']) + len(program['params']),
             len(str(program['plan'])), program['workers'], program['steps'] + program['calls'], len(str(program)))
 
 
@@ -63,6 +64,20 @@ def _values(program: Program) -> Iterator[str]:
     for statement in program['statements']:
         inner = sorted(value for value in read if base(value) == statement['name'])
         yield inner[0] if inner else statement['name']
+
+
+def _events(program: Program, examine: Examine) -> Iterator[Program]:
+    """Drop half of the events, or one; let one happen a step earlier, or concern one parameter."""
+    events, half = program['events'], len(program['events']) // 2
+    for fewer in ([], events[:half], events[half:]):
+        yield dict(program, events=fewer)
+    for number, event in enumerate(events):
+        others = events[:number], events[number + 1:]
+        yield dict(program, events=[*others[0], *others[1]])
+        if event['step']:
+            yield dict(program, events=[*others[0], dict(event, step=event['step'] - 1), *others[1]])
+        for name in event.get('params', ())[1:]:
+            yield dict(program, events=[*others[0], dict(event, params=[name]), *others[1]])
 
 
 def _outputs(program: Program, examine: Examine) -> Iterator[Program]:
@@ -110,6 +125,7 @@ def _inputs(program: Program, examine: Examine) -> Iterator[Program]:
 
 def _settings(program: Program, examine: Examine) -> Iterator[Program]:
     simple: Dict[str, Any] = {'steps': 1, 'calls': 1, 'optimizer': {'learning_rate': 0.0625}, 'on_store': None,
+                              'shard_updates': False,
                               'input_grad': False, 'frozen': []}
     plain = [dict(each, values='reals') if each['values'] == 'ties' else each for each in program['inputs']]
     yield dict(program, **simple)

@@ -30,7 +30,7 @@ REASONS = {
                                              r'MultiBoxDetection|box_encode)',
     'for images of 8 bits and augmentation': r'image\.\w+',
     'gives arrays to NumPy, not to symbols': r'histogram',
-    'keeps a state that no process shares': r'IdentityAttachKLSparseReg|Custom|contrib\.(SyncBatchNorm|hawkesll)',
+    'keeps a state that no process shares': r'IdentityAttachKLSparseReg|contrib\.(SyncBatchNorm|hawkesll)',
     'signs of its outputs are not determined': r'linalg\.syevd',
     'float32 only': r'contrib\.ModulatedDeformableConvolution|contrib\.BatchNormWithReLU',
 }

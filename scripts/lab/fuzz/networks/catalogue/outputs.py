@@ -27,6 +27,14 @@ def _softmax_output(drawing: Any) -> None:
         drawing.add('SoftmaxOutput', 'F.SoftmaxOutput({0}, {1}%s)' % more, value, labels)
 
 
+@entry('Custom', chance=1.5)
+def _custom(drawing: Any) -> None:
+    """An operator of the user, in several types."""
+    inner = drawing.random.choice(('{0}', '{0}', "F.Cast(F.round({0} * 2.0), dtype='float16')"))
+    code = 'F.Custom(%s, op_type=own_operator(%r))' % (inner, drawing.random.random() < 0.5)
+    drawing.add('Custom', code if inner == '{0}' else "F.Cast(%s, dtype='float64')" % code, drawing.pick())
+
+
 @entry('SVMOutput', chance=0.4)
 def _svm(drawing: Any) -> None:
     value = drawing.ranked(2)

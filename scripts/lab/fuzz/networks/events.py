@@ -1,0 +1,74 @@
+"""Draws what scripts do between and in the middle of steps, see :mod:`.training`, and layers that begin frozen."""
+import random as randoms
+from typing import Any, Dict, List
+
+from . import pieces
+from .alone import check_trains, class_of
+from .network import Program, Rejected
+from .script import spec_of
+
+#: The places in a step where each event may happen, and how often it is drawn.
+_EVENTS = {
+    'initialize': (3, 'before'), 'set_data': (2, 'before after'), 'grad_req': (5, 'before'), 'freeze': (1, 'after'),
+    'zero_grad': (1, 'before between after'), 'backward': (2, 'before after'), 'accumulate': (3, 'before'),
+    'retain': (2, 'between'), 'abandon': (2, 'before between after'), 'misfit': (1, 'before between after'),
+    'evaluate': (2, 'before between after'), 'cast': (1, 'before after'), 'trainer': (1, 'before after'),
+    'hybridize': (0.5, 'before between after'), 'again': (2, 'before'), 'file': (5, 'before after')}
+
+#: Requests of gradients, one set after the other.
+_REQUESTS = (['null'], ['write'], ['write'], ['add'], ['null', 'write'], ['null', 'add'], ['add', 'write'])
+
+
+def draw_events(program: Program, random: randoms.Random) -> Program:
+    """The program with events, and perhaps frozen layers; as it is if one process does not train what is drawn."""
+    params = pieces.prepared(class_of(program), spec_of(program)).collect_params()
+    learned = [name for name, param in params.items() if param.grad_req != 'null' or name in program['frozen']]
+    for _ in range(4 if learned and random.random() < 0.8 else 0):
+        frozen = [name for name in learned if random.random() < random.choice((0, 0, 0.5))]
+        events: List[Dict[str, Any]] = []
+        for _ in range(random.choice((1, 1, 2, 2, 3, 4))):
+            events += _event(program, list(params), learned, random)
+        changed = dict(program, frozen=sorted({*program['frozen'], *frozen}), events=events)
+        try:
+            check_trains(changed)
+        except Rejected:
+            continue
+        return changed
+    return program
+
+
+def _event(program: Program, params: List[str], learned: List[str], random: randoms.Random) -> List[Dict[str, Any]]:
+    """Draw an event, or several that belong together."""
+    kind = random.choices(list(_EVENTS), [chance for chance, _ in _EVENTS.values()])[0]
+    places = _EVENTS[kind][1].split()
+    if program['plan']['kind'] == 'pipeline' and kind == 'abandon':
+        places.remove('between')  # a pipeline makes the backward pass of each recorded call before the next one
+    event: Dict[str, Any] = {'do': kind, 'step': random.randrange(program['steps']), 'place': random.choice(places)}
+    some = random.sample(learned, random.randint(1, min(3, len(learned))))
+    if kind == 'initialize':
+        return [dict(event, value=random.choice((0.25, -0.375)), params=random.choice(([], [random.choice(params)])))]
+    if kind == 'set_data':
+        return [dict(event, value=random.choice((0.25, -0.375)), params=some)]
+    if kind in ('grad_req', 'freeze'):
+        return [dict(event, do='grad_req', requests=['null'] if kind == 'freeze' else random.choice(_REQUESTS),
+                     params=random.choice(([], some)))]
+    if kind == 'accumulate':
+        return [dict(event, do='grad_req', requests=['add'], params=random.choice(([], some))),
+                dict(event, do='backward', place=random.choice(('before', 'after')))]
+    if kind == 'misfit':
+        return [dict(event, records=random.random() < 0.7)]
+    if kind == 'cast':
+        return [dict(event, dtype=random.choice(('float32', 'float64', 'float16')))]
+    if kind == 'again':
+        return [dict(event, forgets=random.random() < 0.5)]
+    if kind == 'file':
+        event['what'] = random.choice(('parameters', 'dict', 'states', 'checkpoint'))
+        return [dict(event, loads=False), *_event_later(program, event, random)]
+    return [event]
+
+
+def _event_later(program: Program, event: Dict[str, Any], random: randoms.Random) -> List[Dict[str, Any]]:
+    """Load in this step or a later one."""
+    step = random.randint(event['step'], program['steps'] - 1)
+    return [dict(event, loads=True, step=step, place='after' if step == event['step'] else random.choice(
+        ('before', 'after')))]
