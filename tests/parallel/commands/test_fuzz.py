@@ -96,7 +96,7 @@ def test_a_planted_difference_of_a_network_is_found_and_shown(tmp_path):
                        {'name': 'x2', 'op': 'cos', 'code': 'F.cos({0})', 'reads': ['x1']}],
         'heads': [{'name': 'x0', 'drawn': None}, {'name': 'x2', 'drawn': None}, {'name': 'x1', 'drawn': 'numbers'}],
         'plan': {'kind': 'one_weird_trick'}, 'frozen': [], 'input_grad': True, 'steps': 2, 'calls': 1,
-        'optimizer': {'learning_rate': 0.0625}, 'on_store': None, 'shard_updates': False, 'events': []}
+        'optimizer': {'learning_rate': 0.0625}, 'on_store': None, 'shard_updates': False, 'end': 'forget', 'events': []}
     with Drawer() as drawer:
         program = drawer.examined(program)
     outcome, = networks_runner.run([program])

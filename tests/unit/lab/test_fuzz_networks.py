@@ -38,7 +38,7 @@ def small(**changes):
         'heads': [{'name': 'x2', 'drawn': None}, {'name': 'x3', 'drawn': None}], 'frozen': [],
         'plan': {'kind': 'splits', 'splits': {'x0': [[2, 1], [0, 1], 1, 1], 'x2': [[3, 1], [0, 1, 2], 1, 1]}},
         'input_grad': True, 'steps': 3, 'calls': 2, 'optimizer': {'learning_rate': 0.0625, 'momentum': 0.5},
-        'on_store': True, 'shard_updates': False, 'events': []}, **changes)))
+        'on_store': True, 'shard_updates': False, 'end': 'forget', 'events': []}, **changes)))
 
 
 def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):

@@ -12,8 +12,9 @@ _EVENTS = {
     'initialize': (3, 'before'), 'set_data': (2, 'before after'), 'grad_req': (5, 'before'), 'freeze': (1, 'after'),
     'zero_grad': (1, 'before between after'), 'backward': (2, 'before after'), 'accumulate': (3, 'before'),
     'retain': (2, 'between'), 'abandon': (2, 'before between after'), 'misfit': (1, 'before between after'),
-    'evaluate': (2, 'before between after'), 'cast': (1, 'before after'), 'trainer': (1, 'before after'),
-    'hybridize': (0.5, 'before between after'), 'again': (2, 'before'), 'file': (5, 'before after')}
+    'evaluate': (2, 'before between after'), 'cast': (1, 'before after'), 'reset_ctx': (0.5, 'before'),
+    'trainer': (1, 'before after'), 'hybridize': (0.5, 'before between after'), 'again': (3, 'before'),
+    'file': (5, 'before after')}
 
 #: Requests of gradients, one set after the other.
 _REQUESTS = (['null'], ['write'], ['write'], ['add'], ['null', 'write'], ['null', 'add'], ['add', 'write'])
@@ -28,7 +29,11 @@ def draw_events(program: Program, random: randoms.Random) -> Program:
         events: List[Dict[str, Any]] = []
         for _ in range(random.choice((1, 1, 2, 2, 3, 4))):
             events += _event(program, list(params), learned, random)
-        changed = dict(program, frozen=sorted({*program['frozen'], *frozen}), events=events)
+        frozen = sorted({*program['frozen'], *frozen})
+        if frozen and random.random() < 0.7:
+            events.append({'do': 'grad_req', 'step': random.randrange(program['steps']), 'place': 'before',
+                           'requests': [random.choice(('write', 'write', 'add'))], 'params': frozen})
+        changed = dict(program, frozen=frozen, events=events, end=random.choice(('forget', 'drop', 'keep')))
         try:
             check_trains(changed)
         except Rejected:

@@ -26,7 +26,7 @@ TOLERANCE, EVALUATION = %r, %r
 _INDENT = ' ' * 4
 
 #: The parts of a program that a script contains, besides the network itself.
-_SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'optimizer', 'on_store', 'events')
+_SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'optimizer', 'on_store', 'events', 'end')
 
 
 def spec_of(program: Program) -> Dict[str, Any]:

@@ -37,7 +37,9 @@ class Training:
     """
 
     #: Events that mxhybrid may refuse, on all workers: training goes on without them, also in one process.
-    refusable = ('cast', 'dict', 'states', 'retain')
+    refusable = ('initialize', 'cast', 'reset_ctx', 'dict', 'states', 'retain')
+    #: Networks that live until the process exits.
+    alive = []
 
     def __init__(self, make, spec, directory, rank=None, note=lambda words: None, drawn=None):
         self.make, self.spec, self.directory, self.rank, self.note = make, spec, directory, rank, note
@@ -211,6 +213,10 @@ class Training:
         """Cast the network."""
         self.net.cast(event['dtype'])
 
+    def on_reset_ctx(self, event, step, call):
+        """Move all parameters to where they are."""
+        self.net.collect_params().reset_ctx(mx.cpu())
+
     def on_trainer(self, event, step, call):
         """Make a new Trainer, without momentum."""
         self.make_trainer()
@@ -283,7 +289,10 @@ def run_split(rank, make, spec, directory, note):
     """Train the network split over all workers; return the results of this worker, by name."""
     training = Training(make, spec, directory, rank, note)
     record = training.run()
-    training.net.forget()
+    if spec['end'] == 'forget':
+        training.net.forget()
+    if spec['end'] == 'keep':
+        Training.alive.append(training.net)
     return record
 
 
