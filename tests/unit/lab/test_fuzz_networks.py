@@ -9,6 +9,7 @@ from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
 from lab.fuzz.networks.catalogue.absent import reasons
 from lab.fuzz.networks.drawer import Drawer
+from lab.fuzz.networks.events import EVENTS
 from lab.fuzz.networks.network import Rejected, dtype_of, pruned, tolerance_of, typed
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
@@ -65,6 +66,14 @@ def test_all_sorts_are_drawn(programs):
     assert any(len(program['heads']) > 2 for program in programs)
     ops = {statement['op'] for program in programs for statement in program['statements']}
     assert len(ops) > 80 and ops & {'Dense again', 'Conv again', 'BatchNorm again', 'LayerNorm again'}
+    assert 'Custom' in ops and any(len(each['shape']) == 6 for each in inputs)
+    events = [event for program in programs for event in program['events']]
+    assert {event['do'] for event in events} | {'freeze', 'accumulate'} == set(EVENTS)
+    assert {(event['what'], event['loads']) for event in events if event['do'] == 'file'} == {
+        (what, loads) for what in ('parameters', 'dict', 'states', 'checkpoint') for loads in (False, True)}
+    assert {event['place'] for event in events} == {'before', 'between', 'after'}
+    assert {'forget', 'drop', 'keep'} == {program['end'] for program in programs}
+    assert any(program['frozen'] for program in programs) and any(program['shard_updates'] for program in programs)
 
 
 def test_layers_that_are_left_out_are_not_computed_again():
@@ -72,6 +81,29 @@ def test_layers_that_are_left_out_are_not_computed_again():
     assert program['plan'] == {'kind': 'data_parallel', 'recompute': ['dense0']}
     assert pieces.plan_of(program['plan']).recompute == ('dense0',)
     assert 'recompute' not in pruned(dict(program, heads=[{'name': 'x0', 'drawn': None}]))['plan']
+
+
+def test_events_change_what_is_trained_and_refused_ones_are_left_out(tmp_path):
+    def weights(*events, drawn=None, **changes):
+        program = small(events=[{'place': 'before', 'params': ['net_weight0'], **event} for event in events], **changes)
+        record = training.run_whole(class_of(program), spec_of(program), drawn, str(tmp_path))
+        return [record['%d weight weight0' % step].tolist() for step in range(3)]
+    usual = weights()
+    frozen = {'do': 'grad_req', 'step': 1, 'requests': ['null']}
+    assert weights(frozen)[0] == usual[0] == weights(frozen)[1] == weights(frozen)[2] != usual[1]
+    assert weights(frozen, drawn={'1 refused 0': 'as it is'}) == usual
+    assert weights(dict(frozen, requests=['write']), frozen=['net_weight0'])[0] == weights(frozen=['net_weight0'])[2]
+    assert weights({'do': 'file', 'what': 'checkpoint', 'loads': False, 'step': 1},
+                   {'do': 'file', 'what': 'checkpoint', 'loads': True, 'step': 2})[0] == usual[0]
+    accumulated = [{'do': 'grad_req', 'step': 0, 'requests': ['add']}, {'do': 'backward', 'step': 0}]
+    sum_of_two = np.subtract(weights(*accumulated)[0], usual[0]) + np.subtract(usual[0], weights(
+        {'do': 'grad_req', 'step': 0, 'requests': ['null']})[0])
+    assert np.abs(sum_of_two).max() > 0.001
+    for event in ({'do': 'set_data', 'value': 0.5}, {'do': 'initialize', 'value': 0.5}, {'do': 'trainer'}):
+        assert weights(dict(event, step=1))[0] == usual[0] and weights(dict(event, step=1))[1] != usual[1]
+    for do in ('evaluate', 'abandon', 'zero_grad', 'cast', 'reset_ctx', 'again'):
+        event = {'do': do, 'step': 0, 'dtype': 'float64', 'forgets': False}
+        assert weights(event) == usual, do
 
 
 def test_every_function_of_mxnet_is_drawn_or_has_a_reason(programs):
@@ -164,6 +196,8 @@ def test_records_of_workers_are_joined_and_a_difference_is_seen(tmp_path):
     words = [words for _, words in pieces.joined(workers, spec)[1]]
     assert '0 output 0/1: worker 1 has other values of the same elements' in words
     assert '0 output 0/0 is cut along dimension 0, which has no samples' in words
+    workers[1]['2 refused 0'] = np.array('cast: no')
+    assert (2, 'some workers refused an event: cast: no') in pieces.joined(workers, spec)[1]
 
 
 def test_places_of_samples():
@@ -257,11 +291,16 @@ def test_copies_of_a_value_may_differ_by_rounding():
 
 
 def test_a_failing_network_is_made_small():
+    events = [{'do': 'evaluate', 'step': 0, 'place': 'after'}, {'do': 'zero_grad', 'step': 1, 'place': 'between'},
+              {'do': 'set_data', 'step': 2, 'place': 'before', 'value': 0.25,
+               'params': ['net_weight0', 'net_dense0_bias', 'net_dense0_weight']}]
+
     def fails(program):
-        # A dense layer after anything, with a splits plan that names x2.
-        return any(statement['op'] == 'Dense' for statement in program['statements']) and (
+        # A dense layer after anything, with a splits plan that names x2, and its bias is set.
+        return any('net_dense0_bias' in event.get('params', ()) for event in program['events']) and any(
+            statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
-    going = shrinking.shrink(small(), lambda program: _examined(program))
+    going = shrinking.shrink(small(events=events), lambda program: _examined(program))
     candidates = next(going)
     with pytest.raises(StopIteration) as stop:
         while True:
@@ -271,6 +310,7 @@ def test_a_failing_network_is_made_small():
     assert list(found['plan']['splits']) == ['x2'] and found['workers'] == 3
     assert (found['steps'], found['calls'], found['input_grad'], found['on_store']) == (1, 1, False, None)
     assert found['params'] == [] and found['inputs'][0]['values'] == 'reals'
+    assert found['events'] == [dict(events[2], step=0, params=['net_dense0_bias'])]
 
 
 def _examined(program):

@@ -246,7 +246,6 @@ def draw(seed: int, workers: int, attempt: int, dtype: str = 'float64') -> Progr
             drawing.undo_to(mark)
     program = {'seed': seed, 'attempt': attempt, 'workers': workers, 'dtype': dtype, **drawing.program}
     program['heads'] = heads_of(drawing)
-    program['frozen'] = ['net_' + each['name'] for each in program['params'] if random.random() < 0.08]
     program.update(
         input_grad=random.random() < 0.5, steps=random.choice((2, 2, 3)), calls=random.choice((1, 1, 1, 1, 2)),
         optimizer={'learning_rate': 0.0625, **random.choice(({}, {'momentum': 0.5}))},

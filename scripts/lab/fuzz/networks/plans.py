@@ -47,7 +47,7 @@ def _splitting_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
     """A plan that says how operators are split."""
     workers = program['workers']
     chances = {'data_parallel': 4, 'one_weird_trick': 2, 'grid': 2, 'domain': 2, 'sequence': 2, 'megatron': 2,
-               'pipeline': 3, 'layers': 3, 'splits': 7}
+               'pipeline': 5, 'layers': 3, 'splits': 7}
     kind = random.choices(list(chances), list(chances.values()))[0]
     if kind == 'grid':
         model, batch = factors(random, workers, 2)

@@ -210,8 +210,9 @@ class Training:
         self.look(step, call - 10 + EVALUATION + 1, *self.call(step, call - 10 + EVALUATION + 1))
 
     def on_cast(self, event, step, call):
-        """Cast the network."""
-        self.net.cast(event['dtype'])
+        """Cast the split network, which refuses another type."""
+        if self.rank is not None:
+            self.net.cast(event['dtype'])
 
     def on_reset_ctx(self, event, step, call):
         """Move all parameters to where they are."""
