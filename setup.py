@@ -13,26 +13,26 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-# MXNet exports what it has of the C++ library's templates, made by another compiler, and a process with Horovod sees
-# it: what is compiled here is to call its own.
+# MXNet's library exports templates of the C++ library, which another compiler made.  What is compiled here must call
+# its own instead.
 OWN = '-Wl,-Bsymbolic'
 
-# scripts/install has a compiler, and ends where that fails; otherwise a library of older sources might stay.
+# scripts/install sets this variable: it has a compiler, so an error of the compiler ends the installation.
 OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 
-# Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.
+# ctypes calls the library, which uses nothing of Python's.  If it cannot be compiled, rows travel by ps-lite.
 LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
                  language='c++', optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
-                 # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.  A root that
-                 # sets errno is not vectorized.
+                 # Multiplications and additions are not contracted: sums and updates have the same bits on every
+                 # machine, and those of MXNet.  A square root that sets errno would not be vectorized.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-fno-math-errno', '-Wall', '-Wextra',
                                      '-pthread', '-fopenmp'])  # with MXNet's own threads
 
-# The planner's simulator and the builder of its tasks; where they cannot be compiled, there is no planner.
+# The simulator of the planner, and the builder of its tasks.  If they cannot be compiled, there is no planner.
 SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybrid/planner/simulator/src/*.cc')),
                      depends=glob('mxhybrid/planner/simulator/src/*.h'), language='c++', optional=OPTIONAL,
                      extra_link_args=[OWN],
-                     # Not contracted: the same bits as the Python of tests/oracles.
+                     # Not contracted: the same bits as the Python programs in tests/oracles.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 
 #: A folder that keeps object files from build to build, and the most files in it.
@@ -54,7 +54,7 @@ class BuildObjects(build_ext):
         os.makedirs(folder, exist_ok=True)
         linked = copy.copy(ext)
         linked.sources = []
-        linked.depends = [*ext.depends, *ext.sources]  # setuptools links only what is older than these
+        linked.depends = [*ext.depends, *ext.sources]  # setuptools links again if one of these is newer
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 linked.extra_objects = list(pool.map(
@@ -98,8 +98,8 @@ setup(
     cmdclass={'build_ext': BuildObjects},
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
-    # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
-    # (see scripts/install): neither can be a requirement here.
+    # Neither mxnet nor horovod is a requirement: there are several builds of MXNet, and Horovod has to be compiled
+    # for the one that is installed (see scripts/install).
     install_requires=['numpy<1.24', 'tqdm', 'safetensors', 'xxhash'],
     extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib', 'ruff',
                              'mypy', 'import-linter'],

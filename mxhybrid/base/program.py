@@ -1,4 +1,4 @@
-"""Tell the command ``mxhybrid``, which must run where MXNet does not, from programs that train.
+"""Determine whether this process runs the command ``mxhybrid``, which must work without MXNet, or a training.
 
 Python imports the package ``mxhybrid``, which imports MXNet, before any module in it.  Therefore the package reads the
 command line of the process to find out whether it is imported for the command.

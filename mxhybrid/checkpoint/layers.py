@@ -1,4 +1,4 @@
-"""A dynamic table as a whole checkpoint and its deltas together: the newest layer that has a key decides."""
+"""Reads a dynamic table from a whole checkpoint and its deltas: each row comes from the newest of them that has it."""
 from typing import Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The record of MXNet's autograd about an array."""
+"""Reads what MXNet's autograd has recorded about an array."""
 import ctypes
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A dense weight in the workers whose row_sparse gradients are summed: the use of the sums."""
+"""The base of routes for dense weights with row_sparse gradients: it gives the summed rows to optimizer or script."""
 from typing import Any, List
 
 import mxnet as mx

@@ -1,4 +1,4 @@
-"""Buckets of dense gradients of which each worker sums and updates a shard, and gathers the rest.
+"""Buckets of dense gradients for sharded updates: each worker sums and updates a shard, and gathers the rest.
 
 This is stage 1 of ZeRO (Rajbhandari et al., SC 2020), with shards that are contiguous rows of weights:
 

@@ -1,4 +1,4 @@
-"""Files that a server wrote on its own disk, and worker 0 fetches in pieces, through the server's mailbox."""
+"""Fetches files from a server's own disk to worker 0, in pieces, through the server's mailbox."""
 import os
 import tempfile
 from typing import IO, Any, Callable, Dict

@@ -44,7 +44,10 @@ class OptimizedTable:
         self.updates = 0
 
     def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
-        """Send to the owner of the rows the changed attributes, all for a new class, and a count that it lacks."""
+        """Send changed attributes of the optimizer to the owner of the rows: all of them if its class is new.
+
+        `count` is the number of updates so far, if the owner does not know it.
+        """
         raise NotImplementedError
 
     def _drop_optimizer(self) -> None:

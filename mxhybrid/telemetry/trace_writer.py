@@ -1,4 +1,4 @@
-"""The part of a trace in worker 0: sends its clock to all processes, and writes their events to one file."""
+"""Worker 0's side of a trace: it sends its clock to all processes, and writes their events to one file."""
 import threading
 import time
 from typing import Any, Dict, Optional, Set

@@ -1,4 +1,4 @@
-"""End a process that fails, or that native code might keep from ending.
+"""End this process after a failure, also if native code would keep it from ending.
 
 Exit handlers and native exit barriers would wait for dead processes, so such a process ends at once.  It sends its last
 messages to the other processes, writes the reason to standard error, flushes the output of the script, kills processes

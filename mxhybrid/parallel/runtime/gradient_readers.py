@@ -1,4 +1,4 @@
-"""Symbols that many operators read.
+"""Keeps MXNet from losing gradients of a symbol that many operators read.
 
 MXNet adds up the gradients of a symbol in place if it has many readers (AggregateGradient of its graph_executor.cc).
 Operators that overwrite the array instead of adding to it lose the gradients of the other readers: clip, mean, cumsum

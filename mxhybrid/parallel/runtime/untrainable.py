@@ -20,7 +20,7 @@ def untrainable_reason(symbol: Any, shards: NetworkShards, learning: Collection[
 
 
 def _lone_weights(shards: NetworkShards, learning: Collection[int]) -> str:
-    """Return a message if MXNet would have to add up or pass on a gradient with which it cannot do that, else ''."""
+    """Return a message if a weight has a gradient that MXNet cannot add up or pass on to another operator, else ''."""
     graph = shards.graph
     readers = collections.Counter(entry for operator in graph.computing for entry in operator.inputs)
     for operator in graph.computing:

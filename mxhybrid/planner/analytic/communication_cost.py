@@ -332,10 +332,10 @@ def alpha_beta_of(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
 
 def _check(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> None:
     if not layers:
-        raise InputError('formula: no layers: give at least one')
+        raise InputError('layers is empty: give the LayerSizes of a network, as mxhybrid.planner.sizes_of returns them')
     for name, value in (('batch', batch), ('ranks', ranks)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError('formula: %s=%r: give a whole number of at least 1' % (name, value))
+            raise InputError('%s=%r: give a whole number of at least 1' % (name, value))
     if not network.alpha_s >= 0 or not network.bytes_per_s > 0:
-        raise InputError('formula: alpha=%r s, %r bytes a second: give a latency of at least 0 and a rate above 0'
+        raise InputError('network: alpha=%r s, %r bytes a second: give a latency of at least 0 and a rate above 0'
                          % (network.alpha_s, network.bytes_per_s))

@@ -72,7 +72,7 @@ def convolution_sizes(name: str, image: Tuple[int, int, int], filters: int, kern
     channels, height, width = image
     tall, wide = [(size + 2 * pad - kernel) // stride + 1 for size in (height, width)]
     if min(tall, wide, filters, stride) < 1:
-        raise InputError('formula: %s has no output: choose a kernel and stride that fit images of %d x %d'
+        raise InputError('%s: the layer has no output: choose a kernel and stride that fit images of %d x %d'
                          % (name, height, width))
     return LayerSizes(name, 'convolution', filters * (channels * kernel * kernel + 1), channels * height * width,
                       filters * tall * wide, filters, height, tall, kernel // 2, first)
@@ -110,7 +110,7 @@ def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[Layer
         The batch has less than one sample, or the network has no trained parameters.
     """
     if batch < 1:
-        raise InputError('formula: batch=%r: give the samples of the joint batch' % (batch,))
+        raise InputError('batch=%r: give the samples of the joint batch' % (batch,))
     untrained = graph.auxiliary.union(frozen)
     parameters = {operator.number for operator in graph.operators
                   if graph.is_parameter(operator.number) and operator.name not in untrained}
@@ -129,7 +129,7 @@ def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[Layer
             with_gradients.add(operator.number)
     layers += _others(graph, parameters - counted, sum(layer.weights for layer in layers))
     if not layers:
-        raise InputError('formula: the network has no trained parameters: there is nothing to split')
+        raise InputError('net: the network has no trained parameters: give one with layers that learn')
     return layers
 
 

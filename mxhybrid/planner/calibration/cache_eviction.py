@@ -1,4 +1,4 @@
-"""Cold caches, as in training.
+"""Empties the processor's caches before something is timed, as a network does in training.
 
 A network computes before each step.  It reads and writes so much memory that neither the weights and their gradients
 nor the code and the objects of the script are in a cache afterwards; then a script takes up to twice as long.

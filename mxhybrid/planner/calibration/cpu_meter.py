@@ -1,5 +1,4 @@
-"""Measures the CPU seconds of an action of all workers: those of each worker, and of its host's servers on its behalf.
-"""
+"""Measures the CPU seconds that an action takes: in each worker, and in the servers of its host that work for it."""
 import time
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 

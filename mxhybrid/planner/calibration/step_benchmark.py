@@ -1,4 +1,4 @@
-"""Steps of two small networks, by which cores that are busy at the same time are compared with a core alone.
+"""Times steps of two small networks on one core, and on several cores at the same time.
 
 One network is mostly bound by arithmetic: convolutions of many channels, and a dense layer for many samples.  The other
 one is mostly bound by memory, as far as caches are memory: normalization, pooling, and dense layers for few samples.

@@ -1,4 +1,4 @@
-"""A shard of an operator as a program: that of a network which consists of this operator alone.
+"""Makes the program of one shard of one operator, as if the network had no other operator.
 
 An operator that is computed from weights only, such as the concatenation of the weights of a recurrent layer, belongs
 to the operator that reads it.

@@ -1,1 +1,1 @@
-"""The search for a plan: the search space, its evaluation, and Markov chain Monte Carlo."""
+"""The search for a plan: the space of plans, their evaluation, and Markov chain Monte Carlo."""

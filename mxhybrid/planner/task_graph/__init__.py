@@ -1,1 +1,1 @@
-"""Tasks of a training step: those of each operator, transfer and update of a plan, for the simulator."""
+"""The tasks of a training step by a plan, which the simulator executes: operators, transfers and updates."""

@@ -1,4 +1,4 @@
-"""The data flow of a network, before any split: readers of outputs, the way of gradients, and readers of weights."""
+"""The data flow of a network before any split: which operators read an output, a weight, or a gradient."""
 from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from ...parallel.ops.dimension_names import Dimensions

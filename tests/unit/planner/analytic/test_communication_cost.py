@@ -207,7 +207,7 @@ def test_a_cluster_as_one_network():
 
 
 @pytest.mark.parametrize('change, message', [
-    ({'layers': []}, 'no layers'), ({'batch': 0}, 'batch=0'), ({'batch': 2.5}, 'batch=2.5'),
+    ({'layers': []}, 'layers is empty'), ({'batch': 0}, 'batch=0'), ({'batch': 2.5}, 'batch=2.5'),
     ({'network': AlphaBeta(-1.0, 1.0)}, 'alpha=-1.0'), ({'network': AlphaBeta(0.0, 0.0)}, '0.0 bytes'),
     ({'network': AlphaBeta(math.nan, 1.0)}, 'alpha=nan')])
 @pytest.mark.parametrize('search', [costs.best_grid, costs.best_choices, costs.pure_batch])
