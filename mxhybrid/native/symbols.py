@@ -1,7 +1,8 @@
 """Operators of MXNet by their names in the JSON of a symbol."""
 import ctypes
 import functools
-from typing import Any, Tuple
+import math
+from typing import Any, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
@@ -43,3 +44,32 @@ def has_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...]) -> bo
     """Return whether MXNet can compile a graph in which a gradient goes back to an operator with these attributes."""
     return is_differentiable(symbol_function(op)(*[mx.sym.var('input%d' % number) for number in range(inputs)],
                                                  **dict(attrs)))
+
+
+def part_of(symbol: Any, shape: Sequence[int], part: Sequence[slice]) -> Any:
+    """Return the symbol of a part of an array of a shape; MXNet's slice takes at most five dimensions."""
+    if len(shape) <= 5:
+        return mx.sym.slice(symbol, begin=tuple(side.start for side in part), end=tuple(side.stop for side in part))
+    lengths = list(shape)
+    for axis, side in enumerate(part):
+        if axis == 0 or side != slice(0, lengths[axis]):
+            symbol = mx.sym.slice(mx.sym.reshape(symbol, shape=_around(lengths, axis)),
+                                  begin=(None, side.start, None), end=(None, side.stop, None))
+            lengths[axis] = side.stop - side.start
+    return mx.sym.reshape(symbol, shape=lengths)
+
+
+def joined_along(functions: Any, axis: int, arrays: Sequence[Any], shapes: Sequence[Sequence[int]]) -> Any:
+    """Return arrays of some shapes, joined along an axis, by `functions`, ``mx.sym`` or ``mx.nd``; oneDNN joins arrays
+    of at most six dimensions.
+    """
+    joined = functions.concat(*[functions.reshape(array, shape=_around(shape, axis))
+                                for array, shape in zip(arrays, shapes)], dim=1)
+    lengths = list(shapes[0])
+    lengths[axis] = sum(shape[axis] for shape in shapes)
+    return functions.reshape(joined, shape=lengths)
+
+
+def _around(shape: Sequence[int], axis: int) -> Tuple[int, int, int]:
+    """Return the shape of an array whose dimensions before and behind an axis are one each."""
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])

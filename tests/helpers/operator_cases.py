@@ -62,6 +62,12 @@ OPERATORS = {
     'sliced': (lambda x: mx.sym.slice_like(mx.sym.slice(mx.sym.tanh(x), begin=(None, 1, None), end=(None, -1, None),
                                                         step=(1, 1, -2)) * 2, mx.sym.var('like', shape=(4, 2, 1)),
                                            axes=(2,)) * 2, [(REALS, (4, 5, 4))]),
+    'six dimensions': (lambda x: mx.sym.Group([mx.sym.softmax(mx.sym.broadcast_mul(
+        mx.sym.transpose(mx.sym.tanh(x), axes=(0, 2, 1, 5, 3, 4)), mx.sym.var('w', shape=(1, 3, 2, 2, 2, 2))), axis=2),
+        mx.sym.slice_axis(mx.sym.reverse(x, axis=(1, 5)) * 2, axis=4, begin=0, end=1)]), [(REALS, (4, 2, 3, 2, 2, 2))]),
+    'seven dimensions': (lambda x: mx.sym.sum(mx.sym.broadcast_mul(mx.sym.SwapAxis(
+        mx.sym.tanh(x), dim1=1, dim2=6), mx.sym.var('w', shape=(1, 2, 3, 2, 1, 2, 2))), axis=5), [
+            (REALS, (4, 2, 3, 2, 1, 2, 2))]),
     'some samples': (lambda x: mx.sym.slice(mx.sym.tanh(x), begin=(1,), end=(4,)) * 2, [(REALS, (5, 4))]),
     'slices of several lengths': (lambda x: mx.sym.Group([
         2 * one for one in mx.sym.split_v2(mx.sym.tanh(x), (1, 3), axis=1)]), [(REALS, (4, 5))]),

@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ...lane.joint_norm_operator import JointNorm
+from ...native.symbols import part_of
 from ..ops.graph import Entry, Operator
 from ..ops.registry import rule_of
 from ..redistribution.redistribution import Redistribution
@@ -14,7 +15,7 @@ from ..sharding.layout import Layout
 from ..sharding.sum_steps import steps_between
 from .gradient_readers import sum_in_place_cap
 from .network_shards import NetworkShards
-from .parameter_symbols import ParameterSymbols, box_slice
+from .parameter_symbols import ParameterSymbols
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
@@ -98,8 +99,9 @@ class FetchedInputs(ParameterSymbols):
             return None
         if self.rank not in needed:
             return [None]
-        slices = slices_in(needed[self.rank], layout.boxes[self.rank])
-        return [box_slice(self._sources.give(self._local[entry]), slices)]
+        held_box = layout.boxes[self.rank]
+        return [part_of(self._sources.give(self._local[entry]), shape_of(held_box),
+                        slices_in(needed[self.rank], held_box))]
 
     def _redistributed(self, entry: Entry, layout: Layout, needed: Dict[int, Box], fill: float,
                        as_index: bool) -> List[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...base.errors import InputError
 from ...native.arrays import host_view
+from ...native.symbols import joined_along
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Entry, Factors, Graph, merged_shape
 from ..ops.rule import with_range
@@ -188,7 +189,9 @@ class SampleRoutes:
 
     def join(self, pieces: List[Any]) -> Any:
         """Return this rank's samples of an output, with a dimension of length 1 in front."""
-        joined = mx.nd.concat(*[piece for piece in pieces if piece is not None], dim=self._axis)
+        own = [piece for piece in pieces if piece is not None]
+        assert self._axis is not None
+        joined = joined_along(mx.nd, self._axis, own, [piece.shape for piece in own])
         return mx.nd.stack(self._merged(joined), axis=0)
 
     def send_gradient(self, gradient: Any) -> List[Any]:

@@ -4,7 +4,7 @@ from typing import Any, Dict, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...native.symbols import CONSTANTS, symbol_function
+from ...native.symbols import CONSTANTS, part_of, symbol_function
 from ..ops.fixed_shards import shard_of_fixed
 from ..ops.graph import Entry, Operator
 from ..ops.registry import is_elementwise, rule_of
@@ -95,7 +95,8 @@ class ParameterSymbols:
     def _box_of(self, entry: Entry, symbol: Any, box: Box, held_box: Box) -> Any:
         if box == held_box:
             return symbol
-        return box_slice(self._sources.give(symbol) if entry in self._mixed else symbol, slices_in(box, held_box))
+        return part_of(self._sources.give(symbol) if entry in self._mixed else symbol, shape_of(held_box),
+                       slices_in(box, held_box))
 
     def constant(self, operator: Operator, role: str, values: np.ndarray) -> Any:
         """Return an input of the graph with constant values, for one operator."""
@@ -109,7 +110,3 @@ class ParameterSymbols:
         if name not in self._variables:
             self._variables[name] = mx.sym.var(name, **attributes)
         return self._variables[name]
-
-
-def box_slice(symbol: Any, slices: Tuple[slice, ...]) -> Any:
-    return mx.sym.slice(symbol, begin=tuple(part.start for part in slices), end=tuple(part.stop for part in slices))

@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import mxnet as mx
 
 from ...lane.norm_operators import Statistics
-from ...native.symbols import has_gradient, symbol_function
+from ...native.symbols import has_gradient, joined_along, part_of, symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import leads_to
 from ..ops.registry import collective_of, indices, is_loss, rule_of
@@ -142,7 +142,7 @@ class Program(FetchedInputs):
     def _element(self, weight: Operator) -> Any:
         """Return the first element of this rank's box of a weight."""
         shape = shape_of(self.shards.weights.boxes(weight.name)[self.rank])
-        return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
+        return part_of(self._parameter(weight), shape, [slice(0, 1)] * len(shape))
 
     def _unread(self, symbol: Any) -> List[Any]:
         """Return an element of each weight, and of each data input with a gradient, that this rank holds but no output
@@ -398,14 +398,12 @@ class Program(FetchedInputs):
         pieces = [self._head_box(entry, boxes) for boxes in needed]
         if self.rank not in needed[0]:
             return None
-        shape = list(shape_of(needed[0][self.rank]))
-        if len(pieces) == 1:
-            joined = pieces[0]
-        else:
+        shapes, joined = [shape_of(boxes[self.rank]) for boxes in needed], pieces[0]
+        shape = list(shapes[0])
+        if len(pieces) > 1:
             first, second = (boxes[self.rank] for boxes in needed[:2])
             axis = next(at for at, side in enumerate(first) if side != second[at])
-            joined, shape[axis] = mx.sym.concat(*pieces, dim=axis), sum(shape_of(boxes[self.rank])[axis]
-                                                                        for boxes in needed)
+            joined, shape[axis] = joined_along(mx.sym, axis, pieces, shapes), sum(shape[axis] for shape in shapes)
         return mx.sym.reshape(joined, shape=merged_shape(shape, self.graph.factors[entry])
                               ) if entry in self.graph.factors else joined
 

@@ -1,0 +1,61 @@
+"""Operators on arrays of more dimensions than MXNet's slice and concat take."""
+import functools
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.native.symbols import joined_along, part_of
+
+#: oneDNN has types of its own, of which it refuses some views of arrays of more than six dimensions.
+CASES = [(count, dtype) for count in range(1, 9) for dtype in (
+    'float32', 'float64', 'float16', 'int32', 'int64', 'uint8') if count <= 6 or dtype not in ('float32', 'uint8')]
+
+
+def values_of(shape, dtype):
+    return np.arange(1, np.prod(shape) + 1).reshape(shape).astype(dtype)
+
+
+def outputs_and_gradients(build, arrays):
+    """Return the output of a graph, and the gradients of its inputs if that of the output is the output."""
+    names = ['input%d' % at for at in range(len(arrays))]
+    graph = mx.nd.CachedOp(build(*map(mx.sym.var, names)), [('static_alloc', True), ('static_shape', True)])
+    inputs = [mx.nd.array(array, dtype=array.dtype) for array in arrays]
+    for array in inputs:
+        array.attach_grad()
+    with mx.autograd.record():
+        output = graph(*inputs)
+    output.backward(output)
+    return output.asnumpy(), [array.grad.asnumpy() for array in inputs]
+
+
+@pytest.mark.parametrize('count, dtype', CASES)
+def test_parts_of_arrays_and_their_gradients(count, dtype):
+    shape = (3, 2, 1, 2, 3, 2, 1, 2)[:count]
+    whole = values_of(shape, dtype)
+    for part in ([slice(0, side) for side in shape], [slice(0, 1)] * count,
+                 [slice(side - 1, side) if at % 2 == 0 else slice(0, side) for at, side in enumerate(shape)],
+                 [slice(0, side) if at < count - 1 else slice(1, side) for at, side in enumerate(shape)]):
+        part = tuple(side if side.stop > side.start else slice(0, 1) for side in part)
+        output, (gradient,) = outputs_and_gradients(lambda x, part=part: part_of(x, shape, part), [whole])
+        expected = np.zeros_like(whole)
+        expected[part] = whole[part]
+        np.testing.assert_array_equal(output, whole[part])
+        np.testing.assert_array_equal(gradient, expected)
+
+
+def joined(axis, shapes, *symbols):
+    return joined_along(mx.sym, axis, symbols, shapes)
+
+
+@pytest.mark.parametrize('count, dtype', CASES)
+def test_arrays_are_joined_along_each_axis(count, dtype):
+    for axis in range(count):
+        shapes = [tuple(length if at == axis else 2 for at in range(count)) for length in (1, 3, 2)]
+        arrays = [values_of(shape, dtype) for shape in shapes]
+        output, gradients = outputs_and_gradients(functools.partial(joined, axis, shapes), arrays)
+        np.testing.assert_array_equal(output, np.concatenate(arrays, axis))
+        for gradient, array in zip(gradients, arrays):
+            np.testing.assert_array_equal(gradient, array)
+        now = joined_along(mx.nd, axis, [mx.nd.array(array, dtype=array.dtype) for array in arrays], shapes)
+        np.testing.assert_array_equal(now.asnumpy(), output)
