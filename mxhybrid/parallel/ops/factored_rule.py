@@ -84,6 +84,13 @@ class FactoredRule(Rule):
         """Return the most partial sums, 1 if the dimension that is summed over may have factors."""
         return 1 if self._has_unaligned_factors(graph, operator) else self.rule.partials(graph.arrays, operator)
 
+    def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the dimensions of inputs, see :meth:`Rule.summed_axes`; none if partial sums are not possible."""
+        if self.partials(graph, operator) == 1:
+            return []
+        return [(position, sum(map(len, factors_of(graph, operator.inputs[position])[:axis])))
+                for position, axis in self.rule.summed_axes(graph.arrays, operator)]
+
     @staticmethod
     def _has_unaligned_factors(graph: Graph, operator: Operator) -> bool:
         """Return whether an input has a dimension with factors that is not one of the output."""

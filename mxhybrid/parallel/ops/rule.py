@@ -94,6 +94,10 @@ class Rule:
         """Return the highest number of ranges into which the summed dimension can be split."""
         return 1
 
+    def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the positions of inputs, and their dimensions, of which each partial sum reads a range."""
+        return []
+
     def propagate(self, graph: Graph, operator: Operator,
                   degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
         """Return degrees and partial sums with which each shard reads what its rank has of an input that is split in
@@ -140,6 +144,10 @@ class Rule:
         in the same order.
         """
         return []
+
+    def repeated(self, graph: Graph, operator: Operator) -> Dict[int, int]:
+        """Return the number of neighbouring copies of each element of the first input, by dimension."""
+        return {}
 
     def heads(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int, int, int]]:
         """Return the dimensions of inputs and outputs that contain heads of attention: the entry, the dimension, the

@@ -1,5 +1,5 @@
 """The rule of dense layers."""
-from typing import Any, List
+from typing import Any, List, Tuple
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
@@ -33,6 +33,10 @@ class FullyConnected(Rule):
         """Return the number of inputs; where images are flattened, that of channels, whose inputs stay together."""
         data = graph.inputs(operator)[0]
         return data[1] if self._flattens(operator) else data[-1]
+
+    def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the last dimension, or that of channels, see :meth:`Rule.summed_axes`."""
+        return [(0, 1 if self._flattens(operator) else len(graph.inputs(operator)[0]) - 1)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""

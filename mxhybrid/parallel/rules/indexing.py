@@ -1,5 +1,5 @@
 """The rules of operators that look elements up by indices."""
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
@@ -68,6 +68,10 @@ class Pick(Rule):
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
         """Return the length of the axis."""
         return axis_length(graph, operator, -1)
+
+    def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the axis of the data, see :meth:`Rule.summed_axes`."""
+        return [(0, axis_of(operator, len(graph.inputs(operator)[0]), -1))]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for every dimension but the axis."""

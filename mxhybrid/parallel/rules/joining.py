@@ -42,18 +42,19 @@ class Concat(Rule):
 
 @register('stack')
 class Stack(Rule):
-    """stack: every dimension but the new one can be split."""
+    """stack: every dimension can be split; a shard leaves out inputs of which it has no element."""
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the new one."""
-        shape = graph.shape(operator)
-        return [dimension != axis_of(operator, len(shape), 0) for dimension in range(len(shape))]
+        """Return True for every dimension."""
+        return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
         axis = axis_of(operator, len(output_shard.box), 0)
+        low, high = output_shard.box[axis]
         box = output_shard.box[:axis] + output_shard.box[axis + 1:]
-        return OperatorShard([box] * len(operator.inputs), [output_shard.box])
+        return OperatorShard([box if low <= at < high else None for at in range(len(operator.inputs))],
+                             [output_shard.box], {'num_args': high - low})
 
 
 @register('SliceChannel', 'split', '_split_v2')

@@ -1,5 +1,5 @@
 """The rules of products of matrices."""
-from typing import List, Sequence
+from typing import List, Sequence, Tuple
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
@@ -33,6 +33,10 @@ class Contraction(Aligned):
         """Return the length of the dimension that is summed over."""
         axes = self._sums(self.aligned(graph, operator))
         return graph.inputs(operator)[0][axes[0]] if axes else 1
+
+    def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the dimensions of inputs, see :meth:`Rule.summed_axes`."""
+        return list(enumerate(self._sums(self.aligned(graph, operator))))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""

@@ -1,18 +1,25 @@
 """The rule of reductions."""
-from typing import Any, Callable, Dict, List, Optional
+import math
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule
+from ..ops.rule import OperatorShard, Rule, summed
 from ..sharding.box import full
 from ..sharding.split import OutputShard
 
 
-@register('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin')
+@register('sum', 'mean', adds_up=True)
+@register('max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin')
 class Reduction(Rule):
-    """A reduction: every dimension that is not reduced can be split."""
+    """A reduction: every dimension that is not reduced can be split; partial sums and means cover ranges of the first
+    one that is.
+    """
+
+    #: Whether it adds up the results of ranges.
+    adds_up = False
 
     def _reduced(self, graph: Graph, operator: Operator) -> List[bool]:
         count = len(graph.inputs(operator)[0])
@@ -35,13 +42,31 @@ class Reduction(Rule):
         """Return True for the dimensions that remain."""
         return [source is not None for source in self._sources(graph, operator)]
 
+    def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the first dimension that is reduced, see :meth:`Rule.summed_axes`."""
+        shape, reduced = graph.inputs(operator)[0], self._reduced(graph, operator)
+        return [(0, at) for at, count in enumerate(shape) if self.adds_up and reduced[at] and count > 1][:1]
+
+    def partials(self, graph: Graph, operator: Operator) -> int:
+        """Return the length of the dimension that partial sums divide."""
+        return math.prod(graph.inputs(operator)[0][axis] for _, axis in self.summed_axes(graph, operator))
+
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
         box = list(full(graph.inputs(operator)[0]))
         for to, source in enumerate(self._sources(graph, operator)):
             if source is not None:
                 box[source] = output_shard.box[to]
-        return OperatorShard([tuple(box)], [output_shard.box] * operator.outputs)
+        part = 1.0
+        if output_shard.partials > 1:
+            (_, axis), = self.summed_axes(graph, operator)
+            low, high = box[axis] = summed(graph.inputs(operator)[0][axis], output_shard)
+            part = (high - low) / graph.inputs(operator)[0][axis]
+
+        def mean_of_part(inputs: List[Any], name: str, attributes: Any) -> Any:
+            return mx.sym.mean(*inputs, **attributes) * part
+        return OperatorShard([tuple(box)], [output_shard.box] * operator.outputs,
+                             build=mean_of_part if operator.op == 'mean' and part < 1 else None)
 
 
 @register('moments')

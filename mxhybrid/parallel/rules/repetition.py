@@ -1,12 +1,12 @@
 """The rules of operators that repeat elements."""
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, shape_only, with_range
-from ..sharding.box import full, shape_of
+from ..sharding.box import shape_of
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 
@@ -55,23 +55,21 @@ class Broadcast(Rule):
 
 @register('repeat')
 class Repeat(Rule):
-    """repeat: each element several times in a row; the copies of an element stay together.  Without an axis nothing can
-    be split.
-    """
+    """repeat: each element several times in a row.  Without an axis nothing can be split."""
 
     @staticmethod
     def _axis(graph: Graph, operator: Operator) -> Optional[int]:
         axis = operator.get('axis')
         return None if axis is None else int(axis) % len(graph.inputs(operator)[0])
 
-    def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Return the number of repetitions for the axis."""
-        axis = self._axis(graph, operator)
-        return [int(operator.get('repeats')) if at == axis else 1 for at in range(len(graph.shape(operator)))]
-
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for every dimension if there is an axis."""
         return [self._axis(graph, operator) is not None] * len(graph.shape(operator))
+
+    def repeated(self, graph: Graph, operator: Operator) -> Dict[int, int]:
+        """Return the number of copies of each element along the axis."""
+        axis = self._axis(graph, operator)
+        return {} if axis is None else {axis: int(operator.get('repeats'))}
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
@@ -79,7 +77,14 @@ class Repeat(Rule):
         if axis is None:
             return super().shard(graph, operator, output_shard)
         low, high = output_shard.box[axis]
-        return OperatorShard([with_range(output_shard.box, axis, (low // times, high // times))], [output_shard.box])
+        first = low // times
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            repeated, before = mx.sym.repeat(inputs[0], repeats=times, axis=axis), first * times
+            return mx.sym.slice_axis(repeated, axis=axis, begin=low - before, end=high - before, name=name)
+        cuts_copies = low % times or high % times
+        return OperatorShard([with_range(output_shard.box, axis, (first, -(-high // times)))], [output_shard.box],
+                             build=build if cuts_copies else None)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
@@ -92,7 +97,7 @@ class Repeat(Rule):
 
 @register('tile')
 class Tile(Rule):
-    """tile: copies of a tensor, concatenated; every dimension that is not tiled can be split."""
+    """tile: copies of a tensor, concatenated; every dimension can be split, but where several elements are tiled."""
 
     @staticmethod
     def _repetitions(graph: Graph, operator: Operator) -> List[int]:
@@ -101,18 +106,25 @@ class Tile(Rule):
         times = [int(count) for count in (times if isinstance(times, (tuple, list)) else [times])]
         return [1] * (len(graph.shape(operator)) - len(times)) + times
 
+    @staticmethod
+    def _data(graph: Graph, operator: Operator) -> Tuple[int, ...]:
+        """Return the shape of the data, with as many dimensions as the output."""
+        data = graph.inputs(operator)[0]
+        return (1,) * (len(graph.shape(operator)) - len(data)) + data
+
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions that are not tiled."""
-        first = len(graph.shape(operator)) - len(graph.inputs(operator)[0])
-        return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, operator))]
+        """Return True for the dimensions that are not tiled, and for those of length 1."""
+        return [times == 1 or count == 1
+                for count, times in zip(self._data(graph, operator), self._repetitions(graph, operator))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         """Return the shard, see :meth:`Rule.shard`."""
-        data, times = graph.inputs(operator)[0], self._repetitions(graph, operator)
-        first = len(output_shard.box) - len(data)
-        box = tuple(output_shard.box[first + at] if times[first + at] == 1 else whole
-                    for at, whole in enumerate(full(data)))
-        return OperatorShard([box], [output_shard.box])
+        data, chosen = self._data(graph, operator), output_shard.box
+        times = self._repetitions(graph, operator)
+        box = tuple(where if number == 1 and count > 1 else (0, count)
+                    for where, count, number in zip(chosen, data, times))
+        reps = tuple(high - low if count == 1 else number for (low, high), count, number in zip(chosen, data, times))
+        return OperatorShard([box[len(box) - len(graph.inputs(operator)[0]):]], [chosen], {'reps': reps})
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
