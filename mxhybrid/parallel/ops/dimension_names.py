@@ -1,5 +1,5 @@
 """Names of the dimensions of an operator's output: samples, channels, height and the like."""
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ..sharding.box import full
 from ..sharding.sample_axis import SampleAxis
@@ -84,18 +84,16 @@ class Dimensions:
             return ('samples', 'channels') + _IMAGE[count - 2]
         samples = self.samples((operator.number, 0))
         names = ['dimension%d' % dimension for dimension in range(count)]
-        heads = self._heads(operator)
+        heads = {found.axis: found.kind if found.above == 1 else 'queries'
+                 for found in self.graph.heads_of.get((operator.number, 0), ()) if found.features == 1}
         if (count > 1 or count and samples is None) and count - 1 not in heads:
             names[-1] = 'channels'
-        for axis in heads:
-            names[axis] = 'heads'
+        for axis, name in heads.items():
+            names[axis] = name
         if samples is not None:
             names[samples] = 'samples'
-        others = [dimension for dimension, name in enumerate(names) if name not in ('samples', 'channels', 'heads')]
-        if count == 3 + len(heads) and len(others) == 1:
+        others = [dimension for dimension, name in enumerate(names)
+                  if name not in ('samples', 'channels') and dimension not in heads]
+        if count == 3 + sum(axis < count - 1 for axis in heads) and len(others) == 1:
             names[others[0]] = 'length'
         return tuple(names)
-
-    def _heads(self, operator: Operator) -> Set[int]:
-        """Return the dimensions of the first output that are heads and nothing else."""
-        return {axis for axis, features in self.graph.heads_of.get((operator.number, 0), {}).items() if features == 1}

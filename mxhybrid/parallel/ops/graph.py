@@ -37,6 +37,22 @@ class Alignment(NamedTuple):
     outputs: Dict[int, int]
 
 
+class Heads(NamedTuple):
+    """The heads of attention, or the experts of a mixture, in a dimension of an array."""
+
+    axis: int
+    #: The number of heads.
+    total: int
+    #: Features of a head; 1 if the dimension is heads and nothing else.
+    features: int
+    #: ``'heads'`` or ``'experts'``.
+    kind: str = 'heads'
+    #: The number of groups, if the heads are those of each group; these are in another dimension.
+    above: int = 1
+    #: The number of heads of queries; more than there are heads of keys if several share one.
+    queries: int = 0
+
+
 class Operator:
     """An operator of the graph, a parameter or a data input; `op` is ``'null'`` for parameters and data."""
 
@@ -94,9 +110,8 @@ class Graph:
         The factors of the dimensions of arrays that have some.
     alignments : dict of int to list of Alignment or None
         The alignment of each dimension of an operator's first output, where there are factors.
-    heads_of : dict of Entry to dict of int to int
-        The dimensions that are heads of attention, or features of all heads, one head after another; and the number of
-        features of a head, 1 for heads themselves.
+    heads_of : dict of Entry to list of Heads
+        The dimensions that are heads of attention, or features of all heads, one head after another.
     """
 
     def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any],
@@ -122,7 +137,7 @@ class Graph:
         self.array_shapes: Mapping[Entry, Tuple[int, ...]] = dict(self.shapes)
         self.factors: Dict[Entry, Factors] = {}
         self.alignments: Dict[int, List[Optional[Alignment]]] = {}
-        self.heads_of: Dict[Entry, Dict[int, int]] = {}
+        self.heads_of: Dict[Entry, List[Heads]] = {}
         self._refuse_scalars()
         #: The numbers of parameters, and of operators that read parameters and constants alone.
         self.fixed = set()
@@ -290,9 +305,9 @@ def merged_shape(shape: Sequence[int], factors: Factors) -> Tuple[int, ...]:
 
 
 def geometry_of(graph: Graph, operator: Operator) -> Any:
-    """Return a key that is equal for operators with equal attributes, shapes and types."""
+    """Return a key that is equal for operators with equal attributes, shapes, types and heads."""
+    entries = [*operator.inputs, *((operator.number, output) for output in range(operator.outputs))]
     return (operator.op, tuple(sorted(operator.settings.items())),
-            tuple((graph.array_shapes[entry], graph.factors.get(entry), graph.dtypes[entry])
-                  for entry in operator.inputs),
-            tuple((graph.array_shapes[operator.number, output], graph.factors.get((operator.number, output)),
-                   graph.dtypes[operator.number, output]) for output in range(operator.outputs)))
+            len(operator.inputs), tuple(
+                (graph.array_shapes[entry], graph.factors.get(entry), graph.dtypes[entry],
+                 tuple(heads for heads in graph.heads_of.get(entry, ()) if heads.above > 1)) for entry in entries))

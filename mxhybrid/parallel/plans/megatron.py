@@ -11,23 +11,26 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions
-from ..ops.graph import Graph, Operator
+from ..ops.graph import Graph, Heads, Operator
 from ..ops.registry import has_rule, rule_of
 from ..sharding.split import Split, whole_on
-from .plan import ON_ALL, Plan, ResolvedPlan, spread
+from .plan import ON_ALL, Plan, ResolvedPlan, divides_weights, spread
 from .transformer_layers import TransformerLayers, divisors, heads_in, is_dense, reads_heads
 
 _NOT_DIVIDED = 'whole on all workers of a group, since it cannot be split into %d'
 
 
 class Cut(NamedTuple):
-    """The cut of an operator over the ranks of a group: a dimension, or partial sums if `axis` is None."""
+    """The cut of an operator over the ranks of a group: dimensions and their degrees, those of groups of heads before
+    those of heads in a group; partial sums if there are none.  If the product of degrees is smaller than the group,
+    neighbouring ranks have copies.
+    """
 
-    axis: Optional[int]
+    degrees: Tuple[Tuple[int, int], ...]
 
 
 #: The operator has a part of the dimension that it sums over on each rank.
-PARTIALS = Cut(None)
+PARTIALS = Cut(())
 
 
 class Megatron(Plan):
@@ -49,12 +52,11 @@ class Megatron(Plan):
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
         """Return the splits, see :meth:`Plan.resolve`; InputError for heads that the degree does not divide, and for a
-        network without attention and feed-forward layers.
+        network of which it divides no weight.
         """
         self.check(ranks)
         layers = TransformerLayers(graph)
-        if self.model > 1:
-            self._check_network(graph, layers)
+        self._check_heads(graph)
         splits: Dict[int, Split] = {}
         notes: Dict[int, str] = {}
         cuts: Dict[int, Cut] = {}
@@ -64,83 +66,131 @@ class Megatron(Plan):
             split = None if cut is None else self._place(graph, dimensions, operator, cut)
             if split is not None and cut is not None:
                 cuts[operator.number] = cut
+                note = self._shared(graph, operator, layers, cut)
             else:
-                if cut is not None and operator.number in learned:
-                    notes[operator.number] = _NOT_DIVIDED % self.model
                 split, note = self._between(graph, dimensions, operator, operator.number in learned, splits)
-                if note:
-                    notes[operator.number] = note
+                if cut is not None and operator.number in learned:
+                    note = note or _NOT_DIVIDED % self.model
+            if note:
+                notes[operator.number] = note
             splits[operator.number] = split
+        if self.model > 1 and not divides_weights(graph, splits):
+            raise InputError('plan: %s divides no weight: it splits attention, experts, embeddings, output layers, and '
+                             'pairs of dense layers with elementwise operators between them, but the network has '
+                             'neither: give another plan, such as grid(model=%d, batch=%d)'
+                             % (self.name, self.model, self.batch))
         return self._with_tables(ResolvedPlan(splits, notes), graph)
 
     # -- attention, feed-forward layers and vocabularies -----------------------------------------------------------
 
-    def _check_network(self, graph: Graph, layers: TransformerLayers) -> None:
-        heads_of = [(operator, heads) for operator in sorted(graph.computing, key=lambda one: not is_dense(one))
-                    for heads in [heads_in(graph, (operator.number, 0))] if heads is not None]
-        for operator, heads in heads_of:
-            if heads.total % self.model:
-                common = functools.reduce(math.gcd, [heads.total for _, heads in heads_of])
+    def _check_heads(self, graph: Graph) -> None:
+        """Raise InputError if the degree does not divide heads, or is neither a multiple nor a divisor of the number of
+        groups of heads that share keys and values.
+        """
+        all_heads = [(operator, heads) for operator in sorted(graph.computing, key=lambda one: not is_dense(one))
+                     for heads in graph.heads_of.get((operator.number, 0), ()) if heads.kind == 'heads']
+
+        def is_possible(model: int, heads: Heads) -> bool:
+            groups = heads.above * heads.total
+            return heads.queries % model == 0 and (model % groups == 0 or groups % model == 0)
+        for operator, heads in all_heads:
+            if not is_possible(self.model, heads):
+                common = functools.reduce(math.gcd, [heads.queries for _, heads in all_heads])
                 raise InputError('plan: %s cannot split the %d heads of %s: model=%d does not divide them: give model '
-                                 'as one of %s' % (self.name, heads.total, graph.label(operator), self.model,
-                                                   ', '.join(map(str, divisors(common)))))
-        if not heads_of and not layers.second:
-            raise InputError('plan: %s splits attention, and pairs of dense layers with elementwise operators between '
-                             'them, but the network has neither: give another plan, such as grid(model=%d, batch=%d)'
-                             % (self.name, self.model, self.batch))
+                                 'as one of %s' % (self.name, heads.queries, graph.label(operator), self.model,
+                                                   ', '.join(str(model) for model in divisors(common) if all(
+                                                       is_possible(model, heads) for _, heads in all_heads))))
 
     def _cut(self, graph: Graph, operator: Operator, layers: TransformerLayers, cuts: Dict[int, Cut]) -> Optional[Cut]:
-        """Return how an operator is split over a group; None if attention, feed-forward layers and vocabularies do not
-        decide it.
+        """Return how an operator is split over a group; None if attention, experts, feed-forward layers and
+        vocabularies do not decide it.
         """
         number, last = operator.number, len(graph.shape(operator)) - 1
-        heads = heads_in(graph, (number, 0))
-        if heads is not None:
-            return Cut(heads.axis)
+        if number in layers.routers:
+            return None
+        if graph.heads_of.get((number, 0)):
+            return self._over_heads(graph, operator)
         if reads_heads(graph, operator) is not None or number in layers.second or number in layers.embeddings:
             return PARTIALS
+        if number in layers.projections and is_dense(operator):
+            channels = rule_of(operator).limits(graph, operator)[last]
+            return Cut(((last, max(degree for degree in divisors(self.model) if degree <= channels)),))
         if number in layers.first or number in layers.vocabularies or number in layers.projections:
-            return Cut(last)
+            return Cut(((last, self.model),))
         return self._followed(graph, operator, cuts)
 
-    @staticmethod
-    def _followed(graph: Graph, operator: Operator, cuts: Dict[int, Cut]) -> Optional[Cut]:
+    def _over_heads(self, graph: Graph, operator: Operator) -> Optional[Cut]:
+        """Return the cut of an operator with heads or experts, outer levels first.  Copies share what is left of the
+        group, but a projection divides the features of heads, too.
+        """
+        last, left, done = len(graph.shape(operator)) - 1, self.model, 1
+        degrees: Dict[int, int] = {}
+        for heads in sorted(graph.heads_of[operator.number, 0], key=lambda heads: (heads.above, heads.features > 1)):
+            degree = left if left <= heads.total else heads.total
+            if heads.above == done and left % degree == 0:
+                degrees[heads.axis] = degree
+                left, done = left // degree, done * heads.total
+        limit = rule_of(operator).limits(graph, operator)[last]
+        if left > 1 and is_dense(operator) and degrees.get(last, 1) * left <= limit:
+            degrees[last] = degrees.get(last, 1) * left
+        return Cut(tuple(degrees.items())) if degrees else None
+
+    def _shared(self, graph: Graph, operator: Operator, layers: TransformerLayers, cut: Cut) -> str:
+        """Return a note on a layer whose heads or experts are fewer than the workers of a group, or whose channels are
+        no heads; '' for others.
+        """
+        heads, parts = heads_in(graph, (operator.number, 0)), math.prod(degree for _, degree in cut.degrees)
+        if is_dense(operator) and operator.number in layers.projections:
+            return 'its weight is in %d parts; no worker has whole heads of its output, which workers exchange' % parts
+        if heads is None or heads.above * heads.total >= self.model or not any(
+                source in graph.fixed for source, _ in operator.inputs) or not rule_of(operator).summed_axes(
+                graph, operator):
+            return ''
+        return 'its weight is in %d parts; %d %s are fewer than the %d workers of a group, so several workers have ' \
+               'each' % (parts, heads.total, heads.kind, self.model)
+
+    def _followed(self, graph: Graph, operator: Operator, cuts: Dict[int, Cut]) -> Optional[Cut]:
         """Return the cut with which an operator reads only elements that its rank has; None if there is no such cut."""
         rule = rule_of(operator)
-        for source, _ in operator.inputs:
-            axis = cuts[source].axis if source in cuts else None
-            if axis is None or rule.moves_dimensions:
+        for position, (source, _) in enumerate(operator.inputs):
+            if source not in cuts or len(cuts[source].degrees) != 1:
                 continue
+            (axis, degree), = cuts[source].degrees
+            if (position, axis) in rule.summed_axes(graph, operator):
+                return PARTIALS if degree == self.model else None
             count = len(graph.shapes[source, 0])
-            if rule.sums_last_dimension:
-                return PARTIALS if axis == count - 1 == int(operator.get('axis', -1)) % count else None
-            if count == len(graph.shape(operator)) and rule.limits(graph, operator)[axis] > 1:
-                return Cut(axis)
+            if not rule.moves_dimensions and count == len(graph.shape(operator)) and \
+                    rule.limits(graph, operator)[axis] > 1:
+                return Cut(((axis, degree),))
         return None
 
     def _place(self, graph: Graph, dimensions: Dimensions, operator: Operator, cut: Cut) -> Optional[Split]:
         """Return a split over the samples of each group and over its ranks; None if the rule does not allow it."""
         rule, shape = rule_of(operator), graph.shape(operator)
         limits, samples = rule.limits(graph, operator), dimensions.samples((operator.number, 0))
-        if graph.has_table(operator) or (
-                rule.partials(graph, operator) < self.model if cut.axis is None
-                else limits[cut.axis] < self.model or cut.axis == samples):
+        partials = 1 if cut.degrees else self.model
+        copies = self.model // math.prod(degree for _, degree in cut.degrees) // partials
+        if graph.has_table(operator) or partials > rule.partials(graph, operator) or any(
+                limits[axis] < degree or axis == samples for axis, degree in cut.degrees) or \
+                copies > 1 and rule.not_replicable:
             return None
         degrees = [1] * len(shape)
         if samples is not None:
             degrees[samples] = min(self.batch, limits[samples])
         groups = 1 if samples is None else degrees[samples]
-        copies = self.batch if groups == 1 < self.batch and not rule.not_replicable and cut.axis is not None else 1
-        if cut.axis is not None:
-            degrees[cut.axis] = self.model
-        group_numbers = list(range(copies)) if copies > 1 else spread(groups, self.batch)
-        partials = self.model if cut.axis is None else 1
+        group_copies = self.batch if groups == 1 < self.batch and not rule.not_replicable and partials == 1 else 1
+        for axis, degree in cut.degrees:
+            degrees[axis] = degree
+        group_numbers = list(range(group_copies)) if group_copies > 1 else spread(groups, self.batch)
         ranks = []
-        for position in itertools.product(*map(range, degrees + [partials, copies])):
-            group = position[-1] if copies > 1 else 0 if samples is None else position[samples]
-            member = position[-2] if cut.axis is None else position[cut.axis]
-            ranks.append(group_numbers[group] * self.model + member)
-        return Split(degrees, ranks, partials, copies)
+        for *position, partial, group_copy, copy in itertools.product(
+                *map(range, degrees + [partials, group_copies, copies])):
+            group = group_copy if group_copies > 1 else 0 if samples is None else position[samples]
+            member = partial
+            for axis, degree in cut.degrees:
+                member = member * degree + position[axis]
+            ranks.append(group_numbers[group] * self.model + member * copies + copy)
+        return Split(degrees, ranks, partials, group_copies * copies)
 
     # -- what lies between -----------------------------------------------------------------------------------------
 
@@ -174,7 +224,7 @@ class Megatron(Plan):
         names, limits = dimensions.names(operator), rule_of(operator).limits(graph, operator)
         for axis, name in enumerate(names):
             if name not in ('samples', 'channels', 'heads'):
-                split = self._place(graph, dimensions, operator, Cut(axis))
+                split = self._place(graph, dimensions, operator, Cut(((axis, self.model),)))
                 if split is not None:
                     return split
         sample_axis, ranks = dimensions.sample_axis((operator.number, 0)), self.model * self.batch

@@ -7,6 +7,7 @@ from ...base.settings import TablePlan
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
 from ..ops.registry import rule_of
+from ..sharding.box import full
 from ..sharding.split import Split, whole_on
 from .recompute import recompute_patterns
 from .stages import Stages
@@ -153,18 +154,32 @@ class Plan:
         return '<plan: %s>' % self.name
 
 
+def divides_weights(graph: Graph, splits: Mapping[int, Split]) -> bool:
+    """Return whether an operator that multiplies by weights reads a part of them."""
+    for operator in graph.computing:
+        rule = rule_of(operator)
+        if rule.partials(graph, operator) > 1:
+            shards = splits[operator.number].shards(graph.shape(operator), rule.grains(graph, operator))
+            read = rule.shard(graph, operator, next(iter(shards.values()))).inputs
+            if any(entry[0] in graph.fixed and box not in (None, full(graph.shapes[entry]))
+                   for entry, box in zip(operator.inputs, read)):
+                return True
+    return False
+
+
 def spread(count: int, ranks: int) -> List[int]:
     """Return `count` of all ranks, as evenly spread as possible; where samples are few, these ranks have them, too."""
     return [-(-at * ranks // count) for at in range(count)]
 
 
 def _of_heads(layer_kind: str, names: Tuple[str, ...], request: SplitRequest) -> SplitRequest:
-    """Turn a request for the channels of a dense layer into a request for heads if the channels contain heads:
+    """Turn a request for the channels of a dense layer into a request for heads, or experts, if the channels are these:
     otherwise each range of channels would have a part of each head.
     """
-    if layer_kind != 'dense' or 'heads' not in names or 'heads' in request.degrees:
+    heads = next((name for name in ('heads', 'experts') if name in names), None)
+    if layer_kind != 'dense' or heads is None or heads in request.degrees:
         return request
-    return request._replace(degrees={'heads' if name == 'channels' else name: degree
+    return request._replace(degrees={heads if name == 'channels' else name: degree
                                      for name, degree in request.degrees.items()})
 
 

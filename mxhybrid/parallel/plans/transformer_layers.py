@@ -1,29 +1,17 @@
 """Finds the layers of Transformers that a plan splits: projections of attention, feed-forward layers, vocabularies."""
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
-from ..ops.graph import Entry, Graph, Operator
+from ..ops.graph import Entry, Graph, Heads, Operator
 from ..ops.registry import rule_of
+from ..sharding.split import Split
 
 #: Operators that read the logits of a vocabulary.
 _READ_LOGITS = ('softmax', 'log_softmax', 'pick')
 
 
-class Heads(NamedTuple):
-    """The heads in a dimension of an array."""
-
-    axis: int
-    #: The number of heads.
-    total: int
-    #: Features of a head; 1 if the dimension is heads and nothing else.
-    features: int
-
-
 def heads_in(graph: Graph, entry: Entry) -> Optional[Heads]:
-    """Return the heads of an array: in a dimension of their own if there is one, else in its channels."""
-    all_heads = [Heads(axis, graph.shapes[entry][axis] // features, features)
-                 for axis, features in graph.heads_of.get(entry, {}).items()]
-    alone = [heads for heads in all_heads if heads.features == 1]
-    return next(iter(alone or [heads for heads in all_heads if heads.axis == len(graph.shapes[entry]) - 1]), None)
+    """Return the heads of an array: in a dimension of their own if there is one, else in its features."""
+    return min(graph.heads_of.get(entry, ()), key=lambda heads: (heads.above, heads.features > 1), default=None)
 
 
 def is_dense(operator: Operator) -> bool:
@@ -36,13 +24,7 @@ def reads_heads(graph: Graph, operator: Operator) -> Optional[Heads]:
     if not is_dense(operator):
         return None
     heads = heads_in(graph, operator.inputs[0])
-    return heads if heads is not None and heads.axis == _summed_dimension(graph, operator) else None
-
-
-def _summed_dimension(graph: Graph, operator: Operator) -> Optional[int]:
-    """Return the only dimension of the input that a dense layer sums over; None if there are several."""
-    last = len(graph.shapes[operator.inputs[0]]) - 1
-    return last if last <= 1 or not operator.get('flatten', True) else None
+    return heads if heads is not None and (0, heads.axis) in rule_of(operator).summed_axes(graph, operator) else None
 
 
 def divisors(count: int) -> List[int]:
@@ -63,8 +45,11 @@ class TransformerLayers:
     embeddings : set of int
         Embeddings with more rows than columns and a dense gradient.
     projections : set of int
-        Dense layers without heads that attention reads, and the operators between, which do not keep the features of a
-        head together, such as the `split` and `concat` of Sockeye.
+        Dense layers without heads that attention reads, such as those of the only head of keys and values; and the
+        operators after them that have the same dimensions and do not keep the features of a head together, such as the
+        `split` and `concat` of Sockeye.
+    routers : set of int
+        Operators that compute the gates of experts, of which some need those of all experts.
     """
 
     def __init__(self, graph: Graph):
@@ -86,6 +71,7 @@ class TransformerLayers:
                            if operator.op == 'Embedding' and not graph.has_table(operator)
                            and graph.inputs(operator)[1][0] > graph.inputs(operator)[1][1]}
         self.projections = self._projections()
+        self.routers = self._routers()
 
     def _weight(self, operator: Operator) -> Tuple[int, ...]:
         return self._graph.array_shapes[operator.inputs[1]]
@@ -95,7 +81,8 @@ class TransformerLayers:
         also reach another operator, if another operator reads an array between, or if numbers of features differ.
         """
         graph = self._graph
-        if _summed_dimension(graph, second) is None or reads_heads(graph, second) is not None:
+        last = len(graph.shapes[second.inputs[0]]) - 1
+        if (0, last) not in rule_of(second).summed_axes(graph, second) or reads_heads(graph, second) is not None:
             return None
         firsts: Set[int] = set()
         between: Set[int] = set()
@@ -120,25 +107,64 @@ class TransformerLayers:
 
     def _projections(self) -> Set[int]:
         """Return the dense layers without heads whose outputs reach operators with heads through operators without
-        heads and weights, and the operators between.
+        weights, and those of these operators that keep all dimensions.
         """
         graph = self._graph
-        reached: Set[int] = set()
-        projections: Set[int] = set()
+        reached: Set[int] = set()  # dense layers, and operators whose dimensions are theirs
+        moved: Set[int] = set()
         for operator in graph.computing:
-            if heads_in(graph, (operator.number, 0)) is None and (is_dense(operator) or self._is_between(
-                    operator) and any(source in reached for source, _ in operator.inputs)):
-                reached.add(operator.number)
+            if heads_in(graph, (operator.number, 0)) is None:
+                sources = {source for source, _ in operator.inputs}
+                if is_dense(operator):
+                    reached.add(operator.number)
+                elif not sources & graph.fixed and sources & (reached | moved):
+                    keeps = not rule_of(operator).moves_dimensions and not sources & moved and all(
+                        len(graph.shapes[entry]) == len(graph.shape(operator)) for entry in operator.inputs)
+                    (reached if keeps else moved).add(operator.number)
+        leading: Set[int] = set()
         for operator in reversed(graph.computing):
-            has_heads = heads_in(graph, (operator.number, 0)) is not None
-            if not is_dense(operator) and (has_heads or operator.number in projections):
-                projections.update(source for source, _ in operator.inputs if source in reached)
-        return projections
+            found = heads_in(graph, (operator.number, 0))
+            if not is_dense(operator) and (operator.number in leading or found is not None and found.kind == 'heads'):
+                leading.update(source for source, _ in operator.inputs if source in reached | moved)
+        return leading & reached
 
-    def _is_between(self, operator: Operator) -> bool:
-        """Return whether an operator has no weights, and as many dimensions as its inputs."""
-        graph, count = self._graph, len(self._graph.shape(operator))
-        return all(entry[0] not in graph.fixed and len(graph.shapes[entry]) == count for entry in operator.inputs)
+    def _routers(self) -> Set[int]:
+        """Return the operators that compute gates of experts before any expert, if gates of all experts are needed: for
+        a softmax, the highest ones or a sum.
+        """
+        graph = self._graph
+        after: Set[int] = set()
+        before: List[Operator] = []
+        for operator in graph.computing:
+            multiplies = rule_of(operator).batch_axes(graph, operator) and any(
+                entry[0] in graph.fixed and self._experts(entry) for entry in operator.inputs)
+            follows = any(source in after for source, _ in operator.inputs)
+            if self._experts((operator.number, 0)) and (multiplies or follows):
+                after.add(operator.number)
+            elif not follows:
+                before.append(operator)
+        routers: Set[int] = set()
+        for operator in reversed(before):
+            experts = self._experts((operator.number, 0))
+            mixes = any(map(self._experts, operator.inputs)) if experts is None else self._is_joint(operator, experts)
+            if mixes or experts and any(reader.number in routers
+                                        for reader in self._readers.get((operator.number, 0), ())):
+                routers.add(operator.number)
+        for operator in before:
+            if self._experts((operator.number, 0)) and not rule_of(operator).summed_axes(graph, operator) and any(
+                    source in routers for source, _ in operator.inputs):
+                routers.add(operator.number)
+        return routers
+
+    def _experts(self, entry: Entry) -> Optional[Heads]:
+        heads = heads_in(self._graph, entry)
+        return heads if heads is not None and heads.kind == 'experts' else None
+
+    def _is_joint(self, operator: Operator, experts: Heads) -> bool:
+        """Return whether ranks with some experts each would need each other."""
+        degrees = [2 if at == experts.axis else 1 for at in range(len(self._graph.shape(operator)))]
+        collective = rule_of(operator).collective
+        return collective is not None and collective.applies(self._graph, operator, Split(degrees, (0, 1)))
 
     def _returns_words(self, operator: Operator) -> bool:
         outputs, inputs = self._weight(operator)

@@ -3,10 +3,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
-from ..ops.graph import Graph, Operator
+from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, shape_only
-from ..sharding.box import full, shape_of, size_of
+from ..sharding.box import Range, full, shape_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard
 
@@ -83,39 +83,58 @@ class Reshape(Rule):
         return groups
 
     def grains(self, graph: Graph, operator: Operator) -> List[int]:
-        """Return how many coordinates of an output dimension one coordinate of the input dimension holds."""
+        """Return how many coordinates of an output dimension one coordinate of the input dimension holds; where heads
+        have groups, one of the dimension of heads in a group.
+        """
         before, after = graph.inputs(operator)[0], graph.shape(operator)
         grains = [1] * len(after)
+        levels = _inner_heads(graph, operator.inputs[0])
         for first, (old, new) in self._groups(graph, operator).items():
             inner_old = _product(before, old) // before[old.start]
+            for axis, features in levels.items():
+                if axis in old:
+                    inner_old = _product(before, range(axis + 1, old.stop)) * features
             inner_new = _product(after, new) // after[first]
             if inner_old % inner_new == 0:
                 grains[first] = inner_old // inner_new
             elif inner_new % inner_old:
                 grains[first] = after[first]
+        for axis, features in _inner_heads(graph, (operator.number, 0)).items():
+            grains[axis] = features
         return grains
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the first dimension of each group."""
-        groups = self._groups(graph, operator)
-        return [at in groups for at in range(len(graph.shape(operator)))]
+        """Return True for the first dimension of each group, and for heads in groups of heads."""
+        groups, levels = self._groups(graph, operator), _inner_heads(graph, (operator.number, 0))
+        return [at in groups or at in levels for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
+        """Return the shard, see :meth:`Rule.shard`.
+
+        It reads whole rows around its box, and leaves out what it does not need.
+        """
         before, after = graph.inputs(operator)[0], graph.shape(operator)
-        box = list(full(before))
-        for at, (old, new) in self._groups(graph, operator).items():
-            inner_old = _product(before, old) // before[old.start]
-            inner_new = _product(after, new) // after[at]
-            low, high = output_shard.box[at]
-            box[old.start] = (low * inner_new // inner_old, high * inner_new // inner_old)
-        shape = shape_of(output_shard.box)
+        box, rows = list(full(before)), list(full(after))
+        flat: List[int] = []
+        needed: List[Range] = []
+        for old, new in self._groups(graph, operator).values():
+            inner = _strides(after, new)
+            low = sum(output_shard.box[at][0] * inner[at] for at in new)
+            high = sum((output_shard.box[at][1] - 1) * inner[at] for at in new) + 1
+            low, high = _rows_around(after, new, low, high, rows)
+            first, last = _rows_around(before, old, low, high, box)
+            flat.append(last - first)
+            needed.append((low - first, high - first))
+        offsets = [(low - start, high - start) for (low, high), (start, _) in zip(output_shard.box, rows)]
+        is_exact = tuple(rows) == output_shard.box and needed == [(0, count) for count in flat]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            return mx.sym.reshape(inputs[0], shape=shape, name=name)
-        boxes = [tuple(box)] + shape_only(graph, operator)
-        assert size_of(tuple(box)) == size_of(output_shard.box), (before, after, output_shard.box)
-        return OperatorShard(boxes, [output_shard.box], build=build)
+            if is_exact:
+                return mx.sym.reshape(inputs[0], shape=shape_of(output_shard.box), name=name)
+            symbol = _sliced(mx.sym.reshape(inputs[0], shape=flat), flat, needed)
+            symbol = _sliced(mx.sym.reshape(symbol, shape=shape_of(tuple(rows))), shape_of(tuple(rows)), offsets)
+            return mx.sym.identity(symbol, name=name)
+        return OperatorShard([tuple(box)] + shape_only(graph, operator), [output_shard.box], build=build)
 
     def samples(self, graph: Graph, operator: Operator,
                 known: Sequence[Optional[SampleAxis]]) -> List[Optional[SampleAxis]]:
@@ -128,6 +147,37 @@ def _product(shape: Sequence[int], dimensions: range) -> int:
     for at in dimensions:
         product *= shape[at]
     return product
+
+
+def _strides(shape: Sequence[int], dimensions: range) -> Dict[int, int]:
+    """Return the number of elements of each coordinate of neighbouring dimensions."""
+    return {at: _product(shape, range(at + 1, dimensions.stop)) for at in dimensions}
+
+
+def _rows_around(shape: Sequence[int], dimensions: range, low: int, high: int, box: List[Range]) -> Range:
+    """Write the smallest box of neighbouring elements that contains a range of the elements of some dimensions, and
+    return its range.
+    """
+    start = 0
+    for at, inner in _strides(shape, dimensions).items():
+        box[at] = (low - start) // inner, -(-(high - start) // inner)
+        if box[at][1] - box[at][0] > 1 or inner == 1:
+            return start + box[at][0] * inner, start + box[at][1] * inner
+        start += box[at][0] * inner
+    raise AssertionError((shape, dimensions))
+
+
+def _sliced(symbol: Any, shape: Sequence[int], ranges: Sequence[Range]) -> Any:
+    """Return a part of an array."""
+    for axis, (count, (low, high)) in enumerate(zip(shape, ranges)):
+        if (low, high) != (0, count):
+            symbol = mx.sym.slice_axis(symbol, axis=axis, begin=low, end=high)
+    return symbol
+
+
+def _inner_heads(graph: Graph, entry: Entry) -> Dict[int, int]:
+    """Return the dimensions that are heads in groups of heads, and the features of a head."""
+    return {heads.axis: heads.features for heads in graph.heads_of.get(entry, ()) if heads.above > 1}
 
 
 @register('_contrib_arange_like')

@@ -6,6 +6,7 @@ from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.strategies import grid, layers
 
 from ...helpers.split_networks import Ranks, run_whole
+from ...helpers.transformer_variants import VARIANTS, variant
 from ...helpers.transformers import NAMES, network
 
 #: A plan for networks with attention.
@@ -52,3 +53,9 @@ def test_a_transformer_is_that_of_one_process(rank_groups, name):
 @pytest.mark.parametrize('name', ['bert', 'gpt of one projection', 'sockeye'])
 def test_a_single_sample_is_computed_by_all(rank_groups, name):
     compare(rank_groups, network(name, 1), {4: [megatron(4), megatron(2, 2), megatron(2, 2, True)]})
+
+
+@pytest.mark.parametrize('name', sorted(VARIANTS))
+def test_few_heads_windows_and_experts_are_those_of_one_process(rank_groups, name):
+    plans = {2: [megatron(2)], 4: [megatron(2, 2, True)] + [megatron(4)] * (name != 'swin')}  # which has two heads
+    compare(rank_groups, variant(name), plans)

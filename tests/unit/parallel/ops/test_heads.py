@@ -45,7 +45,8 @@ def test_samples_and_heads_of_one_dimension_are_factors():
 def test_channels_of_projections_hold_heads():
     query, key, _ = map(merged, projections(mx.sym.var('x')))
     graph, _ = graph_of(mx.sym.batch_dot(query, key, transpose_b=True))
-    held = {graph.operators[number].name: heads for (number, _), heads in graph.heads_of.items()}
+    held = {graph.operators[number].name: {one.axis: one.features for one in heads}
+            for (number, _), heads in graph.heads_of.items()}
     assert held['query'] == {2: FEATURES} and held['query_weight'] == {0: FEATURES}
     assert 'x' not in held
 
