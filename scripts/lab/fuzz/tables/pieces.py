@@ -242,12 +242,15 @@ class Training:
     def _plant(self, faults, fails):
         """Make the second piece of an import fail: when it is read or pushed by worker 0, or by Ctrl-C on all."""
         error = {'read': OSError, 'push': MemoryError, 'interrupt': KeyboardInterrupt}.get(fails)
-        owners = [importing._GivenRows] if fails == 'read' else [LocalTable, dynamic_table.DynamicTable]
         if error is None or (self.job.rank and fails != 'interrupt'):
             return
-        for owner in owners:
-            name = 'piece' if fails == 'read' else 'push'
-            faults.enter_context(mock.patch.object(owner, name, failing(getattr(owner, name), error)))
+        if fails == 'read':
+            pieces = importing._GivenRows.pieces
+            faults.enter_context(mock.patch.object(importing._GivenRows, 'pieces', lambda *args: map(
+                failing(lambda piece: piece, error), pieces(*args))))
+            return
+        for owner in (LocalTable, dynamic_table.DynamicTable):
+            faults.enter_context(mock.patch.object(owner, 'push', failing(owner.push, error)))
 
     def _try(self, fails, call, *args, **options):
         """Make a call, which may fail if `fails`, and record whether it did."""
@@ -373,6 +376,7 @@ class ModelTable:
                 self.sightings[key] = self.sightings.get(key, 0) + 1
                 if self.sightings[key] < self.options['admit']:
                     continue
+                del self.sightings[key]  # if the row is removed, the key waits again
             row = self.place(optimizer, key)
             row.used, row.count, touched = self.clock, row.count + 1, touched + 1
             optimizer._index_update_count[index] = self.updates
