@@ -1,7 +1,8 @@
 """Collective operations by Horovod: sums, broadcasts and gathers, always with names, never on row_sparse arrays.
 
-Another transport may make the sums, :class:`DenseSums`; gathers are then made of sums.  Horovod that was built without
-NCCL takes the memory of a GPU for memory of the host, so it gets copies on the host in place of such arrays.
+Another transport may make the sums, :class:`mxhybrid.lane.allreduce.LaneAllreduce`; gathers are then made of sums.
+Horovod that was built without NCCL takes the memory of a GPU for memory of the host, so it gets copies on the host in
+place of such arrays.
 
 Horovod reads any array as a dense block, so a row_sparse array would corrupt memory.  Two operations with the same name
 in flight are an error.  Gathers block.
@@ -11,7 +12,7 @@ import functools
 import json
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -25,36 +26,6 @@ from ..watchdog.lifeline import Lifeline
 
 #: Texts are padded to multiples of this size.
 _TEXT_BYTES = 512
-
-
-class DenseSums(Protocol):
-    """Interface of a transport that sums arrays in place of Horovod."""
-
-    def serves(self, array: Any) -> bool:
-        """Return whether it sums an array; the answer is the same on all workers."""
-
-    def allreduce_(self, array: Any, name: str, priority: int, quantized: bool = False) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is complete.
-
-        `quantized` values of float32 travel between hosts as int8.
-        """
-
-    @property
-    def workers_by_host(self) -> List[int]:
-        """The ranks of all workers in the order of their ranges of an array."""
-
-    def buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False) -> Any:
-        """Return a buffer for a sum of arrays that are handed over together (on all workers).
-
-        `ends` has the ends of the ranges of workers, if each of them owns a range.  `quantized` values of float32
-        travel between hosts as int8.
-        """
-
-    def carried_error(self, name: str) -> Optional[float]:
-        """Return the error that error feedback carries over from the last sum of this name, relative to its values."""
-
-    def forget(self, prefixes: Tuple[str, ...]) -> None:
-        """Free the memory of sums whose names begin with a prefix (on all workers, with nothing under way)."""
 
 
 class Collective:
@@ -72,9 +43,9 @@ class Collective:
         #: Whether Horovod gets arrays on GPUs without copies, on all workers.
         self.reaches_gpus = False
         #: The transport that sums arrays in place of Horovod, once workers are connected.
-        self.reduction: Optional[DenseSums] = None
+        self.reduction: Optional[Any] = None
 
-    def use_reduction(self, reduction: 'DenseSums') -> None:
+    def use_reduction(self, reduction: Any) -> None:
         """Let `reduction` sum the arrays that it serves, from now on."""
         self.reduction = reduction
 

@@ -11,12 +11,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..comm.collective import Collective
 from ..comm.float16 import OverflowAlarm
 from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
 from ..native.arrays import host_view, is_same
 from ..native.dense_rules import begin_update
 from .dense_allreduce import DenseAllreduce
-from .wire import Sums
 
 #: Bytes of gradients in a bucket, unless one gradient has more.  The first bucket is summed while backward computes the
 #: gradients of others.
@@ -33,7 +33,7 @@ Work = Tuple[Any, List[Any], List[Any]]
 class DenseBuckets:
     """The buckets of one store; `prefix` begins their names."""
 
-    def __init__(self, collective: Sums, prefix: str):
+    def __init__(self, collective: Collective, prefix: str):
         self._collective, self._prefix = collective, prefix
         #: Buckets by the keys of a selection.
         self._buckets: Dict[Tuple[Any, ...], List['RouteBucket']] = {}
@@ -112,7 +112,7 @@ class PendingSums(NamedTuple):
 class RouteBucket:
     """Routes whose gradients are summed together."""
 
-    def __init__(self, collective: Sums, name: str, routes: List[Any]):
+    def __init__(self, collective: Collective, name: str, routes: List[Any]):
         self._collective, self._name, self.routes = collective, name, routes
         self._dtype, buffer_dtype = routes[0].dtype, routes[0].buffer_dtype
         sizes = [route.rows * route.width for route in routes]

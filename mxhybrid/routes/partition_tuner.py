@@ -20,11 +20,11 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import Settings
+from ..comm.collective import Collective
 from ..servers.partitioning import partition_count
 from ..servers.table import Table
 from . import partition_cache
 from .partition_search import BUDGET_SHARE, HORIZON_STEPS, MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
-from .wire import Sums
 
 logger = get_logger(__name__)
 
@@ -43,7 +43,8 @@ MOVE_S, MOVE_PARTITION_S = 0.02, 0.001
 class Tuner:
     """The search in one store, over its routes by key; all workers construct it and make the same calls."""
 
-    def __init__(self, settings: Settings, collective: Sums, num_servers: int, routes: Dict[Any, Any], prefix: str):
+    def __init__(self, settings: Settings, collective: Collective, num_servers: int, routes: Dict[Any, Any],
+                 prefix: str):
         self._settings, self._collective, self._num_servers = settings, collective, num_servers
         self._routes, self._tag = routes, prefix + '.tuner'
         self._tuning: Optional[Tuning] = None

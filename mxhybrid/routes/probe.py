@@ -11,6 +11,7 @@ from typing import Callable, List, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..comm.collective import Collective
 from ..servers.cluster import ParameterServers
 from ..servers.lifecycle import create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
@@ -18,7 +19,7 @@ from ..servers.protocol import ASSIGN
 from .costs import Network, Speed, rate, ring_bytes, server_bytes
 from .replicated import Replica
 from .row_sums import buffer_elements
-from .wire import Rows, Sums
+from .wire import Rows
 
 #: Number of float32 elements in a row of a probe.
 WIDTH = 64
@@ -37,7 +38,7 @@ LATENCY_REPEATS = 6
 class CollectiveTimer:
     """Times calls that all workers make together; names begin with `tag`."""
 
-    def __init__(self, collective: Sums, tag: str):
+    def __init__(self, collective: Collective, tag: str):
         self._collective = collective
         self._tag = tag
 
@@ -88,7 +89,7 @@ def measure_servers(servers: ParameterServers, timer: CollectiveTimer, tag: str,
     return Speed(latency, rate(moved, seconds, latency), max(0.0, requests - latency) / (REQUESTS - 1))
 
 
-def measure_ring(collective: Sums, timer: CollectiveTimer, tag: str, hosts: int) -> Speed:
+def measure_ring(collective: Collective, timer: CollectiveTimer, tag: str, hosts: int) -> Speed:
     """Time the allreduce (collective)."""
     replicas = {rows: Replica('%s.ring%d' % (tag, rows), rows, WIDTH, np.float32, collective) for rows in (1,) + SIZES}
     for replica in replicas.values():
@@ -99,7 +100,7 @@ def measure_ring(collective: Sums, timer: CollectiveTimer, tag: str, hosts: int)
     return Speed(latency, rate(moved, seconds, latency))
 
 
-def calibrate(servers: ParameterServers, collective: Sums, clients: List[int], shares: List[float],
+def calibrate(servers: ParameterServers, collective: Collective, clients: List[int], shares: List[float],
               tag: str) -> Network:
     """Measure both routes (collective; takes half a second to a few seconds).
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Optional
 import mxnet as mx
 import numpy as np
 
+from ..comm.collective import Collective
 from ..native.arrays import allocate_rows, host_view, row_reader
 from ..native.optimizers import TableOptimizer
 from ..servers.optimized_table import OptimizedTable
@@ -18,7 +19,6 @@ from .route import RouteContext
 from .row_sums import RowSum
 from .rows import fill_outputs
 from .table_weight import TableWeight
-from .wire import Sums
 
 #: Bytes of rows that travel in one broadcast while a table is filled.
 BROADCAST_CHUNK_BYTES = 32 << 20
@@ -31,7 +31,7 @@ class Replica(OptimizedTable):
     sums of several tables overlap.
     """
 
-    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Sums, wire: Any = None):
+    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Collective, wire: Any = None):
         super().__init__(name, width, dtype)
         self._collective = collective
         wire = self.dtype if wire is None else np.dtype(wire)

@@ -25,6 +25,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import Settings, TablePlan, variable
+from ..comm.collective import Collective
 from ..comm.float16 import dtype_for
 from ..servers.cluster import ParameterServers
 from ..servers.partitioning import Partitioning
@@ -32,7 +33,6 @@ from ..servers.repartition import repartition
 from ..servers.table import Table
 from ..telemetry.traffic import Traffic
 from .choice import Choice
-from .wire import Sums
 
 logger = get_logger(__name__)
 
@@ -44,7 +44,8 @@ class RouteContext:
     one.
     """
 
-    def __init__(self, collective: Sums, servers: ParameterServers, settings: Settings, prefix: str, tuner: Any = None):
+    def __init__(self, collective: Collective, servers: ParameterServers, settings: Settings, prefix: str,
+                 tuner: Any = None):
         self.collective, self.servers, self.settings, self.prefix = collective, servers, settings, prefix
         self._explicit_settings, self._tuner = settings, tuner
 

@@ -8,10 +8,10 @@ from typing import Any, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..comm.collective import Collective
 from ..comm.float16 import OverflowAlarm
 from ..native.arrays import host_view
 from .costs import ring_share
-from .wire import Sums
 
 #: Largest number of elements of an array in the wheel of MXNet 1.9.1.
 MAX_ELEMENTS = 2 ** 31 - 1
@@ -25,7 +25,7 @@ def buffer_elements(rows: int, width: int) -> int:
 class RowSum:
     """Sums the rows that workers push; they travel as `dtype`, to which they may be `rounded`."""
 
-    def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Sums, rounded: bool = False):
+    def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Collective, rounded: bool = False):
         self.name = name
         self._alarm = OverflowAlarm(name) if rounded else None
         self._shape = (rows, width)

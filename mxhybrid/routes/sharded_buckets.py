@@ -16,13 +16,13 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..comm.collective import Collective
 from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
 from ..native.arrays import is_same
 from ..native.dense_rules import begin_update
 from .costs import ring_share
 from .dense_allreduce import DenseAllreduce
 from .dense_buckets import divide
-from .wire import Sums
 
 
 class Shard(NamedTuple):
@@ -54,7 +54,7 @@ def shard_ends(shapes: Sequence[Tuple[int, ...]], count: int) -> List[int]:
     return ends + starts[-1:]
 
 
-def sharded_buckets(collective: Sums, name: str, routes: Sequence[Any]) -> List['ShardedBucket']:
+def sharded_buckets(collective: Collective, name: str, routes: Sequence[Any]) -> List['ShardedBucket']:
     """Return buckets of those of the routes that sum dense gradients, floating-point numbers (on all workers)."""
     dense = [route for route in routes if type(route) is DenseAllreduce and route.rows * route.width
              and route.dtype.kind == 'f']
@@ -65,7 +65,7 @@ def sharded_buckets(collective: Sums, name: str, routes: Sequence[Any]) -> List[
 class ShardedBucket:
     """The bucket of some routes, neighbours of one type."""
 
-    def __init__(self, collective: Sums, name: str, routes: List[Any]):
+    def __init__(self, collective: Collective, name: str, routes: List[Any]):
         self._collective, self._name, self.routes = collective, name, routes
         #: The keys of the routes.
         self.keys: List[Any] = [route.key for route in routes]

@@ -1,70 +1,14 @@
-"""Interfaces of the transports that routes use: dense sums over all workers, and rows of a table.
+"""The interface of a table, as routes use it: :class:`mxhybrid.servers.table.Table` has its rows on the servers, and
+:class:`mxhybrid.routes.replicated.Replica` in every worker.
 
-:class:`mxhybrid.comm.collective.Collective` makes the sums.  Tables are :class:`mxhybrid.servers.table.Table` on the
-servers and :class:`mxhybrid.routes.replicated.Replica` in every worker.  Any other transport has to implement these
-interfaces.  Besides, routes create tables on servers (:func:`mxhybrid.servers.lifecycle.create_table`) and change their
-partitions (:func:`mxhybrid.servers.repartition.repartition`).
+Any other transport of rows has to implement it.  Besides, routes make dense sums
+(:class:`mxhybrid.comm.collective.Collective`), create tables on servers
+(:func:`mxhybrid.servers.lifecycle.create_table`) and change their partitions
+(:func:`mxhybrid.servers.repartition.repartition`).
 """
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence
+from typing import Any, Callable, Iterator, List, Protocol, Sequence
 
 import numpy as np
-
-
-class Sums(Protocol):
-    """Collective operations of the workers.
-
-    Names are unique among the operations under way, and the same on all workers.
-    """
-
-    rank: int
-    size: int
-
-    def allreduce_(self, array: Any, name: str, priority: int = 0, quantized: bool = False) -> None:
-        """Sum a dense array over all workers in place; returns before the sum is complete.
-
-        `quantized` values of float32 travel between hosts as int8.
-        """
-
-    @property
-    def sums_together(self) -> bool:
-        """True if several arrays on CPUs can be summed together, by the next two methods."""
-
-    def allreduce_buffer(self, name: str, count: int, dtype: Any, ends: Sequence[int] = (), quantized: bool = False
-                         ) -> Any:
-        """Return a buffer for the sum of `count` values of a bucket, see :mod:`mxhybrid.lane.gradient_bucket`.
-
-        `ends` has the ends of the ranges of the workers, in the order of :attr:`workers_by_host`, if they own ranges.
-        `quantized` values of float32 travel between hosts as int8.
-        """
-
-    @property
-    def workers_by_host(self) -> List[int]:
-        """The ranks of all workers in the order of their ranges, where :attr:`sums_together`."""
-
-    def allreduce_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
-        """Sum a bucket, whose values will be in `values`; returns before the sum is complete."""
-
-    def scatter_bucket(self, bucket: Any, values: Any, name: str, priority: int) -> None:
-        """Do as :meth:`allreduce_bucket`, but each worker gets the sums of its range only."""
-
-    def gather_ranges(self, buffer: Any, name: str, priority: int) -> None:
-        """Give all workers each worker's range of ``buffer.input``, in ``buffer.output``; returns before they arrive.
-        """
-
-    def carried_error(self, name: str) -> Optional[float]:
-        """Return the error that error feedback carries over from the last sum of this name, relative to its values."""
-
-    def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Overwrite a dense array by worker 0's in place; returns before it arrives."""
-
-    def allgather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
-        """Return the integers of all workers, in rank order, on every worker (blocks)."""
-
-    def any(self, flag: bool, name: str) -> bool:
-        """Return whether `flag` is true on any worker (blocks)."""
-
-    def allgather_json(self, value: Any, name: str) -> List[Any]:
-        """Return the JSON `value` of all workers, in rank order, on every worker (blocks)."""
 
 
 class Rows(Protocol):
