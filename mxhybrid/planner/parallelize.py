@@ -123,7 +123,7 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
 def check_recompute(network: TracedNetwork, recompute: Any) -> None:
     """Raise InputError for patterns of blocks that cannot be computed again, before a search begins."""
     patterns = recompute_patterns(recompute)
-    recomputed_segments(network.graph, network.blocks, patterns, {}, set(), set(), True)
+    recomputed_segments(network.graph, network.blocks, patterns, {}, set(), True)
 
 
 class _Automatic:

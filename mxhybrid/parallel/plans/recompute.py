@@ -36,8 +36,7 @@ def recompute_patterns(value: Any) -> Tuple[str, ...]:
 
 
 def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequence[str], stage_of: Dict[int, int],
-                        frozen: AbstractSet[str], gradient_inputs: AbstractSet[str], joint_statistics: bool
-                        ) -> List[Segment]:
+                        gradient_inputs: AbstractSet[str], joint_statistics: bool) -> List[Segment]:
     """Return the segments of the outermost blocks whose names match a pattern, also those that nothing trains.
 
     Parameters
@@ -48,8 +47,8 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
     patterns : sequence of str
     stage_of : dict of int to int
         The stage of each operator of a pipeline: a segment is in one stage.
-    frozen, gradient_inputs : set of str
-        Parameters without gradients, and data with gradients.
+    gradient_inputs : set of str
+        Data with gradients.
     joint_statistics : bool
         Whether the statistics of BatchNorm are those of the joint batch.
 
@@ -59,7 +58,7 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
         A pattern that matches no block, or only blocks without operators or without gradients; an operator that cannot
         be computed again.
     """
-    learning = learning_operators(graph, frozen, gradient_inputs)
+    learning = learning_operators(graph, (), gradient_inputs)  # a frozen parameter may be trained later
     matched: Dict[str, None] = {}
     for pattern in patterns:
         blocks = [prefix for prefix in prefixes if fnmatch.fnmatchcase(_name(prefix), pattern)]
@@ -70,7 +69,7 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
         if not any(operator.number in learning for operator in graph.computing
                    if _block_of(graph, operator, blocks) is not None):
             raise InputError('recompute: %r matches %s%s, which no backward pass reaches, so that nothing is kept of '
-                             'it: give blocks with trained weights, or leave the pattern out'
+                             'it: give blocks with weights, or leave the pattern out'
                              % (pattern, ', '.join(map(_name, blocks[:_SHOWN])), ', ...' * (len(blocks) > _SHOWN)))
         matched.update(dict.fromkeys(blocks))
     outermost = sorted(matched, key=len)

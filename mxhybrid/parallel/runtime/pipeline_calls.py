@@ -59,7 +59,7 @@ class _Call(autograd.Function):
         self._calls, self.training, self._batch = calls, training, batch
         #: Outputs, token after and token before the forward pass of each micro-batch that waits for its backward pass.
         self.waiting: Dict[int, Tuple[List[Any], Any, Any]] = {}
-        #: Gradients of weights by name, summed over the micro-batches so far.
+        #: Gradients of weights by name, summed over the micro-batches so far; further backward passes scale them, too.
         self.sums: Dict[str, Any] = {}
         #: Whether a newer call has taken its place before its backward pass began.
         self.is_superseded = False
@@ -106,6 +106,7 @@ class PipelineCalls:
         self._runners: Dict[bool, ProgramRunner] = {}
         self._passes = passes(stages.schedule, stages.of_rank(network.workers.rank), len(stages.ranks),
                               stages.micro_batches)
+        self._has_averages = bool(network.graph.auxiliary)
         self._scales_loss = not any(is_loss(operator) for operator in network.graph.computing)
         self._checks = None if network.workers.size == 1 else gather_rows(
             network.workers.transport, network.workers.rank, network.workers.size, 3, number)
@@ -139,7 +140,7 @@ class PipelineCalls:
                 joined = self._forward_alone(training, batch)
         else:
             call = _Call(self, training, batch)
-            self._last = call
+            self._last = call if self._thread is not None else None  # a call keeps the gradients of weights
             set_fresh(self._anchor, False)
             joined = call(self._anchor, *[self._input(name) for name in self._trained])
         return program, [mx.nd.SliceChannel(output, num_outputs=1, axis=0, squeeze_axis=True) for output in joined]
@@ -157,7 +158,7 @@ class PipelineCalls:
         the engine appends an operation to the queues of its arrays one by one (ThreadedEngine::Push), so that two
         operations could be in different orders in two queues.
         """
-        if self._last is not None and self._stages.schedule == 'gpipe':
+        if self._last is not None:
             if is_fresh(self._anchor):
                 if not self._last.ended.wait(BACKWARD_S):
                     raise JobError('a pipeline: the backward pass of the last call has begun, but MXNet has not '
@@ -195,14 +196,18 @@ class PipelineCalls:
 
     def end(self, call: _Call, gradients: List[Any]) -> List[Any]:
         """Make the passes of the backward pass of a call; return the gradients of its inputs."""
+        if call.ended.is_set() and (self._thread is not None or self._has_averages):
+            raise InputError('a pipeline with schedule=%r: a second backward pass of one call (retain_graph=True) is '
+                             'possible only with other schedules than \'gpipe\', and without running averages, which '
+                             'it would update again: run one backward pass of the sum of the losses'
+                             % self._stages.schedule)
         with self._lock:
             if self._thread is not None:
                 self._thread.call(self._backward_passes, call, gradients)
                 scale = 1.0
             else:
                 scale = self._checked_scale(gradients)
-            sums, call.sums = call.sums, {}
-            return [mx.nd.zeros_like(self._anchor)] + [sums[name] if scale == 1 else sums[name] * scale
+            return [mx.nd.zeros_like(self._anchor)] + [call.sums[name] if scale == 1 else call.sums[name] * scale
                                                        for name in self._trained]
 
     def _backward_passes(self, call: _Call, gradients: List[Any]) -> None:

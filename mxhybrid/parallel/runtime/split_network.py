@@ -89,7 +89,7 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
                                gradient_inputs)
     stage_of = {} if resolved.stages is None else {
         number: resolved.stages.of_rank(split.ranks[0]) for number, split in resolved.splits.items()}
-    segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, frozen, gradient_inputs,
+    segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, gradient_inputs,
                                    batch_norm == 'joint')
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
                         batch_norm == 'joint', joint, resolved.stages, named_segments=segments).with_frozen(frozen)
