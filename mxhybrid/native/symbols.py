@@ -40,6 +40,16 @@ def is_differentiable(symbol: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=None)
+def passes_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...], position: int) -> bool:
+    """Return whether MXNet does not know the gradient of an input to be zero: it accepts an operator without a gradient
+    as the source of any other input.
+    """
+    symbols = [mx.sym.var('input%d' % number) for number in range(inputs)]
+    symbols[position] = mx.sym.random.shuffle(symbols[position])
+    return not is_differentiable(symbol_function(op)(*symbols, **dict(attrs)))
+
+
+@functools.lru_cache(maxsize=None)
 def has_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...]) -> bool:
     """Return whether MXNet can compile a graph in which a gradient goes back to an operator with these attributes."""
     return is_differentiable(symbol_function(op)(*[mx.sym.var('input%d' % number) for number in range(inputs)],

@@ -1,8 +1,9 @@
 """The operators that a backward pass reaches."""
 from typing import Collection, Set
 
-from .graph import Graph, Operator
-from .registry import indices
+from ...native.symbols import passes_gradient
+from .graph import Entry, Graph, Operator
+from .registry import indices, is_loss
 
 
 def learning_operators(graph: Graph, frozen: Collection[str], gradient_inputs: Collection[str]) -> Set[int]:
@@ -20,6 +21,22 @@ def learning_operators(graph: Graph, frozen: Collection[str], gradient_inputs: C
         if learns:
             learning.add(operator.number)
     return learning
+
+
+def entries_with_gradients(graph: Graph) -> Set[Entry]:
+    """Return the outputs of operators to which a gradient may come back that MXNet does not know to be zero.
+
+    Behind ``F.floor``, for example, it is known to be zero, and operators before it make no backward pass.  With zeros
+    that a redistribution brings back, the gradient of sqrt at 0 would be 0 times infinity.
+    """
+    entries = set(graph.heads)
+    for operator in reversed(graph.operators):
+        if operator.op != 'null' and (is_loss(operator) or any((operator.number, output) in entries
+                                                               for output in range(operator.outputs))):
+            attrs = tuple((key, value) for key, value in operator.attrs.items() if not key.startswith('__'))
+            entries.update(entry for position, entry in enumerate(operator.inputs) if entry[0] not in graph.fixed
+                           and passes_gradient(operator.op, len(operator.inputs), attrs, position))
+    return entries
 
 
 def leads_to(operator: Operator, known: Set[int]) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 from ...lane.joint_norm_operator import JointNorm
 from ...native.symbols import part_of
 from ..ops.graph import Entry, Operator
+from ..ops.learning import entries_with_gradients
 from ..ops.registry import rule_of
 from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, slices_in
@@ -71,6 +72,7 @@ class FetchedInputs(ParameterSymbols):
         self._readers = Counter([entry for operator in self.graph.operators
                                  for entry in operator.inputs] + self.graph.heads)
         self._nodes: List[RedistributionNode] = []
+        self._with_gradients = entries_with_gradients(self.graph)
 
     def fetch(self, entry: Entry, needed: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
         """Return the symbol of the box of an output that this rank needs; None if it needs none.
@@ -106,7 +108,7 @@ class FetchedInputs(ParameterSymbols):
     def _redistributed(self, entry: Entry, layout: Layout, needed: Dict[int, Box], fill: float,
                        as_index: bool) -> List[Any]:
         operator = self.graph.operators[entry[0]]
-        differentiable = entry[0] in self._flowing and not as_index
+        differentiable = entry[0] in self._flowing and entry in self._with_gradients and not as_index
         local = self._sent(entry)
         number = self._number
         steps = steps_between(layout, needed, self.graph.dtypes[entry].itemsize)

@@ -312,9 +312,8 @@ class Program(FetchedInputs):
         else:
             symbol = symbol_function(operator.op)(*inputs, name=operator.name, **attrs)
             if not has_gradient(operator.op, len(inputs), tuple(attrs.items())):
-                # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that, or it is
-                # known to be zero, which a redistribution hides.  If it may be another one, the network is not trained
-                # (untrainable.py).
+                # MXNet compiles no graph in which a gradient goes back to it, although nobody asks for that.  If it may
+                # not be zero, the network is not trained (untrainable.py).
                 symbol = mx.sym.Group([mx.sym.BlockGrad(each) for each in symbol])
         for output in range(operator.outputs):
             self._local[operator.number, output] = symbol[output] if len(symbol.list_outputs()) > 1 else symbol

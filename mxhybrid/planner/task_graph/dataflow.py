@@ -3,6 +3,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from ...parallel.ops.dimension_names import Dimensions
 from ...parallel.ops.graph import Entry, Graph, Operator
+from ...parallel.ops.learning import entries_with_gradients
 from ...parallel.ops.registry import indices, is_elementwise
 from ...parallel.runtime.input_shards import InputShards
 
@@ -46,6 +47,8 @@ class Dataflow:
         The operators of `learning` at which backward ends.
     flowing : set of int
         Operators through which gradients may flow.
+    with_gradients : set of Entry
+        Outputs to which a gradient may come back that is not known to be zero.
     trained : list of str
         Parameters that have gradients, in order.
     readers : dict of str to list of WeightReader
@@ -99,6 +102,7 @@ class Dataflow:
 
     def _trace_gradients(self, frozen: Set[str]) -> None:
         graph = self.graph
+        self.with_gradients = entries_with_gradients(graph)
         self.flowing: Set[int] = set()
         self.learning: Set[int] = set()
         trained: Set[str] = set()

@@ -234,7 +234,8 @@ class OperatorTasks:
             if key not in known:
                 known[key] = None
                 if not self._is_local(held, partial, needed, is_head):
-                    has_gradient = entry[0] in self.dataflow.flowing and not is_index
+                    has_gradient = not is_index and entry[0] in self.dataflow.flowing and (
+                        entry in self.dataflow.with_gradients)
                     known[key] = len(flow.redistributions)
                     flow.redistributions.append(self._redistribution(
                         held, partial, needed, has_gradient, is_head, entry,
