@@ -1,5 +1,6 @@
 """The parts of scripts/fuzz networks: how networks are drawn, written, compared and made small."""
 import json
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
 from lab.fuzz.networks.catalogue.absent import reasons
 from lab.fuzz.networks.drawer import Drawer
-from lab.fuzz.networks.events import EVENTS
+from lab.fuzz.networks.events import EVENTS, draw_event
 from lab.fuzz.networks.network import Rejected, dtype_of, pruned, tolerance_of, typed
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
@@ -67,13 +68,18 @@ def test_all_sorts_are_drawn(programs):
     ops = {statement['op'] for program in programs for statement in program['statements']}
     assert len(ops) > 80 and ops & {'Dense again', 'Conv again', 'BatchNorm again', 'LayerNorm again'}
     assert 'Custom' in ops and any(len(each['shape']) == 6 for each in inputs)
-    events = [event for program in programs for event in program['events']]
+    assert {'forget', 'drop', 'keep'} == {program['end'] for program in programs}
+    assert any(program['frozen'] for program in programs) and any(program['shard_updates'] for program in programs)
+    assert any(len(program['events']) > 2 for program in programs)
+
+
+def test_all_events_are_drawn():
+    events = [event for seed in range(400) for event in draw_event(small(), ['net_weight0'], ['net_weight0'],
+                                                                   random.Random(seed))]
     assert {event['do'] for event in events} | {'freeze', 'accumulate'} == set(EVENTS)
     assert {(event['what'], event['loads']) for event in events if event['do'] == 'file'} == {
         (what, loads) for what in ('parameters', 'dict', 'states', 'checkpoint') for loads in (False, True)}
     assert {event['place'] for event in events} == {'before', 'between', 'after'}
-    assert {'forget', 'drop', 'keep'} == {program['end'] for program in programs}
-    assert any(program['frozen'] for program in programs) and any(program['shard_updates'] for program in programs)
 
 
 def test_layers_that_are_left_out_are_not_computed_again():

@@ -33,7 +33,7 @@ def draw_events(program: Program, random: randoms.Random) -> Program:
         share, events = random.choice((0, 0.1, 0.5)), []
         frozen = [name for name in learned if random.random() < share]
         for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4))):
-            events += _event(program, list(params), learned, random)
+            events += draw_event(program, list(params), learned, random)
         if frozen and random.random() < 0.7:
             events.append({'do': 'grad_req', 'step': random.randrange(program['steps']), 'place': 'before',
                            'requests': [random.choice(('write', 'write', 'add'))], 'params': frozen})
@@ -46,7 +46,7 @@ def draw_events(program: Program, random: randoms.Random) -> Program:
     return program
 
 
-def _event(program: Program, params: List[str], learned: List[str], random: randoms.Random) -> List[Dict[str, Any]]:
+def draw_event(program: Program, params: List[str], learned: List[str], random: randoms.Random) -> List[Dict[str, Any]]:
     """Draw an event, or several that belong together."""
     kind = random.choices(list(EVENTS), [chance for chance, _ in EVENTS.values()])[0]
     places = EVENTS[kind][1].split()

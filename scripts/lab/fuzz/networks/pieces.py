@@ -257,3 +257,11 @@ def differences(values, whole, others=(), slack=None, tolerance=TOLERANCE):
             problems.append((step, '%s%s: %.12g, not %.12g; %d of %d elements differ' % (
                 name, list(where), value[where], expected[where], bad.sum(), bad.size)))
     return sorted(problems, key=lambda each: each[0])
+
+
+def report(records, spec, tolerance, run_whole):
+    """Print how the results of all workers differ from one process, which is run with their random values."""
+    values, problems = joined(records, spec, tolerance if tolerance > TOLERANCE else 1e-12)
+    problems += masks_problems(values, spec)
+    problems += differences(values, run_whole(values), tolerance=tolerance)
+    print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference', flush=True)

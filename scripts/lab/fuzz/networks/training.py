@@ -4,7 +4,6 @@ An event happens in a step: ``before`` the forward pass, ``between`` the passes,
 calls of the network that an event makes have its number, counted from 10 on, or from `EVALUATION` on.
 """
 import os
-import sys
 import tempfile
 
 import mxnet as mx
@@ -13,21 +12,7 @@ from mxnet import autograd
 
 import mxhybrid
 
-from .pieces import (
-    EVALUATION,
-    TOLERANCE,
-    as_list,
-    batch_of,
-    differences,
-    joined,
-    masks_problems,
-    place_of,
-    plan_of,
-    prepared,
-    trainer_of,
-    weights_of,
-    within,
-)
+from .pieces import EVALUATION, as_list, batch_of, place_of, plan_of, prepared, report, trainer_of, weights_of, within
 
 
 class Training:
@@ -135,69 +120,72 @@ class Training:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def happen(self, step, place):
-        """Let the events of a place in a step happen."""
+        """Let the events of a place in a step happen, except those that the split network has refused."""
         for number, event in enumerate(self.spec['events']):
             name = '%d refused %d' % (step, number)
             if [event['step'], event['place']] != [step, place] or name in self.drawn:
                 continue
             self.note('step %d, %s' % (step, event['do']))
             try:
-                getattr(self, 'on_' + event['do'])(event, step, number + 10)
+                self.do(event, step, number + 10)
             except (mxhybrid.InputError, mxhybrid.SettingError) as error:
                 if not {event['do'], event.get('what')} & set(self.refusable):
                     raise RuntimeError('%s was refused: %s' % (event, error)) from error
                 self.record[name] = np.array(str(error))
 
-    def params(self, event):
-        """Return the parameters that an event names."""
-        return [self.net.collect_params()[name] for name in event['params']]
-
-    def on_initialize(self, event, step, call):
-        """Initialize parameters again, those that are named or all."""
-        for block in self.params(event) if event['params'] else [self.net]:
-            block.initialize(init=mx.init.Constant(event['value']), force_reinit=True)
-
-    def on_set_data(self, event, step, call):
-        """Set values."""
-        for param in self.params(event):
-            param.set_data(mx.nd.full(param.shape, event['value'], dtype=param.dtype))
-
-    def on_grad_req(self, event, step, call):
-        """Set the requests of gradients, one after the other, of parameters that are named or of all."""
-        for request in event['requests']:
-            for param in self.params(event):
-                param.grad_req = request
-            if not event['params']:
-                self.net.collect_params().setattr('grad_req', request)
-
-    def on_zero_grad(self, event, step, call):
-        """Set gradients to zero."""
-        self.net.collect_params().zero_grad()
-
-    def on_backward(self, event, step, call):
-        """Make a call and its backward pass, besides those of the step."""
-        with autograd.record():
-            called = self.call(step, call)
-        autograd.backward(*self.gradients(step, [called]))
-        self.look(step, call, *called)
-
-    def on_retain(self, event, step, call):
-        """Make a backward pass of the calls of the step before the usual one."""
-        heads, gradients = self.backward
-        autograd.backward(heads, [gradient * -0.5 for gradient in gradients], retain_graph=True)
-
-    def on_abandon(self, event, step, call):
-        """Make a recorded call without a backward pass, since the script raises an error."""
-        try:
+    def do(self, event, step, call):
+        """Let an event happen; its calls of the network have the number `call`."""
+        do, params = event['do'], self.net.collect_params()
+        named = [params[name] for name in event.get('params', ())]
+        if do == 'initialize':
+            for block in named or [self.net]:
+                block.initialize(init=mx.init.Constant(event['value']), force_reinit=True)
+        elif do == 'set_data':
+            for param in named:
+                param.set_data(mx.nd.full(param.shape, event['value'], dtype=param.dtype))
+        elif do == 'grad_req':
+            for request in event['requests']:
+                for param in named:
+                    param.grad_req = request
+                if not named:
+                    params.setattr('grad_req', request)
+        elif do == 'zero_grad':
+            params.zero_grad()
+        elif do == 'reset_ctx':
+            params.reset_ctx(mx.cpu())
+        elif do == 'backward':
             with autograd.record():
                 called = self.call(step, call)
-                raise KeyError(step)
-        except KeyError:
+            autograd.backward(*self.gradients(step, [called]))
             self.look(step, call, *called)
+        elif do == 'retain':
+            heads, gradients = self.backward
+            autograd.backward(heads, [gradient * -0.5 for gradient in gradients], retain_graph=True)
+        elif do == 'abandon':
+            try:
+                with autograd.record():
+                    called = self.call(step, call)
+                    raise KeyError('an error of the script')
+            except KeyError:
+                self.look(step, call, *called)
+        elif do == 'evaluate':
+            self.look(step, call + EVALUATION, *self.call(step, call + EVALUATION))
+        elif do == 'trainer':
+            self.make_trainer()
+        elif do == 'again':
+            self.make_again(event['forgets'])
+        elif do == 'file':
+            self.use_file(event['what'], event['loads'], step)
+        elif self.rank is not None:
+            self.do_split(event)
 
-    def on_misfit(self, event, step, call):
-        """Call the split network with inputs that have another shape, which it refuses."""
-        if self.rank is not None:
+    def do_split(self, event):
+        """Let an event happen that changes nothing: the split network ignores or refuses it."""
+        if event['do'] == 'cast':
+            self.net.cast(event['dtype'])
+        elif event['do'] == 'hybridize':
+            self.net.hybridize(static_alloc=True)
+        else:  # inputs of other shapes
             try:
                 with autograd.record(event['records']):
                     self.net(*[mx.nd.zeros((7, *shape), dtype=dtype) for shape, dtype in self.net.local_inputs])
@@ -205,85 +193,38 @@ class Training:
                 return
             raise RuntimeError('inputs of other shapes were taken')
 
-    def on_evaluate(self, event, step, call):
-        """Make a call that is not recorded."""
-        self.look(step, call - 10 + EVALUATION + 1, *self.call(step, call - 10 + EVALUATION + 1))
-
-    def on_cast(self, event, step, call):
-        """Cast the split network, which refuses another type."""
-        if self.rank is not None:
-            self.net.cast(event['dtype'])
-
-    def on_reset_ctx(self, event, step, call):
-        """Move all parameters to where they are."""
-        self.net.collect_params().reset_ctx(mx.cpu())
-
-    def on_trainer(self, event, step, call):
-        """Make a new Trainer, without momentum."""
-        self.make_trainer()
-
-    def on_hybridize(self, event, step, call):
-        """Hybridize the split network."""
-        if self.rank is not None:
-            self.net.hybridize(static_alloc=True)
-
-    def on_again(self, event, step, call):
+    def make_again(self, forgets):
         """Go on with a second network, by the plan that the first one saves."""
         weights, plan = self.file('again'), self.file('plan.%s.json' % self.rank)
         self.net.save_parameters(weights)
         if self.rank is not None:
             self.net.save_plan(plan)
-        if self.rank is not None and event['forgets']:
-            self.net.forget()
+            if forgets:
+                self.net.forget()
         self.make_net(plan)
         self.net.load_parameters(weights)
 
-    def on_file(self, event, step, call):
-        """Save, or load what was saved last."""
-        what = event['what']
-        if not event['loads'] or what not in self.saved:
-            getattr(self, 'save_' + what)(self.file('%s' % what), step)
+    def use_file(self, what, loads, step):
+        """Save, or load what was saved last; in one process, a checkpoint is two files."""
+        path, has_states = self.file(what), what in ('states', 'checkpoint')
+        states, is_checkpoint = '%s.states.%s' % (path, self.rank), what == 'checkpoint' and self.rank is not None
+        if not loads or what not in self.saved:
+            if is_checkpoint:
+                mxhybrid.checkpoint.save(path, self.net, self.trainer, step)
+            elif what != 'states':
+                self.net.save_parameters(path)
+            if has_states and not is_checkpoint:
+                self.trainer.save_states(states)
             self.saved.add(what)
-        if event['loads']:
-            getattr(self, 'load_' + what)(self.file('%s' % what))
-
-    def save_parameters(self, path, step):
-        """Save weights."""
-        self.net.save_parameters(path)
-
-    def load_parameters(self, path):
-        """Load weights."""
-        self.net.load_parameters(path)
-
-    save_dict = save_parameters
-
-    def load_dict(self, path):
-        """Load weights that are in memory."""
-        self.net.load_dict(mx.nd.load(path))
-
-    def save_states(self, path, step):
-        """Save the state of the optimizer."""
-        self.trainer.save_states('%s.%s' % (path, self.rank))
-
-    def load_states(self, path):
-        """Load the state of the optimizer."""
-        self.trainer.load_states('%s.%s' % (path, self.rank))
-
-    def save_checkpoint(self, path, step):
-        """Save weights and state."""
-        if self.rank is None:
-            self.save_parameters(path, step)
-            self.save_states(path, step)
-        else:
-            mxhybrid.checkpoint.save(path, self.net, self.trainer, step)
-
-    def load_checkpoint(self, path):
-        """Load weights and state."""
-        if self.rank is None:
-            self.load_parameters(path)
-            self.load_states(path)
-        else:
-            mxhybrid.checkpoint.load(path, self.net, self.trainer)
+        if loads:
+            if is_checkpoint:
+                mxhybrid.checkpoint.load(path, self.net, self.trainer)
+            elif what == 'dict':
+                self.net.load_dict(mx.nd.load(path))
+            elif what != 'states':
+                self.net.load_parameters(path)
+            if has_states and not is_checkpoint:
+                self.trainer.load_states(states)
 
 
 def run_split(rank, make, spec, directory, note):
@@ -314,9 +255,5 @@ def main(make, spec, tolerance):
         for rank in range(store.num_workers):
             with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
                 records.append(dict(file))
-        values, problems = joined(records, spec, tolerance if tolerance > TOLERANCE else 1e-12)
-        problems += masks_problems(values, spec)
-        problems += differences(values, run_whole(make, spec, values, directory), tolerance=tolerance)
-        print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference')
-        sys.stdout.flush()
+        report(records, spec, tolerance, lambda values: run_whole(make, spec, values, directory))
     store._barrier()

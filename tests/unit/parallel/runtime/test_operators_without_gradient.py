@@ -101,7 +101,7 @@ def test_a_gradient_that_is_zero_in_one_process_is_not_asked_for_behind_a_redist
         inputs = InputShards(graph, network.axes, network.dimensions, 2, rank, {'data'})
         asked = []
 
-        def make_node(redistribution, differentiable):
+        def make_node(redistribution, differentiable, asked=asked):
             asked.append((redistribution.operator, differentiable))
             return RedistributionOperator(redistribution, CarrierTransport(None), differentiable, lambda error: None)
         program = Program(shards, rank, inputs.inputs, inputs.outputs, collectives(), make_node, 0,
