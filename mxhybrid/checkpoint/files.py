@@ -145,8 +145,10 @@ class Writer:
         path = os.path.join(self._aside, 'token')
         with open(path, 'w') as file:
             file.write(os.urandom(16).hex())
-        yield path
-        os.remove(path)
+        try:
+            yield path
+        finally:
+            os.remove(path)
 
     def add_table(self, name: str, description: table_files.TableDescription, delta: bool,
                   parts: List[Dict[str, Any]]) -> None:

@@ -22,11 +22,12 @@ def tried(path: str) -> Iterator[None]:
     """Surround the removal of `path`: an OSError becomes a warning, given once as long as the error lasts."""
     try:
         yield
-        _left.discard(path)
     except OSError as error:
         if path not in _left:
             _left.add(path)
             logger.warning('cannot remove %s, so it is left: %s', path, error)
+    else:
+        _left.discard(path)
 
 
 def free_name(directory: str, name: str) -> str:

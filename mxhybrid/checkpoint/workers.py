@@ -88,10 +88,9 @@ def on_worker_0(workers: Any, call: str, work: Callable[[], Any], finish: Callab
 
 
 def assign_rows(workers: Any, table: Any, pieces: Iterator[Tuple[np.ndarray, np.ndarray]], slot: int = -1) -> None:
-    """Overwrite rows of a dynamic table, or its optimizer state `slot`, by worker 0's pieces of keys and rows (collective).
+    """Overwrite rows of a dynamic table, or optimizer state `slot`, by worker 0's pieces of keys and rows (collective).
 
-    After an error of worker 0, CheckpointError on all workers, the table has the rows before.  Until then, all workers
-    push equally often.
+    An error of worker 0 is a CheckpointError on all workers; the table has the rows before it then.
     """
     nothing, problem = (np.empty(0, np.int64), np.empty((0, table.width), table.dtype)), ''
     with table.assigning(slot):
@@ -110,4 +109,5 @@ def assign_rows(workers: Any, table: Any, pieces: Iterator[Tuple[np.ndarray, np.
                 table.push(*(piece or nothing))
             except (HybridError, MemoryError) as error:
                 problem = str(error) or type(error).__name__
-                table.push(*nothing)  # instead of the piece, of which nothing was sent
+                if workers.together:
+                    table.push(*nothing)  # as often as the other workers; nothing of the piece was sent

@@ -98,19 +98,19 @@ class Collective:
             assert self.reduction is not None
             self.reduction.allreduce_(array, name, priority, *([True] if quantized else []))
         else:
-            with self._reachable(array) as same, fork_guard:
-                self._horovod.allreduce_(same, op=self._hvd.Sum, name=name, priority=priority)
+            self._reach(array, lambda same: self._horovod.allreduce_(same, op=self._hvd.Sum, name=name,
+                                                                     priority=priority))
         ends()
 
-    @contextmanager
-    def _reachable(self, array: Any) -> Iterator[Any]:
-        """Yield the array for Horovod: a copy on the host, which then overwrites the array, if it cannot reach that."""
-        if array.context.device_type == 'cpu' or self.reaches_gpus:
-            yield array
-            return
-        copy = array.as_in_context(mx.cpu())
-        yield copy
-        copy.copyto(array)
+    def _reach(self, array: Any, operate: Callable[[Any], Any]) -> None:
+        """Let Horovod operate on an array; if it cannot reach that, on a copy on the host, which overwrites the array.
+        """
+        is_reached = array.context.device_type == 'cpu' or self.reaches_gpus
+        same = array if is_reached else array.as_in_context(mx.cpu())
+        with fork_guard:
+            operate(same)
+            if not is_reached:
+                same.copyto(array)
 
     @property
     def sums_together(self) -> bool:
@@ -166,8 +166,7 @@ class Collective:
             # layout.
             address_of(array)
         ends = self._begins('broadcast', array, name, priority)
-        with self._reachable(array) as same, fork_guard:
-            self._horovod.broadcast_(same, root_rank=0, name=name, priority=priority)
+        self._reach(array, lambda same: self._horovod.broadcast_(same, root_rank=0, name=name, priority=priority))
         ends()
 
     def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:

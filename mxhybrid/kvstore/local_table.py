@@ -6,12 +6,12 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 
 from ..lane.keyed_rows import KeyedRows
+from ..lane.row_files import Marks
 from ..lane.row_store import FirstValues, RowStore, naming_table, newest_parts
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
 from ..servers.kernel_rules import kernel_rule
 from ..servers.optimized_table import OptimizedTable, Saved
-from ..servers.protocol import Marks
 
 
 class LocalTable(OptimizedTable):
@@ -97,7 +97,7 @@ class LocalTable(OptimizedTable):
     def save(self, directory: str, since: Optional[Marks], token: str) -> Saved:
         """Save the rows in ``directory/0``."""
         with naming_table(self.name):
-            return Saved({'0': self._store.save(os.path.join(directory, '0'), since and since['0'])}, [])
+            return Saved({'0': self._store.save(os.path.join(directory, '0'), since['0'] if since else None)}, [])
 
     def hosts_without(self, file: str) -> List[str]:
         """Return no hosts: the rows are in the process that writes the file."""

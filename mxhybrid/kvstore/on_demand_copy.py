@@ -247,16 +247,10 @@ def copied(param: Any) -> Any:
     return watch or _NOTHING
 
 
-@contextmanager
-def overwritten(param: Any) -> Iterator[None]:
-    """Surround a call that overwrites the whole value of a parameter."""
+def replaced(param: Any) -> None:
+    """Note that a call of :func:`unread` has overwritten the whole value of a parameter."""
     watch = watch_of(param)
-    if watch is None:
-        yield
-        return
-    with watch:
-        yield
-    if watch.copy is not None:
+    if watch is not None and watch.copy is not None:
         watch.copy.replaced()
 
 

@@ -12,8 +12,7 @@ Before each step the workers vote whether to take weights back: if the script of
 workers take it back.  They also take weights back when ``allreduce_grads()`` or ``load_states()`` is called, or
 ``update()`` without ``allreduce_grads()`` before it.
 """
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter
@@ -45,6 +44,8 @@ class OnDemandSwitch:
         self._local = False
         # The stand-ins of the last update, with the arrays whose places they take.
         self._stand_ins: Dict[StandIn, Tuple[Any, Any, Any]] = {}
+        # The gradients of weights on servers, by key, in the update that is under way.
+        self._gradients: Dict[int, List[Any]] = {}
         # Steps since the route of each candidate was chosen.
         self._steps = {key: 0 for key, param in enumerate(trainer._params)
                        if watch_of(param) is not None and param.grad_req != 'null'}
@@ -103,16 +104,17 @@ class OnDemandSwitch:
             self._backend.stop_serving(key)
         self.copies.clear()
 
-    @contextmanager
-    def updating(self) -> Iterator[None]:
-        """Surround an update in the workers: servers get the gradients of the weights that they hold."""
-        trainer = self._trainer
-        server_gradients: Dict[int, List[Any]] = {}
-        with with_updaters(trainer, lambda updater: _GradientFilter(updater, self.copies, server_gradients,
-                                                                    self._stand_ins)):
-            yield
-        for key, gradients in server_gradients.items():
-            self._store.push_on_demand(key, gradients, trainer.optimizer, -key, device_numbers(trainer))
+    def updating(self) -> ContextManager[None]:
+        """Surround an update in the workers; :meth:`push_gradients` then sends the gradients of weights on servers."""
+        self._gradients = {}
+        return with_updaters(self._trainer, lambda updater: _GradientFilter(updater, self.copies, self._gradients,
+                                                                            self._stand_ins))
+
+    def push_gradients(self) -> None:
+        """Give the servers the gradients of the weights that they hold, after an update."""
+        gradients_by_key, self._gradients = self._gradients, {}
+        for key, gradients in gradients_by_key.items():
+            self._store.push_on_demand(key, gradients, self._trainer.optimizer, -key, device_numbers(self._trainer))
             self.copies[key].pushed()
 
     def _decide(self) -> None:

@@ -1,7 +1,7 @@
 """The backend for a job of one process: MXNet's own store does the work."""
 import contextlib
 import os
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -26,11 +26,10 @@ class Local(ParameterSpec):
         self.sparse = array.stype == 'row_sparse'
 
 
-@contextlib.contextmanager
-def _of_dtype(route: Local, outs: List[Any]) -> Iterator[List[Any]]:
-    """Give outputs of the key's dtype, and cast them to `outs` in the end: MXNet's store casts some dtypes only."""
+def _write(route: Local, outs: List[Any], write: Callable[[List[Any]], Any]) -> None:
+    """Let MXNet's store write outputs of the key's dtype, and cast them to `outs`: it casts some dtypes only."""
     typed_outs = [out if np.dtype(out.dtype) == route.dtype else out.astype(route.dtype) for out in outs]
-    yield typed_outs
+    write(typed_outs)
     for typed, out in zip(typed_outs, outs):
         if typed is not out:
             typed.copyto(out)
@@ -84,8 +83,7 @@ class OneProcess:
             if outs:  # MXNet's own broadcast would leave them untouched
                 self.pull(Local(key, name, value), outs, priority, ignore_sparse=False)
         elif outs:
-            with _of_dtype(Local(key, name, value), outs) as exact:
-                self.native.broadcast(key, value, exact, priority)
+            _write(Local(key, name, value), outs, lambda exact: self.native.broadcast(key, value, exact, priority))
         else:
             self.native.init(key, value)
         self.routes[key] = Local(key, name, value)
@@ -98,13 +96,11 @@ class OneProcess:
 
     def pull(self, route: Local, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
         """Write the key's value to `outs`."""
-        with _of_dtype(route, outs) as exact:
-            self.native.pull(route.key, exact, priority, ignore_sparse)
+        _write(route, outs, lambda exact: self.native.pull(route.key, exact, priority, ignore_sparse))
 
     def pushpull(self, route: Local, arrays: List[Any], outs: List[Any], priority: int) -> None:
         """Push, then pull."""
-        with _of_dtype(route, outs) as exact:
-            self.native.pushpull(route.key, arrays, exact, priority)
+        _write(route, outs, lambda exact: self.native.pushpull(route.key, arrays, exact, priority))
 
     def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int, pending: Any = None) -> None:
         """Push and pull several keys, in one call of MXNet's: keys may share arrays."""
@@ -115,8 +111,8 @@ class OneProcess:
 
     def pull_rows(self, route: Local, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`."""
-        with _of_dtype(route, outs) as exact:
-            self.native.row_sparse_pull(route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in id_arrays])
+        _write(route, outs, lambda exact: self.native.row_sparse_pull(route.key, exact, priority,
+                                                                      [mx.nd.from_numpy(ids) for ids in id_arrays]))
 
     def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
         """Do nothing: all rows are here."""

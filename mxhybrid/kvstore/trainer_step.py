@@ -261,6 +261,8 @@ class TrainerHooks:
                     if self.sharding is not None:
                         around.enter_context(self.sharding.updating(updater))
                     self._update_all(original, ignore_stale_grad)
+                if switch is not None:
+                    switch.push_gradients()
             if self.tables:
                 if overflow:
                     self.tables.drop_gradients()

@@ -44,6 +44,10 @@ SIGHTINGS, _HEAD, _HEAD_OF_COUNTERS = 'sightings', 2, 5
 _WAITING_PORTIONS = 2
 #: The columns that ``lane_row_scan_read`` gives, by their number there.
 _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
+#: The slots of the columns by which rows are chosen for removal: they follow those of optimizer state (``kFirstAge``).
+AGE_SLOTS = {'used': 2, 'counts': 3}
+#: The marks of the saves of a table's partitions by the number of the partition, as text.
+Marks = Dict[str, int]
 
 
 class Folder:

@@ -15,7 +15,7 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_files import remove_parts
+from ..lane.row_files import Marks, remove_parts
 from ..lane.row_format import RowFormat, row_format
 from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
 from ..lane.worker import Lane
@@ -24,7 +24,7 @@ from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable, Recipe, Saved
-from .protocol import CAPTURE, OPTIMIZE, Marks, overwrite_mode
+from .protocol import CAPTURE, OPTIMIZE, overwrite_mode
 from .row_prefetcher import RowPrefetcher
 
 #: Work of servers, in words.

@@ -29,6 +29,7 @@ from ..base.machine import remedy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape, Shape
 from ..lane.membership import Membership
+from ..lane.row_files import Marks
 from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
@@ -41,7 +42,7 @@ from .dynamic_shard import DynamicShard, StoreOptions, named_table, row_store_op
 from .file_pieces import ScratchFiles
 from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
-from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, Marks, state_slot
+from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
 
 
@@ -228,7 +229,7 @@ class Handler(Optimizer):
             self.do_dynamic_look(keys, file, digest)
             return
         self._answer_about(keys, lambda number, store: store.save(
-            os.path.join(directory, str(number)), since and since[str(number)], number, len(keys)))
+            os.path.join(directory, str(number)), since[str(number)] if since else None, number, len(keys)))
 
     def do_dynamic_save_here(self, keys: List[int], since: Optional[Marks]) -> None:
         """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
@@ -236,7 +237,7 @@ class Handler(Optimizer):
         # Where the rows are in files, their directory has room for files.
         directory = next(path for number, path in self._directories.items() if self._dynamic_keys[number] == keys)
         self._answer_about(keys, lambda number, store: store.save(
-            self._scratch.folder(directory, str(number)), since and since[str(number)], number, len(keys)))
+            self._scratch.folder(directory, str(number)), since[str(number)] if since else None, number, len(keys)))
 
     def do_dynamic_read(self, keys: List[int], server: int, file: str, start: int) -> None:
         """Leave a piece of a saved file in the mailbox, if this is the server that has it."""

@@ -2,9 +2,10 @@
 from typing import Mapping, Optional
 
 from ..lane.agent import Agent
+from ..lane.row_files import AGE_SLOTS
 from ..native.optimizers import TableOptimizer
 from .partition_state import Partition
-from .protocol import AGE_SLOTS, CAPTURE, MODE_RULES, OPTIMIZE, state_slot
+from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
 
 
 class LanePartition(Partition):

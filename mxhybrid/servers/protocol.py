@@ -4,12 +4,6 @@ A command of worker 0 is a name and arguments; the method ``do_<name>`` of :clas
 carries it out.  The mode of a partition decides the meaning of pushes to it.
 """
 
-from typing import Dict
-
-#: The marks of a save of a dynamic table by the number of the partition, as text: a delta has the rows that changed
-#: since then.
-Marks = Dict[str, int]
-
 #: Update the weights with the table's optimizer.
 OPTIMIZE = 'optimize'
 #: Overwrite the pushed rows, of weights or of sums of gradients.
@@ -23,9 +17,6 @@ CAPTURE = 'capture'
 MODE_RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
 
 _STATE = 'state:'
-#: The slots that follow those of optimizer state in :func:`overwrite_mode`, for dynamic tables: the columns of a save by
-#: which rows are chosen for removal (``RowStore::kFirstAge``).
-AGE_SLOTS = {'used': 2, 'counts': 3}
 #: Elements (float32) of a mailbox: 256 KiB.  Each server has one, a dense key that worker 0 pulls, for long answers.
 MAILBOX_ELEMENTS = 1 << 16
 

@@ -225,15 +225,18 @@ class Table(OptimizedTable):
         former_mode = self.mode
         prefetcher = (self._half_table or self)._prefetcher
         prefetcher.before_push()
-        self.set_mode(overwrite_mode(slot))
-        for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, ASSIGN_CHUNK_BYTES):
-            if self.servers.is_root:
-                self.push_exactly(ids, values(ids))
-            else:
-                self.touch()
-            self.servers.link.settle()
-        prefetcher.after_push()
-        self.set_mode(former_mode)
+        try:
+            self.set_mode(overwrite_mode(slot))
+            for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize,
+                              ASSIGN_CHUNK_BYTES):
+                if self.servers.is_root:
+                    self.push_exactly(ids, values(ids))
+                else:
+                    self.touch()
+                self.servers.link.settle()
+            prefetcher.after_push()
+        finally:
+            self.set_mode(former_mode)
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the ids of all rows in chunks that are small enough to pull at once."""

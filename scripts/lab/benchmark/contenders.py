@@ -67,8 +67,10 @@ class Contender:
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         started = time.monotonic()
-        yield
-        self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
 
     def _write_dense(self) -> List[Any]:
         """The dense gradients, written in each step as by a backward pass: some contenders overwrite them."""

@@ -249,13 +249,15 @@ def skipping_stale(job, trainer):
         skipped = [(param, param.grad_req) for param in trained if not any(data._fresh_grad for data in param._data)]
         for param, _ in skipped:
             param._grad_req = 'null'
-    yield
-    for param, request in skipped:
-        param._grad_req = request
-    if job.alone:
-        for param in trainer._params:
-            for data in param._data if param.grad_req != 'null' else ():
-                data._fresh_grad = False
+    try:
+        yield
+    finally:
+        for param, request in skipped:
+            param._grad_req = request
+        if job.alone:
+            for param in trainer._params:
+                for data in param._data if param.grad_req != 'null' else ():
+                    data._fresh_grad = False
 
 
 def clip_gradients(record, net, largest):

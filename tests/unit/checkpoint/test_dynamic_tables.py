@@ -11,6 +11,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
+from mxhybrid.base.errors import JobError
 from mxhybrid.checkpoint import dynamic_tables, folder, importing, manifest
 from mxhybrid.checkpoint.collect import items_of
 from mxhybrid.checkpoint.compaction import compact
@@ -466,6 +467,21 @@ def test_import_of_numbered_rows(small_pieces):
     rows = np.random.RandomState(0).rand(10, WIDTH)
     mxhybrid.checkpoint.import_rows(training.net.items.weight, None, rows)
     np.testing.assert_array_equal(training.net.items(np.arange(10)).asnumpy(), rows.astype('float32'))
+
+
+@pytest.mark.parametrize('error, raised', [(JobError('no memory'), CheckpointError), (KeyboardInterrupt(), None)])
+def test_steps_update_rows_after_a_failed_import(monkeypatch, error, raised):
+    training, expected = Training('sgd'), Training('sgd')
+    assert training.fit(0, 2) == expected.fit(0, 2)
+
+    def failing(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.net.users.weight.table.store, 'assign', failing)
+        with pytest.raises(raised or KeyboardInterrupt):
+            mxhybrid.checkpoint.import_rows(training.net.users, None, np.zeros((5, WIDTH)))
+    assert training.fit(2, STEPS) == expected.fit(2, STEPS)
 
 
 @pytest.mark.parametrize('keys, rows, message', [

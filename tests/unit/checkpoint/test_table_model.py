@@ -1,12 +1,13 @@
 """Dynamic tables against a model: random programs of steps, saves, loads, imports and resumes, in one process and jobs.
 
-The model is a dictionary of rows for each partition.  A program has several jobs, which continue one training with other
-numbers of workers, servers and partitions.  After each operation, the table must have the rows of the model.
+The model is a dictionary of rows.  A program has several jobs, which continue one training with other numbers of
+workers, servers and partitions.  After each operation, the table must have the rows of the model.
 """
 import contextlib
 import copy
 import json
 import os
+import threading
 import types
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from mxhybrid.base.errors import CheckpointError, JobError
 from mxhybrid.checkpoint import dynamic_tables, files, folder
 from mxhybrid.checkpoint.collect import Item
 from mxhybrid.checkpoint.compaction import compact
@@ -169,8 +171,8 @@ class Training:
     def do_import(self, operation):
         """Import rows in pieces that have more keys than some capacities."""
         pieces = [np.array(operation.keys[first:first + 30], np.int64) for first in range(0, len(operation.keys), 30)]
-        assign_rows(self.workers, self.table, iter(
-            [(keys, np.full((len(keys), WIDTH), operation.value)) for keys in pieces] if self.workers.rank == 0 else []))
+        rows = [(keys, np.full((len(keys), WIDTH), operation.value)) for keys in pieces]
+        assign_rows(self.workers, self.table, iter(rows if self.workers.rank == 0 else []))
         if self.workers.rank == 0:
             self.model.assign(operation.keys, operation.value)
 
@@ -220,18 +222,18 @@ class Training:
 def run_job(job, storage, options, operations, directory, model):
     """Run a part of a program in one process or in a job."""
     first_values = FirstValues('constant', FIRST)
-    place = {'directory': '' if storage == 'memory' else os.path.dirname(directory),
-             'resident_bytes': 1 << 20 if storage == 'budget' else 0}
+    placement = {'directory': '' if storage == 'memory' else os.path.dirname(directory),
+                 'resident_bytes': 1 << 20 if storage == 'budget' else 0}
     model.partitions = 1 if job is None else job[2]
     if job is None:
-        table = LocalTable('words', WIDTH, 'float64', first_values, options, **place)
+        table = LocalTable('words', WIDTH, 'float64', first_values, options, **placement)
         Training(table, _Alone(), options, directory, model).run(operations)
         table.close()
         return
 
     def train(servers):
         table = create_dynamic_table(servers, 'words', WIDTH, 'float64', first_values, job[2],
-                                     StoreOptions(**options, **place))
+                                     StoreOptions(**options, **placement))
         Training(table, Workers(servers), options, directory, model).run(operations)
     with dynamic_job(*job[:2]) as running:
         running.values = {}
@@ -250,3 +252,49 @@ def test_programs_have_the_rows_of_the_model(tmp_path, monkeypatch, seed):
             run_job(job, storage, options, ([Operation('load')] if number else []) + operations,
                     str(tmp_path / 'saved'), model)
     assert model.difference is None and model.clock > 0
+
+
+@pytest.mark.parametrize('fails', ['next piece', 'push'])
+@pytest.mark.parametrize('error', [MemoryError('no memory'), JobError('no memory'), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize('job', [([2], [1], 1), ([1, 1], [1, 1], 3)])
+def test_failed_imports_end_on_all_workers(job, error, fails):
+    """Worker 0 alone fails; the next step updates rows, and does not replace them."""
+    keys = KEYS[:12]
+
+    def pieces():
+        for number, piece in enumerate(np.split(keys, 3)):
+            if number == 1 and fails == 'next piece':
+                raise error
+            yield piece, np.full((len(piece), WIDTH), 5.0)
+
+    def train(servers):
+        table = create_dynamic_table(servers, 'words', WIDTH, 'float64', FirstValues(), job[2])
+        table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
+        table.touch()
+        push, caught, rows = table.push, None, np.empty((len(keys), WIDTH))
+
+        def failing(keys, rows):
+            if len(keys) and keys[0] == KEYS[4] and fails == 'push':
+                raise error
+            push(keys, rows)
+        table.push = failing
+        is_root = servers.rank == 0
+        with contextlib.suppress(threading.BrokenBarrierError):
+            try:
+                assign_rows(Workers(servers), table, pieces() if is_root else iter(()))
+            except (CheckpointError, KeyboardInterrupt) as problem:
+                caught = problem
+                if isinstance(error, KeyboardInterrupt):
+                    servers.job.barrier.abort()  # a script that ends
+        table.push = push
+        if not isinstance(error, KeyboardInterrupt):
+            assert str(caught) == 'no memory'
+            table.push(*((keys, np.ones((len(keys), WIDTH))) if is_root else (keys[:0], np.empty((0, WIDTH)))))
+            table.pull(keys, rows)
+            assert rows[:, 0].tolist() == [4.0] * 4 + [-1.0] * 8
+        return True
+    with dynamic_job(*job[:2]) as running:
+        running.values = {}
+        assert all(running.run(train))
+        modes = [shard.mode for server in running.servers for shard in server._shards.values()]
+    assert modes == ['optimize'] * job[2]
