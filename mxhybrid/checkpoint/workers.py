@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base import launcher
-from ..base.errors import CheckpointError, HybridError, InputError
+from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from ..kvstore.hybrid import Hybrid
 from ..kvstore.trainer_step import is_hybrid
@@ -98,7 +98,7 @@ def assign_rows(workers: Any, table: Any, pieces: Iterator[Tuple[np.ndarray, np.
             piece = None
             try:
                 piece = None if problem else next(pieces, None)
-            except (HybridError, OSError, MemoryError) as error:
+            except Exception as error:
                 problem = str(error) or type(error).__name__
             has_piece, problem = workers.allgather_json([piece is not None, problem], 'checkpoint.rows')[0]
             if problem:
@@ -107,7 +107,7 @@ def assign_rows(workers: Any, table: Any, pieces: Iterator[Tuple[np.ndarray, np.
                 return
             try:
                 table.push(*(piece or nothing))
-            except (HybridError, MemoryError) as error:
+            except Exception as error:
                 problem = str(error) or type(error).__name__
                 if workers.together:
                     table.push(*nothing)  # as often as the other workers; nothing of the piece was sent

@@ -75,6 +75,8 @@ class TableParameter(Parameter):
         self.initialisations = 0
         #: The store whose lease the rows on the servers have.
         self._store: Any = None
+        # Whether the optimizer that the table may have is that of a former Trainer.
+        self._has_former_optimizer = False
 
     def __repr__(self) -> str:
         return 'TableParameter %s (%s rows, width=%d, dtype=%s)' % (
@@ -151,7 +153,7 @@ class TableParameter(Parameter):
 
     def serve(self, table: Any, store: Any) -> None:
         """Use a table on the servers, which lives at least as long as `store`, from now on."""
-        self._table, self._store = table, store
+        self._table, self._store, self._has_former_optimizer = table, store, False
 
     def fresh_pulls(self) -> ContextManager[None]:
         """Surround pulls that get rows without staleness."""
@@ -227,7 +229,14 @@ class TableParameter(Parameter):
             self._dtype, self._table = changed, None
 
     def _set_trainer(self, trainer: Any) -> None:
+        self._has_former_optimizer = True
         self._trainer = trainer
+
+    def forget_former_optimizer(self) -> None:
+        """Drop optimizer state of a former Trainer; that of this Trainer stays when its store is made again."""
+        if self._has_former_optimizer:
+            self.table.forget_optimizer()
+        self._has_former_optimizer = False
 
     # -- calls that need an array of the shape --------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class TrainerTables:
             if not store.distributed:
                 param.keep_in(*store.backend.storage_for(param.name))
             if not store.distributed or param.is_served:
-                param.table.forget_optimizer()  # of a former Trainer
+                param.forget_former_optimizer()
                 table.served = param.table if param.is_served else None
             else:
                 self._serve(table, store)

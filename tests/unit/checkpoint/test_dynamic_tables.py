@@ -42,14 +42,15 @@ class Net(gluon.Block):
 class Training:
     """A net and its Trainer."""
 
-    def __init__(self, optimizer='adam', seed=1, settings=(), dtype='float32', **options):
+    def __init__(self, optimizer='adam', seed=1, settings=(), dtype='float32', on_store=None, **options):
         mx.random.seed(seed)
         self.net = Net(**options)
         self.net.cast(dtype)
         self.dtype = dtype
         self.net.initialize(mx.init.Uniform(0.3))
         self.trainer = gluon.Trainer(self.net.collect_params(), optimizer,
-                                     dict({'learning_rate': 0.1}, **dict(settings)), kvstore='hybrid')
+                                     dict({'learning_rate': 0.1}, **dict(settings)), kvstore='hybrid',
+                                     update_on_kvstore=on_store)
 
     def fit(self, begin, end, most=40):
         """Train; returns the losses."""
@@ -187,6 +188,45 @@ def test_when_a_delta_is_whole(tmp_path):
     training.net.users.initialize(mx.init.Zero(), force_reinit=True)
     path = training.save(tmp_path / 'b', 2, delta=True)
     assert [entry['delta'] for _, entry in sorted(tables_in(path).items())] == [True, False]
+
+
+def states_of(training):
+    keys = np.arange(40) * (BIG // 50) * 7 - 5
+    return [training.net.users.weight.table.store.read_state(slot, keys).tolist() for slot in range(2)]
+
+
+def test_state_of_tables_survives_a_renewed_store(tmp_path):
+    training = Training(on_store=True)
+    training.fit(0, 3)
+    training.save(tmp_path, 3)
+    states = states_of(training)
+    training.net.output.weight.set_data(training.net.output.weight.data() * 1)
+    with autograd.record():
+        loss = training.net.output(mx.nd.ones((1, WIDTH)))
+    loss.backward()
+    training.trainer.step(1)
+    assert states_of(training) == states and np.any(states)
+    training.fit(3, 4, most=2)
+    assert tables_in(training.save(tmp_path, 4, delta=True))['users.weight']['delta']
+    second = Training(seed=2, on_store=True)
+    second.load(tmp_path)
+    assert states_of(second) == states_of(training)
+    gluon.Trainer(training.net.collect_params(), 'adam', kvstore='hybrid').step(1, ignore_stale_grad=True)
+    assert not np.any(states_of(training))
+
+
+def test_a_delta_after_dropped_state_is_whole(tmp_path, messages):
+    training = Training()
+    training.fit(0, 3)
+    training.save(tmp_path, 3)
+    training.net.users.weight.table.forget_optimizer()
+    training.fit(3, 4, most=2)
+    entries = tables_in(training.save(tmp_path, 4, delta=True))
+    assert [entry['delta'] for _, entry in sorted(entries.items())] == [True, False]
+    assert 'all rows of users.weight: not all changes since the one before are known' in messages.text
+    second = Training(seed=2)
+    second.load(tmp_path)
+    assert states_of(second) == states_of(training)
 
 
 def test_a_compacted_base(tmp_path):

@@ -129,8 +129,11 @@ def test_delta_has_changed_rows_only(tmp_path):
     answer = store.save(str(tmp_path / '2'), mark)
     assert (answer['rows'], answer['removed'], answer['whole']) == (2, 1, False)
     assert saved(tmp_path / '2')['keys'].tolist() == [3, 7] and saved(tmp_path / '2')['removed'].tolist() == [4]
+    mark = answer['mark']
+    store.set_state_widths([2])
+    assert store.save(str(tmp_path / '3'), mark)['whole']  # all state has changed
     store.clear()
-    assert store.save(str(tmp_path / '3'), mark)['whole']  # the removed keys are not known any more
+    assert store.save(str(tmp_path / '4'), mark + 1)['whole']  # the removed keys are not known any more
 
 
 def test_bad_folders_are_refused(tmp_path):
