@@ -24,6 +24,20 @@ _MADV_DONTNEED = 4
 #: dtypes that ps-lite servers of MXNet accept (``MSHADOW_REAL_TYPE_SWITCH`` in kvstore_dist_server.h).
 SERVER_DTYPES = (np.float16, np.float32, np.float64)
 
+_decrease_references = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(('Py_DecRef', ctypes.pythonapi))
+
+
+@nd.ndarray.DeleterFunc
+def _release_memory(tensor, decrease_references=_decrease_references):
+    """Release the NumPy array whose memory an array of MXNet had."""
+    decrease_references(tensor.contents.manager_ctx)
+
+
+# MXNet's own function needs names of its module, and ends the process by a signal if they are gone: a graph that still
+# has such an array is freed when the interpreter exits.  Therefore this function needs none, and lives for ever.
+nd.ndarray.dl_managed_tensor_deleter = _release_memory
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_release_memory))
+
 
 def _pointer(array):
     pointer = ctypes.c_void_p()

@@ -1,6 +1,7 @@
 """NumPy views of MXNet arrays and row_sparse arithmetic, compared with MXNet and NumPy."""
 import gc
 import os
+import weakref
 
 import mxnet as mx
 import numpy as np
@@ -319,3 +320,13 @@ def test_rows_are_written_where_they_belong_and_nowhere_else(dtype):
     write_rows(array, np.array([0, 5, 11]), mx.nd.full((3, 3), 7, dtype=dtype))
     np.testing.assert_array_equal(array.asnumpy(), expected)
     assert array.dtype == np.dtype(dtype)
+
+
+def test_memory_is_released_when_modules_are_gone(monkeypatch):
+    memory = np.zeros(1)
+    released = weakref.ref(memory)
+    array = mx.nd.from_numpy(memory, zero_copy=True)
+    del memory
+    monkeypatch.setattr(mx.nd.ndarray, 'ctypes', None)
+    del array
+    assert released() is None
