@@ -13,15 +13,15 @@ from lab.fuzz.networks import cli as networks_cli, runner as networks_runner
 from lab.fuzz.networks.drawer import Drawer
 from lab.fuzz.networks.script import standing_alone as network_standing_alone
 from lab.fuzz.script import standing_alone
-from lab.fuzz.tables import cli as tables_cli, drawing as tables_drawing
+from lab.fuzz.tables import TABLES
 from lab.jobs import run_job, start_command
 from lab.launchers import SCRIPTS
 
 #: Batches of programs, which have different launchers and numbers of workers, and the number of programs of each.
 BATCHES, PROGRAMS = (0, 4), 8
 
-#: Programs with dynamic tables.
-TABLE_PROGRAMS = 20
+#: Batches of programs with dynamic tables, in one process and in two jobs, and the number of programs of each.
+TABLE_BATCHES, TABLE_PROGRAMS = (0, 1), 12
 
 #: Networks for each number of workers.
 NETWORKS = 10
@@ -59,17 +59,27 @@ def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
     run_job(script, 'none').failed('worker 0, event 01/')
 
 
-def test_random_programs_with_dynamic_tables_give_what_one_process_gives():
-    programs = [tables_drawing.draw(seed) for seed in range(TABLE_PROGRAMS)]
-    differences = tables_cli.run(programs, tables_drawing.draw_job(0))
-    assert len(differences) == TABLE_PROGRAMS and not any(differences.values()), differences
+@pytest.mark.parametrize('batch', TABLE_BATCHES)
+def test_random_programs_with_dynamic_tables_equal_a_model(batch):
+    programs = [TABLES.draw(batch * TABLES.per_job + number) for number in range(TABLE_PROGRAMS)]
+    outcomes = runner.run(programs, kind=TABLES)
+    assert {outcome.kind for outcome in outcomes} == {'same'}, '\n'.join(
+        'scripts/fuzz tables --seed %d shrinks it: %s' % (program['seed'], outcome)
+        for program, outcome in zip(programs, outcomes) if outcome.kind != 'same')
 
 
-def test_a_difference_of_a_program_with_dynamic_tables_is_seen():
-    program, expected = {'dtype': 'float32'}, {'rows': np.ones((2, 3)), 'out': np.ones((1, 3))}
-    wrong = {'rows': np.array([[1, 1, 1], [1, 1.1, 1]]), 'out': np.ones((1, 3))}
-    assert tables_cli.difference(program, expected, {0: expected}) == ''
-    assert tables_cli.difference(program, expected, {0: expected, 1: wrong}) == 'worker 1, rows: 1.1, not 1'
+def test_a_difference_of_dynamic_tables_is_made_small():
+    program = dict(TABLES.draw(2), job=dict(TABLES.draw(2)['job'], launcher='none', workers=1, servers=0))
+
+    def plant(source):
+        # Rows that are imported have other values.
+        return source.replace('import_rows, self.net.tables[table], keys,', 'import_rows, self.net.tables[table], keys + 1,')
+    assert [event['do'] for event in program['events']].count('import_rows')
+    outcome, = runner.run([program], plant, TABLES)
+    assert outcome.kind == 'differs'
+    small = cli.shrink(program, outcome, plant, TABLES)
+    assert [event['do'] for event in small['events']] == ['import_rows'] and len(small['tables']) == 1
+    assert small['optimizer'] == ['sgd', {'learning_rate': 0.1}] and small['events'][0]['count'] == 7
 
 
 @pytest.mark.parametrize('ranks', [2, 3, 4], ids='{} ranks'.format)

@@ -7,7 +7,8 @@ A program is a dict that JSON can hold, see :func:`drawing.draw`; an event is a 
 module         contents
 =============  ==========================================================================================
 `drawing`      draws programs from seeds
-`pieces`       what their scripts are made of, and the model of one process
+`pieces`       what their scripts are made of: training with mxhybrid
+`model`        the same with MXNet and dicts
 `script`       turns a program into the script that is run, and shown
 `shrinking`    gives simpler programs
 =============  ==========================================================================================

@@ -3,9 +3,9 @@ import pprint
 from typing import Any, Dict, List
 
 from .. import script
-from . import pieces
+from . import model, pieces
 
-HEAD = script.HEAD.rsplit('WORDS', 1)[0].replace('import contextlib\n', 'import contextlib\nimport copy\n').replace(
+HEAD = script.HEAD.rsplit('WORDS', 1)[0].replace(
     'import sys\n', 'import sys\nimport types\nfrom unittest import mock\n') + '''\
 from mxhybrid.checkpoint import dynamic_tables, importing, layers
 from mxhybrid.checkpoint.philox import fill_first_values
@@ -29,11 +29,12 @@ def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str
     names = ', '.join('program_%d' % number for number in range(1, len(programs) + 1))
     end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % ((names,) + tolerance(programs[-1]))
     body = '\n\n'.join(functions + [end])
-    own = script.needed(body, pieces)
-    common = script.needed('\n'.join(own + [body]))
+    sources: List[str] = [body]
+    for module in (model, pieces, script.pieces):
+        sources = script.needed('\n'.join(sources), module) + sources
     title = '"""Seed %s of scripts/fuzz tables.\n\n%s\n"""\n' % (
         programs[-1]['seed'], '\n'.join(commands(programs[-1], file)))
-    return title + HEAD + '\n\n' + '\n\n'.join(common + own) + '\n\n' + body
+    return title + HEAD + '\n\n' + '\n\n'.join(sources)
 
 
 def commands(program: Dict[str, Any], file: str) -> List[str]:
