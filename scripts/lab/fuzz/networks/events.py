@@ -13,7 +13,7 @@ EVENTS = {
     'initialize': (3, 'before'), 'set_data': (2, 'before after'), 'grad_req': (5, 'before'), 'freeze': (1, 'after'),
     'zero_grad': (1, 'before between after'), 'backward': (2, 'before after'), 'accumulate': (3, 'before'),
     'retain': (2, 'between'), 'abandon': (2, 'before between after'), 'misfit': (1, 'before between after'),
-    'evaluate': (2, 'before between after'), 'cast': (1, 'before after'), 'reset_ctx': (1, 'before'),
+    'evaluate': (2, 'before between after'), 'cast': (1, 'before'), 'reset_ctx': (1, 'before'),
     'trainer': (1, 'before after'), 'hybridize': (1, 'before between after'), 'again': (3, 'before'),
     'file': (5, 'before after')}
 

@@ -170,6 +170,9 @@ class Training:
                 self.look(step, call, *called)
         elif do == 'evaluate':
             self.look(step, call + EVALUATION, *self.call(step, call + EVALUATION))
+        elif do == 'cast':
+            if self.rank is not None or event['dtype'] == self.spec['dtype']:
+                self.net.cast(event['dtype'])
         elif do == 'trainer':
             self.make_trainer()
         elif do == 'again':
@@ -181,9 +184,7 @@ class Training:
 
     def do_split(self, event):
         """Let an event happen that changes nothing: the split network ignores or refuses it."""
-        if event['do'] == 'cast':
-            self.net.cast(event['dtype'])
-        elif event['do'] == 'hybridize':
+        if event['do'] == 'hybridize':
             self.net.hybridize(static_alloc=True)
         else:  # inputs of other shapes
             try:
