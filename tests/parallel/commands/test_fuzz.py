@@ -86,7 +86,7 @@ def test_a_difference_of_dynamic_tables_is_made_small():
 def test_random_networks_give_what_one_process_gives(ranks):
     seeds = [seed for seed in range(3 * NETWORKS) if networks_cli.workers_of(seed, [2, 3, 4]) == ranks]
     with Drawer() as drawer:
-        programs = [drawer.draw(seed, ranks) for seed in seeds]
+        programs = [dict(drawer.draw(seed, ranks), shard_updates=ranks == 3) for seed in seeds]
     outcomes = dict(zip(seeds, networks_runner.run(programs)))
     failing = {seed: outcome for seed, outcome in outcomes.items() if outcome.kind not in ('same', 'refused')}
     assert not failing, '\n'.join('seed %d (scripts/fuzz networks --seed %d --count 1 shrinks it): %s' % (
