@@ -24,6 +24,8 @@ Differences:
 - ``--launcher local`` lets the system choose the scheduler's port, so that jobs can start at the same time.
 - ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
   and takes the others for words of the command.
+- Each line that a worker writes begins with its rank and the stream, ``[1]<stderr>:``, as under horovodrun. Until the
+  rank is known, and in jobs without mxhybrid, this is the number of its task, ``[task 1]``, or its host. Not for mpi.
 - ``--restarts N`` starts a failed job again, at most N times.
 - ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
 
@@ -35,6 +37,7 @@ import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
+import io
 import logging
 import os
 import queue
@@ -60,6 +63,10 @@ REMOTE_WATCH = ('exec 9<&0 </dev/null; ( trap "" TERM HUP; cat <&9; kill -TERM 0
                 '>/dev/null 2>&1 & exec 9<&-; ' % TERM_S)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+#: The line by which a worker of mxhybrid tells its rank if this variable is set (mxhybrid/job/launch_py.py).
+RANK_LINE = re.compile(r'\[mxhybrid\] this is the output of rank (\d+)\n')
+ASKS_RANK = 'DMLC_SAY_RANK'
 
 log = logging.getLogger('launch.py')
 
@@ -91,6 +98,20 @@ class Task:
         self.label = '%s, pid %d' % (label, process.pid)
         self.status: Optional[int] = None
         self.ended = threading.Event()
+        self._relays: List[threading.Thread] = []
+
+    def relay(self, label):
+        """Write the lines of the process to the output of this one, with its rank, or a `label`, in front of them."""
+        for source, target, name in ((self.process.stdout, sys.stdout, 'stdout'),
+                                     (self.process.stderr, sys.stderr, 'stderr')):
+            thread = threading.Thread(target=relay, args=(source, target, label, name), daemon=True)
+            thread.start()
+            self._relays.append(thread)
+
+    def finish_output(self, deadline):
+        """Wait until all that the process wrote is relayed: a process outside of its group may keep the output open."""
+        for thread in self._relays:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def wait(self):
         """Block until the process ends; returns its status."""
@@ -113,6 +134,19 @@ class Task:
             os.killpg(self.process.pid, number)
 
 
+def relay(source, target, label, name):
+    """Copy lines from a pipe, with a label in front of each; a progress bar ends its lines by carriage returns."""
+    with contextlib.suppress(OSError, ValueError), source:  # if nobody reads, the worker gets SIGPIPE
+        for line in io.TextIOWrapper(source, 'utf-8', 'surrogateescape', newline=''):
+            rank = RANK_LINE.search(line)
+            if rank is not None:
+                label, line = rank.group(1), RANK_LINE.sub('', line)
+            if line:
+                end = '' if line.endswith(('\n', '\r')) else '\n'
+                target.buffer.write(('[%s]<%s>:%s%s' % (label, name, line, end)).encode('utf-8', 'surrogateescape'))
+                target.buffer.flush()
+
+
 class Job:
     """All processes of one job, from their start until none is left. A context manager: the job ends with the block.
 
@@ -124,12 +158,14 @@ class Job:
         Environment variables that only processes of a role get.
     remote : bool
         Whether processes other than the scheduler are ssh clients.
+    labels : bool
+        Whether each line of a worker gets a label: a process of role 'worker' is one worker.
     """
 
-    def __init__(self, expected, role_env, remote):
+    def __init__(self, expected, role_env, remote, labels):
         self._expected = Counter(expected, scheduler=1)
         self._role_env = role_env
-        self._remote = remote
+        self._remote, self._labels = remote, labels
         self._tasks: List[Task] = []
         self._ends: 'queue.Queue[Task]' = queue.Queue()
         self._lock = threading.Lock()  # no task starts once the job is ending
@@ -172,6 +208,9 @@ class Job:
         env = dict(os.environ if env is None else env)
         role, label = describe_command(command, env)
         env.update(self._role_env.get(role, {}))
+        labelled = self._labels and role == 'worker'
+        if labelled:
+            kwargs = dict(kwargs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         stdin = subprocess.PIPE if self._remote and role != 'scheduler' else subprocess.DEVNULL
         with self._lock:
             if self._ending:
@@ -184,6 +223,8 @@ class Job:
             os.write(self._guardian_pipe, b'%d\n' % process.pid)
             task = Task(process, role, label)
             self._tasks.append(task)
+        if labelled:
+            task.relay('task ' + env['DMLC_TASK_ID'] if 'DMLC_TASK_ID' in env else label.rpartition(' ')[2])
         return task
 
     def wait(self):
@@ -244,6 +285,9 @@ class Job:
         for task in self._tasks:
             task.ended.wait(1.0)
             task.process.poll()
+        deadline = time.monotonic() + 1.0
+        for task in self._tasks:
+            task.finish_output(deadline)
         os.kill(self._guardian, signal.SIGKILL)
         os.waitpid(self._guardian, 0)
 
@@ -530,9 +574,12 @@ def main():
             if options.num_servers == 0:
                 os.environ.update(role_env['worker'])
                 os.execvp('bash', ['bash', '-c', ' '.join(options.command)])
+            labels = options.launcher in ('local', 'ssh')
+            if labels:
+                role_env['worker'] = dict({ASKS_RANK: '1', 'PYTHONUNBUFFERED': '1'}, **role_env['worker'])
             counts = {'worker': options.num_workers, 'server': options.num_servers}
             expected = {'local': counts, 'ssh': counts, 'mpi': {'worker': 1, 'server': 1}}.get(options.launcher, {})
-            job = stack.enter_context(Job(expected, role_env, remote=options.launcher == 'ssh'))
+            job = stack.enter_context(Job(expected, role_env, remote=options.launcher == 'ssh', labels=labels))
             supervise(job, options.launcher, env, role_env)
             # The tracker's parser does not know these two, and would take its own options out of the command.
             options.env_worker, options.env_server = [], []

@@ -71,6 +71,8 @@ class Launch:
     interface: Optional[str] = None
     #: Whether this process only inherits the variables of a member that forked or started it.
     inherited: bool = False
+    #: Whether the launcher puts the rank, which it does not know, in front of the lines of this process.
+    asks_rank: bool = False
 
     @property
     def several_hosts(self) -> Optional[bool]:
@@ -170,7 +172,8 @@ def _by_launch_py(environ: Mapping[str, str], interface: Optional[str]) -> Launc
     local = workers if environ.get('DMLC_JOB_CLUSTER') == 'local' else None
     scheduler = environ['DMLC_PS_ROOT_URI'], _number(environ, 'DMLC_PS_ROOT_PORT') or 0
     return Launch('launch.py', -1 if task is None else task, workers, local, _number(environ, 'DMLC_NUM_SERVER'),
-                  0 if local is None or task is None else task, None, scheduler, interface)
+                  0 if local is None or task is None else task, None, scheduler, interface,
+                  asks_rank=bool(environ.get('DMLC_SAY_RANK')))
 
 
 def membership() -> str:

@@ -78,15 +78,20 @@ class Guard:
         if self.lifeline is not None:
             self.lifeline.fail(text)
 
-    def fail(self, text: str, echo: bool) -> None:
-        """Report that this worker fails, and end it without waiting for other processes."""
+    def fails_like_another(self, text: str) -> bool:
+        """Report that this worker fails with `text`; return whether another process has failed before with it."""
+        return self.lifeline is not None and self.lifeline.fails_like_another(text)
+
+    def fail(self, text: str, echo: bool, is_written: bool = False) -> None:
+        """Report that this worker fails, and end it without waiting for other processes; write why, if need be."""
         self._telemetry.fail(text)
         if self.lifeline is not None:
             self.lifeline.fail(text, echo)
+        reason = '%s failed: %s' % (self._name, text)
         if self.monitor is not None:
             # The monitor's thread ends with this process, perhaps before it reads the lifeline's message.
-            self.monitor.report_failure('%s failed: %s' % (self._name, text))
-        leave(cleanup=self._cleanup)
+            self.monitor.report_failure(reason, writer=self._name)
+        leave('' if is_written else reason, cleanup=self._cleanup)
 
     def fails_with(self, prefix: str = '') -> Callable[[BaseException], None]:
         """Return a function for threads to call with an exception that ends their work."""
@@ -109,7 +114,7 @@ class Guard:
         text = self.lifeline.suspected_silence() or text
         self._telemetry.fail(text)
         if self.monitor is not None:
-            self.monitor.report_failure(text)
+            self.monitor.report_failure(text, writer=self._name)
         leave('%s ends, because %s' % (self._name, text), cleanup=self._cleanup)
 
     def _cleanup(self) -> None:

@@ -96,11 +96,19 @@ def current() -> Optional[Job]:
     return _job
 
 
-def fail_current(text: str, echo: bool) -> None:
-    """Report to the job that this worker's script fails with `text`, and end this process; otherwise do nothing."""
+def fails_like_another(text: str) -> bool:
+    """Report to the job that this worker's script fails with `text`; return whether another process has before."""
+    return _job is not None and _job.joined and _job.guard.fails_like_another(text)
+
+
+def fail_current(text: str, echo: bool, is_written: bool) -> None:
+    """Report to the job that this worker's script fails with `text`, and end this process; otherwise do nothing.
+
+    The text `is_written` to standard error, or will be.
+    """
     if _job is not None:
         if _job.joined:
-            _job.guard.fail(text, echo)
+            _job.guard.fail(text, echo, is_written)
         return
     scheduler = launcher.read().scheduler
     if scheduler is not None and os.getpid() == _imported_by:

@@ -52,7 +52,7 @@ from ..base.errors import InputError
 from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..comm.horovod_import import keep_symbols_local
-from ..job.join import fail_current
+from ..job.join import fail_current, fails_like_another
 from ..native.trainers import renew_arrays
 from . import on_demand_copy
 from .hybrid import Hybrid
@@ -385,11 +385,17 @@ def _script_goes_on() -> bool:
 
 
 def _excepthook(original: Any) -> Any:
-    """End the whole job when this worker's script ends with an exception."""
+    """End the whole job when this worker's script ends with an exception.
+
+    Of workers that end with the same error, only the first one shows it.
+    """
     def hook(kind: Any, value: BaseException, traceback: Any) -> None:
-        original(kind, value, traceback)
         if _script_goes_on():
+            original(kind, value, traceback)
             return
-        fail_current('%s: %s%s' % (kind.__name__, _gist(str(value)), remedy(value)),
-                     echo=isinstance(value, (mx.base.MXNetError, Left)))
+        advice, echo = remedy(value), isinstance(value, (mx.base.MXNetError, Left))
+        text = '%s: %s%s' % (kind.__name__, _gist(str(value)), advice)
+        if echo or original is not sys.__excepthook__ or not fails_like_another(text):
+            original(kind, value, traceback)
+        fail_current(text, echo, is_written=not advice)
     return hook

@@ -393,9 +393,10 @@ class Handler(Optimizer):
     def die(self, doing: str) -> None:
         """End this server because of the current exception, so that the job ends instead of training wrongly."""
         text = traceback.format_exc()
-        os.write(2, ('[mxhybrid server] %s failed\n%s' % (doing, text)).encode())
         error: Any = sys.exc_info()[1]
-        leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1] + remedy(error)))
+        text = text.strip() + remedy(error)
+        os.write(2, ('[mxhybrid server] %s failed\n%s\n' % (doing, text)).encode())
+        leave(last_words=lambda: self._tell(doing, text.splitlines()[-1]))
 
     def _tell(self, doing: str, text: str) -> None:
         """Send the rest of the trace, and report the failure to the job monitor."""

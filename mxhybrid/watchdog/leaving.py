@@ -24,8 +24,17 @@ ECHO_DELAY_S = 1.0
 LAST_WORDS_S = 0.5
 #: Seconds after which a process that called :func:`leave` ends, whatever blocks it.
 LEAVE_S = 10.0
+#: Most characters of a reason that another process writes in full.
+_BRIEF = 200
 #: Held by the thread that ends this process.
 _leaving = threading.Lock()
+
+
+def brief(reason: str, writer: str) -> str:
+    """Return a reason for messages of all processes but its `writer`: the first words of a long one."""
+    if len(reason) <= _BRIEF:
+        return reason
+    return '%s ... (in full in the output of %s)' % (reason[:_BRIEF].rpartition(' ')[0], writer.partition(' (')[0])
 
 
 def leave(text: str = '', last_words: Optional[Callable[[], None]] = None, cleanup: Optional[Callable[[], None]] = None,

@@ -32,7 +32,7 @@ from . import identity
 from .admission import answer_challenge
 from .call_log import CallLog, RecentCalls, checked_calls, difference_of_calls
 from .heartbeat import Heartbeat
-from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, leave
+from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, brief, leave
 from .liveness_probe import ProbeServer
 from .messages import LineBuffer, Sender, decode, send
 from .script import ScriptWatcher
@@ -41,6 +41,8 @@ logger = get_logger(__name__)
 
 #: Seconds in a blocking collective call after which a worker reports that it waits.
 PATIENCE_S = 10.0
+#: Seconds for the monitor to say which process has failed first.
+_ANSWER_S = 0.3
 
 
 class Lifeline:
@@ -62,6 +64,8 @@ class Lifeline:
         self._released, self._all_settled = threading.Event(), threading.Event()
         #: Whether the end of the connection is expected: this process has sent 'bye' or its failure.
         self._end_announced = False
+        #: Why the job failed, and whether this process knows.
+        self._cause, self._knows_cause = '', threading.Event()
         self._all_left = threading.Event()
         self._lock = threading.Lock()
         self._log = CallLog()
@@ -161,6 +165,12 @@ class Lifeline:
         except OSError:
             pass
 
+    def fails_like_another(self, text: str) -> bool:
+        """Report that this process fails with `text`; return whether another one has failed before, with that text."""
+        self.fail(text)
+        return (self._knows_cause.wait(_ANSWER_S) and not self._cause.startswith(self._name)
+                and self._cause.endswith(' failed: ' + text))
+
     def finish(self) -> bool:
         """Report the end of this worker's script, and wait until all scripts have ended.
 
@@ -257,7 +267,7 @@ class Lifeline:
 
     def _handle(self, message: Dict[str, Any]) -> None:
         if 'abort' in message:
-            self._leave(message['abort'], message.get('silent', ()))
+            self._end_with_job(message['abort'], message.get('writer'), message.get('silent', ()))
         elif 'finished' in message:
             log = None if message.get('log') is None else checked_calls(message['log'])
             with self._lock:
@@ -299,6 +309,16 @@ class Lifeline:
 
     def _sample(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})
+
+    def _end_with_job(self, reason: str, writer: Optional[str], silent: Iterable[Any]) -> None:
+        """End this process because the job failed; the `writer`, by default worker 0, writes the reason in full."""
+        self._cause = reason
+        self._knows_cause.set()
+        if writer == self._name:
+            time.sleep(LAST_WORDS_S)  # the thread that has reported the failure ends this process
+        elif writer is not None or self._rank != 0:
+            reason = brief(reason, writer or 'worker 0')
+        self._leave(reason, silent)
 
     def _leave(self, text: str, silent: Iterable[Any] = (), is_heard: bool = True) -> None:
         if not self._all_left.is_set():

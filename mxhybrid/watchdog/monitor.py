@@ -104,7 +104,10 @@ class Monitor:
             _try_send(sock, message)
 
     def report_failure(self, text: str, **more: Any) -> None:
-        """Record `text` as the job's failure, unless it has failed already, and send it, with `more`, to all."""
+        """Record `text` as the job's failure, unless it has failed already, and send it, with `more`, to all.
+
+        The process `writer` writes it in full, otherwise this one does.
+        """
         with self._lock:
             if self.failure is not None or self._all_left:
                 return
@@ -272,9 +275,9 @@ class Monitor:
     def _handle(self, sock: socket.socket, peer: Peer, message: Dict[str, Any]) -> None:
         if 'fail' in message:
             peer.mark_left()
-            self.report_failure('%s failed: %s' % (peer.name, message['fail']))
+            self.report_failure('%s failed: %s' % (peer.name, message['fail']), writer=peer.name)
         elif 'server_died' in message:
-            self.report_failure(str(message['server_died']))
+            self.report_failure(str(message['server_died']), writer=peer.name)
         elif 'done' in message:
             self._finished.add(peer.rank)
             peer.mark_ended()

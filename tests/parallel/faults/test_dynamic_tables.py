@@ -53,6 +53,14 @@ def check_end(result, launcher, rows, saved, steps):
     assert not [path for path in saved.iterdir() if path.name.endswith('.part')]
 
 
+def check_cause(result, cause):
+    """Check that a server writes the cause in full, and that each worker names the server and the first words."""
+    assert re.search(r'\n(\[\d\]<stderr>:)?\w*Error: ' + cause, result.output), result.tail()
+    for rank in range(2):
+        assert re.search(r'worker %d \(host .*ends, because a parameter server .* failed: .*net_(users|words)_weight: '
+                         r'(storage|cannot get memory)' % rank, result.output), result.tail()
+
+
 @pytest.mark.parametrize('launcher, which', by_turns(['horovodrun', 'launch.py'], [-1]))
 def test_a_server_is_killed_while_it_writes_a_delta(folders, launcher, which):
     rows, saved = folders
@@ -86,10 +94,8 @@ def test_files_that_cannot_grow_end_the_job_on_every_rank(folders):
         for server in job.processes('server'):
             resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (FULL_BYTES, FULL_BYTES))
         result = job.wait(timeout=90).failed()
-    for rank in range(2):
-        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_users_weight: storage: .*%s '
-                         r'cannot grow from \d+ to \d+ bytes: File too large' % (rank, re.escape(str(rows))),
-                         result.output), result.tail()
+    check_cause(result, r'net_users_weight: storage: .*%s cannot grow from \d+ to \d+ bytes: File too large'
+                % re.escape(str(rows)))
     assert not list(rows.iterdir())
 
 
@@ -98,9 +104,7 @@ def test_memory_that_a_server_lacks_ends_the_job_on_every_rank(folders):
         job.wait_for_output('step 1', timeout=90)
         hit(job.processes('server')[0].pid, 'memory')
         result = job.wait(timeout=90).failed()
-    for rank in range(2):
-        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_(users|words)_weight: cannot get '
-                         r'memory .*ulimit -v' % rank, result.output), result.tail()
+    check_cause(result, 'net_(users|words)_weight: cannot get memory .*ulimit -v')
 
 
 def test_a_server_in_a_small_container_ends_the_job_on_every_rank(folders):
@@ -113,10 +117,8 @@ def test_a_server_in_a_small_container_ends_the_job_on_every_rank(folders):
             with open(processes, 'w') as file:
                 file.write(str(job.processes('server')[0].pid))
             result = job.wait(timeout=90).failed()
-    for rank in range(2):
-        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_(users|words)_weight: cannot get '
-                         r'memory for rows of \d+ bytes: \d+ bytes are left of the %d of the container .*'
-                         r'MXHYBRID_STORAGE' % (rank, CONTAINER_BYTES), result.output), result.tail()
+    check_cause(result, r'net_(users|words)_weight: cannot get memory for rows of \d+ bytes: \d+ bytes are left of the '
+                        r'%d of the container .*MXHYBRID_STORAGE' % CONTAINER_BYTES)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')
@@ -127,10 +129,9 @@ def test_a_full_disk_ends_the_job_on_every_rank(folders, settings):
         result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['full', str(saved)], timeout=90,
                          env=dict(settings, MXHYBRID_STORAGE=str(rows))).failed()
         assert not list(rows.iterdir())
-    for rank in range(2):  # both tables grow on this disk
-        assert re.search(r'worker %d \(host .*ends, because a parameter server .*net_(users|words)_weight: storage: .* '
-                         r'cannot grow from \d+ to \d+ bytes: No space left on device' % rank,
-                         result.output), result.tail()
+    # Both tables grow on this disk.
+    check_cause(result, r'net_(users|words)_weight: storage: .* cannot grow from \d+ to \d+ bytes: '
+                        'No space left on device')
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root mounts file systems')

@@ -17,11 +17,20 @@ LAUNCHERS = ['horovodrun', 'launch.py']
 DEADLINE_S = 30
 
 
-@pytest.mark.parametrize('launcher, rank', by_turns(LAUNCHERS, [0, 1]))
+@pytest.mark.parametrize('launcher, rank', by_turns(LAUNCHERS, [0, 1, -1]))
 def test_exception_in_a_worker(launcher, rank):
+    """An error of one worker, or the same one of all, is written in full once; other processes point to it."""
     result = run_job(BODY, launcher, workers=3, args=[rank, 'raise', 5], timeout=60)
-    result.failed('ValueError: deliberately wrong', 'worker %d (host' % rank)
+    result.failed('ValueError: deliberately wrong', 'worker %d (host' % max(rank, 0))
     assert 'step 8' not in result.output
+    assert result.output.count('Traceback') == 1 + (launcher == 'horovodrun')  # which writes one of its own
+    assert result.output.count('words, at last') == 1
+    told = re.findall(r'ends, because worker (\d) \(.*\) failed: ValueError: deliberately wrong, .* '
+                      r'\.\.\. \(in full in the output of worker \1\)', result.output)
+    assert len(set(told)) == 1 and rank in (-1, int(told[0]))
+    assert '\n[%s]<stderr>:ValueError: deliberately wrong' % told[0] in result.output
+    if launcher == 'horovodrun':
+        assert len(told) == 4  # two workers, the scheduler and the server
 
 
 @pytest.mark.parametrize('launcher', [slow('horovodrun'), 'launch.py'])  # the former ends the others by itself

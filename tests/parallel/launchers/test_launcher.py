@@ -4,6 +4,7 @@ Every job is watched by `jobs`: one that is out of time, or leaves a process beh
 """
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -53,6 +54,7 @@ def running_job(*args, workers=2):
 def test_job_of_several_servers_and_workers():
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=60).ok()
     assert sorted(result.results) == [0, 1, 2]
+    assert set(re.findall(r'\[(.*)\]<stdout>:worker \d of 3 is up', result.output)) == {'task 0', 'task 1', 'task 2'}
     for values in result.results.values():
         np.testing.assert_array_equal(values['value'], np.full((3, 2), 6.0))
         assert values['environment']['DMLC_NUM_SERVER'] == '2'

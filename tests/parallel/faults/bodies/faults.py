@@ -1,4 +1,7 @@
-"""Train for long, printing each step, and fail as the arguments say: ``faults.py [rank fault step]``."""
+"""Train for long, printing each step, and fail as the arguments say: ``faults.py [rank fault step]``.
+
+The rank -1 stands for all workers.
+"""
 import os
 import sys
 import time
@@ -15,7 +18,7 @@ import mxhybrid  # noqa: F401
 def fail(fault):
     """Fail in one of several ways."""
     if fault == 'raise':
-        raise ValueError('deliberately wrong')
+        raise ValueError('deliberately wrong, ' + 'with many words, ' * 20 + 'at last')
     if fault == 'exit':
         sys.exit(3)
     if fault in ('leave', 'vanish'):
@@ -34,7 +37,7 @@ net.add(SparseEmbedding(100, 4), nn.Dense(2))
 net.initialize()
 trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore=store)
 for step in range(600):
-    if step == step_of_fault and store.rank == rank:
+    if step == step_of_fault and rank in (store.rank, -1):
         fail(kind)
     with autograd.record():
         loss = net(mx.nd.array(np.random.randint(0, 100, (4, 3)))).sum()
