@@ -26,13 +26,16 @@ class Local(ParameterSpec):
         self.sparse = array.stype == 'row_sparse'
 
 
-def _write(route: Local, outs: List[Any], write: Callable[[List[Any]], Any]) -> None:
-    """Let MXNet's store write outputs of the key's dtype, and cast them to `outs`: it casts some dtypes only."""
-    typed_outs = [out if np.dtype(out.dtype) == route.dtype else out.astype(route.dtype) for out in outs]
-    write(typed_outs)
-    for typed, out in zip(typed_outs, outs):
-        if typed is not out:
-            typed.copyto(out)
+def _write(targets: List[Tuple[Local, List[Any]]], write: Callable[..., Any]) -> None:
+    """Call `write` with outputs of each key's dtype, and cast them to those of `targets`: MXNet casts some dtypes only.
+    """
+    typed_outs = [[out if np.dtype(out.dtype) == route.dtype else out.astype(route.dtype) for out in outs]
+                  for route, outs in targets]
+    write(*typed_outs)
+    for (_, outs), typed in zip(targets, typed_outs):
+        for source, out in zip(typed, outs):
+            if source is not out:
+                source.copyto(out)
 
 
 class OneProcess:
@@ -83,7 +86,8 @@ class OneProcess:
             if outs:  # MXNet's own broadcast would leave them untouched
                 self.pull(Local(key, name, value), outs, priority, ignore_sparse=False)
         elif outs:
-            _write(Local(key, name, value), outs, lambda exact: self.native.broadcast(key, value, exact, priority))
+            _write([(Local(key, name, value), outs)],
+                   lambda exact: self.native.broadcast(key, value, exact, priority))
         else:
             self.native.init(key, value)
         self.routes[key] = Local(key, name, value)
@@ -96,23 +100,22 @@ class OneProcess:
 
     def pull(self, route: Local, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
         """Write the key's value to `outs`."""
-        _write(route, outs, lambda exact: self.native.pull(route.key, exact, priority, ignore_sparse))
+        _write([(route, outs)], lambda exact: self.native.pull(route.key, exact, priority, ignore_sparse))
 
     def pushpull(self, route: Local, arrays: List[Any], outs: List[Any], priority: int) -> None:
         """Push, then pull."""
-        _write(route, outs, lambda exact: self.native.pushpull(route.key, arrays, exact, priority))
+        _write([(route, outs)], lambda exact: self.native.pushpull(route.key, arrays, exact, priority))
 
     def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int, pending: Any = None) -> None:
         """Push and pull several keys, in one call of MXNet's: keys may share arrays."""
-        with contextlib.ExitStack() as casts:
-            exact = [casts.enter_context(_of_dtype(route, outs)) for route, _, outs in work]
-            keys, values = [route.key for route, _, _ in work], [arrays for _, arrays, _ in work]
-            self.native.pushpull(keys, values, exact, priority)
+        keys, values = [route.key for route, _, _ in work], [arrays for _, arrays, _ in work]
+        _write([(route, outs) for route, _, outs in work],
+               lambda *exact: self.native.pushpull(keys, values, list(exact), priority))
 
     def pull_rows(self, route: Local, id_arrays: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`."""
-        _write(route, outs, lambda exact: self.native.row_sparse_pull(route.key, exact, priority,
-                                                                      [mx.nd.from_numpy(ids) for ids in id_arrays]))
+        _write([(route, outs)], lambda exact: self.native.row_sparse_pull(
+            route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in id_arrays]))
 
     def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
         """Do nothing: all rows are here."""

@@ -144,7 +144,8 @@ class Program {
       std::vector<uint32_t> clocks(count), numbers(count);
       scan.read({list.data(), reinterpret_cast<char*>(values.data()),
                  {reinterpret_cast<char*>(states.data()), reinterpret_cast<char*>(more_states.data())},
-                 {store_->num_ages() > 0 ? clocks.data() : nullptr, store_->num_ages() > 1 ? numbers.data() : nullptr}});
+                 {store_->num_ages() > 0 ? clocks.data() : nullptr,
+                  store_->num_ages() > 1 ? numbers.data() : nullptr}});
       check(std::is_sorted(list.begin(), list.end()) && (rows == 0 || list[0] > last), "a scan is not sorted");
       last = list.back();
       rows += count;
