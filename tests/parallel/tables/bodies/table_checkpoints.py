@@ -32,6 +32,7 @@ class Net(gluon.Block):
         with self.name_scope():
             self.items = mxhybrid.nn.Embedding(ROWS, width, dtype, mx.init.Normal(0.5), prefix='items_')
             self.users = mxhybrid.nn.HashEmbedding(width, dtype, mx.init.Uniform(0.5), prefix='users_', **options)
+            self.bias = self.params.get('bias', shape=(1,), dtype=dtype, init='zeros', grad_req='null')
 
     def forward(self, items):
         return (self.items(items) * self.users(items * 5 - 7)).sum(axis=1)
@@ -46,7 +47,8 @@ class Training:
         mx.random.seed(seed + worker['rank'])
         self.net = Net(self.dtype, width, **options)
         self.net.initialize()
-        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, dict(settings), kvstore='hybrid')
+        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, dict(settings), kvstore='hybrid',
+                                     update_on_kvstore=case == 'expiry')
 
     def fit(self, begin, end):
         for step in range(begin, end):
@@ -59,6 +61,8 @@ class Training:
                 loss = (error ** 2).sum()
             loss.backward()
             self.trainer.step(BATCH)
+            if step == 3:
+                self.net.bias.set_data(self.net.bias.data())  # renews a store that updates; tables keep their state
 
     def values(self):
         ids = np.arange(64) * (ROWS // 64)
