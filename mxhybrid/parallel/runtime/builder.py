@@ -91,7 +91,9 @@ def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
     elif draws_weights:
         mx.random.seed(seed)  # worker 0 alone has drawn initial values
     paths = {path: param.name for path, param in trainers.params_by_place(net).items()}
-    if (network.segments or network.stages is not None) and not member().distributed:
+    has_custom_operators = network.segments or network.stages is not None or any(
+        operator.op == 'Custom' for operator in network.graph.operators)
+    if has_custom_operators and not member().distributed:
         _wait_at_exit()
     return Parallel(network, params, ModelFiles(workers, params, paths, network.traced.symbol, net.prefix), first)
 

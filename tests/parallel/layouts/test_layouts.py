@@ -123,7 +123,8 @@ def two():
     shorter = {'dense': {'net': 'dense', 'plans': [grid(2)], 'end': [2, 1]}}
     return run_together({
         'halves': body(BODY, json.dumps(HALVES)), 'statistics': body(BODIES / 'local_statistics.py'),
-        'scaled': body(BODIES / 'scaled_layouts.py'), 'bad': body(BODIES / 'bad_layouts.py'),
+        'custom': body(BODIES / 'custom_operators.py'), 'scaled': body(BODIES / 'scaled_layouts.py'),
+        'bad': body(BODIES / 'bad_layouts.py'),
         'shorter': body(BODY, json.dumps(shorter))},
         'horovodrun', workers=2, timeout=200, ends_badly=['give every worker the same number of steps'])
 
@@ -199,6 +200,12 @@ def test_statistics_of_each_worker_by_itself(two):
     result = two['statistics']
     assert all(result.results[rank]['apart'] < 1e-13 for rank in range(2))
     assert abs(result.results[0]['mean'] - result.results[1]['mean']) > 1e-6
+
+
+def test_custom_operators_need_arrays_of_their_own(two):
+    for rank in range(2):
+        distances = two['custom'].results[rank]['distances']
+        assert len(distances) == 20 and max(distances.values()) == 0, distances
 
 
 def test_an_overflow_on_one_worker_ends_the_step_on_all(two):

@@ -1,0 +1,129 @@
+"""Custom operators of a script in split networks, which need different arrays in their backward passes.
+
+Reports by case how far parameters are from those of one process.
+"""
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid.kvstore.weight_shards import shard_of
+from mxhybrid.parallel import data_parallel, layers
+
+BATCH, STEPS = 4, 3
+store = mxhybrid.create()
+DATA = np.random.RandomState(0).uniform(-1, 1, (STEPS, BATCH, 6))
+
+
+def register(name, needs_gradient, inputs, outputs, states=0):
+    """Register an operator of sums; without the gradient of its outputs, it is a loss."""
+    class Sums(mx.operator.CustomOp):
+        def forward(self, is_train, req, in_data, out_data, aux):
+            for at, target in enumerate(out_data):
+                self.assign(target, req[at], (at + 1) * mx.nd.add_n(*in_data) + mx.nd.add_n(*aux or [in_data[0] * 0]))
+
+        def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+            gradient = mx.nd.add_n(*[(at + 1) * one for at, one in enumerate(out_grad)]) if needs_gradient \
+                else in_data[0] - 1
+            for at, target in enumerate(in_grad):
+                self.assign(target, req[at], gradient)
+
+    @mx.operator.register(name)
+    class Properties(mx.operator.CustomOpProp):
+        def __init__(self):
+            super().__init__(need_top_grad=needs_gradient)
+
+        def list_arguments(self):
+            return ['input%d' % at for at in range(inputs)]
+
+        def list_outputs(self):
+            return ['output%d' % at for at in range(outputs)]
+
+        def list_auxiliary_states(self):
+            return ['state%d' % at for at in range(states)]
+
+        def infer_shape(self, in_shape):
+            return in_shape, [in_shape[0]] * outputs, [in_shape[0]] * states
+
+        def create_operator(self, ctx, shapes, dtypes):
+            return Sums()
+
+
+OPERATORS = {'loss': (False, 1, 1), 'pair': (True, 2, 2), 'one_of_three': (True, 1, 3), 'three_of_one': (True, 3, 1),
+             'loss_of_two': (False, 2, 2), 'with_state': (True, 1, 1, 1)}
+for operator, counts in OPERATORS.items():
+    register(operator, *counts)
+
+#: The operators of each network in their order: MXNet keeps the needs of the last one.
+NETWORKS = [['loss'], ['pair', 'three_of_one', 'loss'], ['loss_of_two', 'loss', 'pair'], ['loss', 'one_of_three'],
+            ['with_state', 'loss_of_two'], ['loss', 'with_state', 'pair']]
+
+
+class Scale(gluon.HybridBlock):
+    """A layer of a weight for each feature: MXNet has no dense layers of float16 on CPUs."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = self.params.get('weight', shape=(1, 6), init=mx.init.Uniform(1))
+
+    def hybrid_forward(self, F, x, weight):
+        return F.broadcast_mul(x, weight)
+
+
+class Net(gluon.HybridBlock):
+    def __init__(self, operators):
+        super().__init__(prefix='net_')
+        self._operators = operators
+        with self.name_scope():
+            for _ in range(len(operators) + 1):
+                self.register_child(Scale())
+            self.state = self.params.get('state', shape=(BATCH, 6), init='ones', differentiable=False)
+
+    def hybrid_forward(self, F, x, state):
+        first, *others = self._children.values()
+        x = first(x)
+        for operator, layer in zip(self._operators, others):
+            _, inputs, outputs, *states = OPERATORS[operator]
+            x = F.Custom(*[x] * inputs, *[state] * len(states), op_type=operator)
+            x = layer(F.tanh(x[0] + x[outputs - 1] if outputs > 1 else x))
+        return x
+
+
+def trained(operators, dtype, plan=None, **settings):
+    """Return the parameters after some steps, as they are in the network."""
+    mx.random.seed(1)
+    net = Net(operators)
+    net.initialize()
+    net.cast(dtype)
+    net.hybridize()
+    if plan is not None:
+        net = mxhybrid.parallelize(net, plan, (BATCH, 6), dtype=dtype, **settings)
+    samples = slice(None) if plan is None else net.samples
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1},
+                            kvstore=None if plan is None else mxhybrid.create())
+    for step in range(STEPS):
+        with autograd.record():
+            outputs = net(mx.nd.array(DATA[step][samples], dtype=dtype))
+        outputs.backward()
+        trainer.step(BATCH)
+    return list(net.collect_params().values())
+
+
+def apart(operators, dtype, plan, **settings):
+    """Return the largest difference of parameters from those of one process."""
+    worst = 0.0
+    for reference, param in zip(trained(operators, dtype), trained(operators, dtype, plan, **settings)):
+        part, whole = shard_of(param), reference.data().asnumpy()
+        if part is None or part.holds:
+            mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
+            worst = max(worst, float(np.abs(mine - param.data().asnumpy()).max()))
+    return worst
+
+
+CHANNELS = layers({'scale*': {'channels': 2}})
+distances = {'%s, %s' % (' '.join(operators), dtype): apart(operators, dtype, CHANNELS)
+             for dtype in ('float64', 'float32', 'float16') for operators in NETWORKS}
+distances['samples, float64'] = apart(NETWORKS[1], 'float64', data_parallel())
+distances['computed again, float64'] = apart(NETWORKS[1], 'float64', CHANNELS, recompute='scale*')
+report(store.rank, distances=distances)
