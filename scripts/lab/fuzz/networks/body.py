@@ -102,9 +102,9 @@ def run(program, name, directory, store):
             traceback.print_exc()
         problem = [type(error).__name__, str(error)]
         note_progress('%s: %s' % (problem[0], problem[1][:200]))
-        worker_group_of(member({})).note_failure()  # for the message if another worker waits for this one
+        worker_group_of(member()).note_failure()  # for the message if another worker waits for this one
     # The next number of a redistribution: workers that disagree on it would mix up the arrays of redistributions.
-    number = worker_group_of(member({})).reserve_numbers(0)
+    number = worker_group_of(member()).reserve_numbers(0)
     everyone, numbers = zip(*store.backend.allgather_json([problem, number], 'fuzz.' + name))
     if not any(everyone) and len(set(numbers)) > 1:
         everyone = [['numbers', 'the next redistribution has the numbers %s' % (numbers,)]]
