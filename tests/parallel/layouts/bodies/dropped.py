@@ -58,7 +58,7 @@ def train(number):
 
 def counts():
     """Return the numbers of what networks have: redistributions, their transfers, segments, and threads in use."""
-    transport = worker_group_of(member({})).transport
+    transport = worker_group_of(member()).transport
     redistributions = list(redistribution_operator._redistributions.values())
     tags = {transfer.tag for node in redistributions
             for transfer in (node.redistribution.forward, node.redistribution.backward)}

@@ -39,7 +39,7 @@ with autograd.record():
     outputs = [net(each) for each in data]
 autograd.backward(outputs)
 report(store.rank, redistributions=net.redistributions, takes_part=net._programs[True].uses_token,
-       number=worker_group_of(member({})).reserve_numbers(0), gradients=np.concatenate([each.grad.asnumpy()
+       number=worker_group_of(member()).reserve_numbers(0), gradients=np.concatenate([each.grad.asnumpy()
                                                                                        for each in data]))
 
 other = gluon.nn.Dense(6, in_units=4, use_bias=False)
