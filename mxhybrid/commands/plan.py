@@ -157,8 +157,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
+    from ..native.trainers import frozen_names
     from ..parallel.ops.tracing import traced
-    from ..planner import PAPER_NETWORK, alpha_beta_of, cost_report, cost_rows, draw_costs, frozen_parameters, sizes_of
+    from ..planner import PAPER_NETWORK, alpha_beta_of, cost_report, cost_rows, draw_costs, sizes_of
 
     try:
         ranks = [int(word) for word in options.formula.split(',')]
@@ -168,7 +169,7 @@ def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: Li
         raise InputError('--formula: %d ranks: give at most %d' % (max(ranks), _MOST_RANKS))
     graph = traced(net, shapes, options.batch_axis, types).graph
     batch = shapes[0][options.batch_axis]
-    layers = sizes_of(graph, batch, frozen_parameters(net))
+    layers = sizes_of(graph, batch, frozen_names(net.collect_params()))
     network = PAPER_NETWORK if cluster is None else alpha_beta_of(cluster)
     console.write(cost_report(layers, batch, ranks, network))
     if options.formula_png:

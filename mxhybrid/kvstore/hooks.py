@@ -264,7 +264,7 @@ def _load_init(original: Any) -> Any:
 def _set_data(original: Any) -> Any:
     def set_data(self: Any, data: Any) -> None:
         with on_demand_copy.unread(self):
-            original(self, own_part(self, data))
+            original(self, data if data.shape == self.shape else own_part(self, data))
         on_demand_copy.replaced(self)
         _note_new_values(self)
     return set_data

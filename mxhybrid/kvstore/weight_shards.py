@@ -152,7 +152,7 @@ def refuse_shards(params: List[Any], call: str) -> None:
 
 def _is_split(param: Any) -> bool:
     """Return whether a parameter belongs to a split network."""
-    return _REDISTRIBUTIONS in param.__dict__
+    return _REDISTRIBUTIONS in param.__dict__ or shard_of(param) is not None
 
 
 def refuse_move(param: Any, call: str, ctx: Any) -> None:
@@ -171,15 +171,13 @@ def refuse_cast(param: Any, dtype: Any) -> None:
 
 
 def own_part(param: Any, values: Any) -> Any:
-    """Return the values that this worker holds of a weight, given those of the whole weight, or already the values that
-    this worker holds.
-    """
+    """Return the values that this worker holds of a weight, given those of the whole weight."""
     shard = shard_of(param)
-    if shard is None or tuple(values.shape) == tuple(param.shape):
+    if shard is None:
         return values
     if tuple(values.shape) != tuple(shard.whole_shape):
-        raise InputError('%s: values of shape %s, but the weight has shape %s, and the shard of this worker %s: give '
-                         'the values of the whole weight on every worker'
+        raise InputError('%s: values of shape %s, but the whole weight has shape %s, and this worker holds %s of it: '
+                         'give the values of the whole weight on every worker'
                          % (param.name, tuple(values.shape), tuple(shard.whole_shape), tuple(param.shape)))
     return shard.part_of(values) if shard.holds else param.data()
 

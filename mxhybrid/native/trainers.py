@@ -228,7 +228,7 @@ def frozen_names(params: Mapping[str, Any]) -> FrozenSet[str]:
     return frozenset(name for name, param in params.items() if param._grad_req == 'null')
 
 
-def is_differentiable(param: Any) -> bool:
+def may_be_trained(param: Any) -> bool:
     """Return whether a parameter may have gradients; ``grad_req`` of others, as running averages, stays 'null'."""
     return bool(param._differentiable)
 

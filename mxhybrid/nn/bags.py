@@ -105,6 +105,18 @@ class _SparseProduct(mx.autograd.Function):
         return mx.nd.sparse.dot(self._matrix, gradient, transpose_a=True).tostype('default')
 
 
+class NoGradients(mx.autograd.Function):
+    """Arrays as they are, whose gradients are zeros, whatever values they have."""
+
+    def forward(self, *arrays: Any) -> Any:
+        """Return copies."""
+        return tuple(array.copy() for array in arrays)
+
+    def backward(self, *gradients: Any) -> Any:
+        """Return zeros."""
+        return tuple(mx.nd.zeros_like(gradient) for gradient in gradients)
+
+
 def _divisor(combine: str, ones: Any, weights: Any) -> Any:
     """Return the divisors of bags as an array of MXNet; infinite where it would be 0."""
     if combine == 'mean':
@@ -187,7 +199,8 @@ def _without_padding(bags: Bags, padding: Optional[int]) -> Bags:
     weights = bags.weights
     if isinstance(weights, mx.nd.NDArray):
         positions = np.flatnonzero(stays)
-        weights = mx.nd.take(weights, mx.nd.array(positions, weights.context, 'int64')) if len(positions) else None
+        if len(positions):  # otherwise there are no rows, and all weights get gradients of zeros
+            weights = mx.nd.take(weights, mx.nd.array(positions, weights.context, 'int64'))
     elif weights is not None:
         weights = weights[stays]
     return bags._replace(ids=bags.ids[stays], ends=before[bags.ends].astype(np.int64), weights=weights)

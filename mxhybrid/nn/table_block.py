@@ -11,7 +11,7 @@ from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import device_of, put_param
-from .bags import Bags, bags_of
+from .bags import Bags, NoGradients, bags_of
 
 
 class Lookup(NamedTuple):
@@ -188,12 +188,14 @@ def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:
 
 
 def _zeros(param: TableParameter, lookup: Lookup) -> Any:
-    """Return the result for bags that are all empty; a backward pass may begin with it."""
+    """Return the result for bags that are all empty; a backward pass may begin with it, and gives weights zeros."""
     assert lookup.bags is not None
     with mx.autograd.pause():
         zeros = mx.nd.zeros(lookup.bags.shape + (param.width,), lookup.context, param.dtype)
     if mx.autograd.is_recording():
         zeros.attach_grad()
+        if not lookup.bags.has_constant_weights:
+            return NoGradients()(zeros, lookup.bags.weights)[0]
     return zeros
 
 

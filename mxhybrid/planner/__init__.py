@@ -17,7 +17,6 @@ from .analytic.layer_sizes import sizes_of
 from .calibration.calibration import Calibration
 from .cluster.cluster_spec import Cluster, load as load_cluster, save as save_cluster
 from .planner import SEARCH_SECONDS, FoundPlan, Planner, search
-from .predictor import frozen_parameters
 from .profiling.operator_profiler import OperatorProfiler
 from .reports.dynamic_tables_report import dynamic_tables_report
 from .reports.plan_diagram import check_diagram_path, draw_plan
@@ -28,5 +27,5 @@ from .task_graph.prediction import Prediction
 
 __all__ = ['Calibration', 'Cluster', 'FoundPlan', 'OperatorProfiler', 'PAPER_NETWORK', 'Planner', 'Prediction',
            'SEARCH_SECONDS', 'alpha_beta_of', 'check_diagram_path', 'cost_report', 'cost_rows', 'draw_costs',
-           'draw_gantt', 'draw_plan', 'dynamic_tables_report', 'frozen_parameters', 'load_cluster', 'skip_final_gc',
+           'draw_gantt', 'draw_plan', 'dynamic_tables_report', 'load_cluster', 'skip_final_gc',
            'plan_report', 'prediction_summary', 'save_cluster', 'search', 'sizes_of', 'write_timeline']

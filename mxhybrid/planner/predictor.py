@@ -1,10 +1,11 @@
 """Predictions of steps of a network on a cluster, by any plan."""
 import math
 import numbers
-from typing import Any, Dict, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..base.errors import InputError
 from ..base.settings import TablePlan
+from ..native.trainers import frozen_names
 from ..parallel.ops.graph import Graph, Operator
 from ..parallel.ops.registry import collectives, rule_of
 from ..parallel.ops.rule import OperatorShard
@@ -34,12 +35,6 @@ from .task_graph.micro_batch_model import MICRO_BATCH_ARRAYS, MicroBatchModel
 from .task_graph.operator_tasks import ArithmeticShare, OperatorTasks, ShardTime
 from .task_graph.prediction import Prediction, ProgramScale
 from .task_graph.weight_tasks import WeightArrays
-
-
-def frozen_parameters(net: Any) -> Set[str]:
-    """Return the names of parameters that receive no gradients."""
-    return {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
-
 
 #: The most seconds that the operators of a program take, the most bytes of their outputs and of all weights, and the
 #: most shards of a plan: larger programs are not timed as a whole, and those of many ranks take long to build.
@@ -83,7 +78,8 @@ class Predictor:
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         self._shares = InputShards(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
-        self._arrays, frozen = WeightArrays(int(states), shards_updates=shard_updates), frozen_parameters(net)
+        self._arrays = WeightArrays(int(states), shards_updates=shard_updates)
+        frozen = frozen_names(net.collect_params())
         dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
         #: The dynamic tables of the script.
         self.dynamic_tables = dynamic_tables(tables or {}, self._shares.ranges)

@@ -20,7 +20,7 @@ from .dropped_networks import release_after
 from .fetched_inputs import TOKEN
 from .rank_program import COMPILED, SHARED, Program
 
-#: The number of abandoned calls whose backward pass would still be noticed.
+#: The number of former calls of which another backward pass would still be noticed.
 _WATCHED = 16
 
 
@@ -86,12 +86,12 @@ class CallPool:
         self._after: List[Any] = []
         #: The array that is written once the redistributions of all forward passes so far are made.
         self._last: List[Any] = []
-        #: The tokens of abandoned calls.
-        self._abandoned: List[Any] = []
-        #: The weak references of abandoned calls.
-        self._abandoned_calls: List[Any] = []
-        self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._abandoned,
-                                                                self._abandoned_calls),
+        #: The tokens of former calls: their backward pass has begun, or they are abandoned.
+        self._former: List[Any] = []
+        #: The weak references of former calls.
+        self._former_calls: List[Any] = []
+        self._finalizer = release_after(self, functools.partial(_is_done, self._runners, self._former,
+                                                                self._former_calls),
                                         functools.partial(_release, programs, self._runners), self._last)
 
     def run(self, training: bool, inputs: Dict[str, Any]) -> Tuple[Program, List[Any]]:
@@ -109,7 +109,6 @@ class CallPool:
         if recorded:
             self._count += 1
             runner.waiting = self._count
-            set_fresh(runner.token, False)
         outputs = runner.run(inputs, self._params)
         self._last[:] = self._after = [outputs[program.token_position].detach()]
         return program, outputs
@@ -119,18 +118,20 @@ class CallPool:
         waiting = [runner for runners in self._runners.values() for runner in runners if runner.waiting]
         begun = [runner for runner in waiting if is_fresh(runner.token)]
         newest = max([runner.waiting for runner in begun] or [0])
-        for runner in begun:
-            self._after.append(runner.token.grad)
-            runner.waiting = 0
-        if any(is_fresh(token) for token in self._abandoned):
-            raise InputError('a parallelized network: the backward pass of a call came after that of a later call: run '
-                             'backward passes in the order of the forward passes, or all together')
+        if any(is_fresh(token) for token in self._former):
+            raise InputError('a parallelized network: a backward pass of a call came after a later call, or after the '
+                             'backward pass of one: run backward passes in the order of the forward passes, or all '
+                             'together, and all those of one call (retain_graph=True) before the next call')
         for runner in waiting:
-            if 0 < runner.waiting < newest:  # abandoned: after an exception, or if a script only reads the loss
-                self._abandoned[:] = (self._abandoned + [runner.token])[-_WATCHED:]
-                self._abandoned_calls[:] = [calls for calls in self._abandoned_calls + [runner.calls] if calls()
-                                            is not None]
-                (runner.token, runner.calls), runner.waiting = _new_token(), 0
+            if runner in begun:
+                self._after.append(runner.token.grad)
+                set_fresh(runner.token, False)
+            elif runner.waiting > newest:
+                continue
+            # Otherwise it is abandoned: after an exception, or if a script only reads the loss.
+            self._former[:] = (self._former + [runner.token])[-_WATCHED:]
+            self._former_calls[:] = [calls for calls in self._former_calls + [runner.calls] if calls() is not None]
+            (runner.token, runner.calls), runner.waiting = _new_token(), 0
 
     def _free_runner(self, training: bool, recorded: bool) -> ProgramRunner:
         runners = self._runners.setdefault(training, [])
@@ -153,8 +154,8 @@ class CallPool:
         _release(self._programs, self._runners)
 
 
-def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned: List[Any],
-             abandoned_calls: Sequence[Any]) -> bool:
+def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], former: List[Any],
+             former_calls: Sequence[Any]) -> bool:
     """Return whether no backward pass of a recorded call can come, for a pool to which no object refers any more.
 
     Until the first backward pass, or with ``retain_graph``, the outputs of a call and all that is computed from them
@@ -163,8 +164,8 @@ def _is_done(runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]], abandoned
     runners = [runner for runners in runners_of_sorts.values() for runner in runners]
     for runner in runners:
         runner.token = None
-    abandoned.clear()
-    return all(calls() is None for calls in [runner.calls for runner in runners] + list(abandoned_calls))
+    former.clear()
+    return all(calls() is None for calls in [runner.calls for runner in runners] + list(former_calls))
 
 
 def _programs_of(programs: Mapping[bool, Program], runners_of_sorts: Mapping[bool, Sequence[ProgramRunner]]
@@ -198,6 +199,6 @@ def _new_token() -> Tuple[Any, Any]:
     MXNet calls a function when it frees an array whose memory is NumPy's.  No call of its interface shows whether there
     still is a graph.
     """
-    token, memory = mx.nd.zeros(1, ctx=mx.cpu()), np.zeros(1, 'float32')
+    token, memory = mx.nd.empty(1, ctx=mx.cpu()), np.zeros(1, 'float32')  # the value of a token has no meaning
     autograd.mark_variables([token], [mx.nd.from_numpy(memory, zero_copy=True)], 'write')
     return token, weakref.ref(memory)

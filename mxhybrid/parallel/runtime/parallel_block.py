@@ -62,7 +62,7 @@ class Parallel(gluon.Block):
         types = {operator.name: self._graph.dtypes[operator.number, 0] for operator in self._graph.operators
                  if operator.op == 'null'}
         self._local_inputs = [(shape_of(self._input_shards.box(name)), types[name]) for name in network.names]
-        #: What was built for each set of frozen parameters; the last ones are kept.
+        #: Programs and calls by the set of frozen parameters, the latest last.
         self._builds: Dict[AbstractSet[str], _Build] = {network.frozen: self._built(network, first)}
         self._network, self._first, self._programs, self._calls = self._builds[network.frozen]
         self.params.update(_as_dict(params.by_name))

@@ -122,8 +122,9 @@ class Program(FetchedInputs):
         self.leading = len(leading)
         # The token shows whether segments may still be called, see call_pool.py.
         unused = [mx.sym.identity(self._token)] if self._recomputed and not (self.uses_token or self._overlaps) else []
-        #: None if this rank has no part in the network.
-        self.symbol: Any = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)) + unused) if ends else None
+        all_outputs = leading + ends + self._unread(ends) + unused
+        #: None if this rank has no part in the network, and no weights.
+        self.symbol: Any = mx.sym.Group(all_outputs) if all_outputs else None
 
     def _leading(self) -> Any:
         """Return an element of the data with a gradient, if such data comes first in the network, otherwise that of an
@@ -144,14 +145,14 @@ class Program(FetchedInputs):
         shape = shape_of(self.shards.weights.boxes(weight.name)[self.rank])
         return part_of(self._parameter(weight), shape, [slice(0, 1)] * len(shape))
 
-    def _unread(self, symbol: Any) -> List[Any]:
-        """Return an element of each weight, and of each data input with a gradient, that this rank holds but no output
-        of the symbol depends on.
+    def _unread(self, ends: List[Any]) -> List[Any]:
+        """Return an element of each weight, and of each data input with a gradient, that this rank holds but none of
+        these outputs depends on.
 
         Another rank may compute a copy, or an operator may read the shape alone.  The backward pass gives the gradients
         of these inputs zeros because it reads the elements.
         """
-        used, elements = set(symbol.list_inputs()), []
+        used, elements = {name for symbol in ends for name in symbol.list_inputs()}, []
         for operator in self.graph.operators:
             if operator.number in self._data_with_gradients and operator.name not in used:
                 elements.append(_first_element(self._local[operator.number, 0]))

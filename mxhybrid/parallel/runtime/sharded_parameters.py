@@ -258,7 +258,7 @@ def _shard_parameter(name: str, param: Any, shard: ShardedWeight, has_values: bo
     set_emptied(param)
     shard_param = gluon.Parameter(name, grad_req=param.grad_req, shape=shard.shape, dtype=param.dtype,
                                   lr_mult=param.lr_mult, wd_mult=param.wd_mult, init=param.init,
-                                  differentiable=trainers.is_differentiable(param))
+                                  differentiable=trainers.may_be_trained(param))
     shard_param.initialize(mx.init.Zero(), mx.cpu())
     whole: Any = None if values is None else host_view(values)
     shard.scatter(lambda low, high: whole[low:high], None if shard.box is None else shard_param.data(),

@@ -293,11 +293,12 @@ def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
     ('another store', "give the Trainer kvstore='hybrid'"),
     ('a Trainer of before', 'make the Trainer of its collect_params()'),
     ('the whole network', 'use the network that parallelize returned'), ('split twice', 'use its for_data()'),
-    ('cast', 'cast it to float32 before parallelize'), ('initialised again', 'initialise it before parallelize'),
+    ('cast', 'cast it to float32 before parallelize'),
     ('another type', 'data has type float32, but float64 was planned'), ('no NDArray', 'data is a ndarray'),
     ('another shape', 'take net.for_data(shape)'), ('too few samples', 'give a joint batch with more samples'),
     ('other weights', "does not take data of shapes {'data': (8, 3, 16, 16)}"), ('no shape', 'data=5'),
-    ('another order', 'run backward passes in the order of the forward passes')])
+    ('another order', 'run backward passes in the order of the forward passes'),
+    ('a second pass', 'all those of one call (retain_graph=True) before the next call')])
 def test_mistakes_of_a_script_are_named(uses, name, message):
     for one in uses:
         assert message in one['errors'][name], one['errors'][name]

@@ -96,7 +96,7 @@ def ready(net, shapes, dtype='float64'):
 
 def segments_of(network, *patterns):
     """Return the segments of blocks."""
-    return recomputed_segments(network.graph, network.blocks, patterns, {}, set(), set(), True)
+    return recomputed_segments(network.graph, network.blocks, patterns, {}, set(), True)
 
 
 @pytest.fixture(scope='module')

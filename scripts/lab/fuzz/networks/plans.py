@@ -97,7 +97,7 @@ def _recomputed(program: Program, random: randoms.Random) -> List[str]:
     patterns = sorted(random.sample(names, random.randint(1, len(names))))
     try:
         network = graph_of(program)
-        recomputed_segments(network.graph, network.blocks, patterns, {}, set(program['frozen']),
+        recomputed_segments(network.graph, network.blocks, patterns, {},
                             set(network.axes) if program['input_grad'] else set(), True)
     except InputError:
         return []

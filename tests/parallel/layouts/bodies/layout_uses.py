@@ -211,6 +211,16 @@ def in_another_order(net):
     net(data)
 
 
+def second_pass_after_a_call(net):
+    data, _ = batch(0, net.samples)
+    first = recorded(net, data.copy())
+    first.backward(retain_graph=True)
+    second = recorded(net, data.copy())
+    first.backward()
+    second.backward()
+    net(data)
+
+
 def errors():
     net, former = split(build()), build()
     before = gluon.Trainer(former.collect_params(), 'sgd', kvstore=mxhybrid.create())
@@ -227,13 +237,13 @@ def errors():
         'the whole network': error_of(lambda: former(data)),
         'split twice': error_of(lambda: split(former)),
         'cast': error_of(lambda: net.cast('float32')),
-        'initialised again': error_of(lambda: net.initialize(force_reinit=True)),
         'another type': error_of(lambda: net(data.astype('float32'))),
         'no NDArray': error_of(lambda: net(data.asnumpy())),
         'another shape': error_of(lambda: net(data[:0])),
         'too few samples': error_of(lambda: net.for_data((1,) + SHAPE)),
         'other weights': error_of(lambda: net.for_data((BATCH, 3, 16, 16))),
         'no shape': error_of(lambda: net.for_data(5)),
+        'a second pass': error_of(lambda: second_pass_after_a_call(split(build(norm=False)))),
         'another order': error_of(lambda: in_another_order(split(build(norm=False)))),
     }
 

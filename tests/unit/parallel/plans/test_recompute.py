@@ -43,9 +43,8 @@ def network():
     return traced(net, (8, 4))
 
 
-def segments(network, *patterns, frozen=(), joint_statistics=True, stage_of=None):
-    return recomputed_segments(network.graph, network.blocks, patterns, stage_of or {}, set(frozen), set(),
-                               joint_statistics)
+def segments(network, *patterns, joint_statistics=True, stage_of=None):
+    return recomputed_segments(network.graph, network.blocks, patterns, stage_of or {}, set(), joint_statistics)
 
 
 def labels(network, segment):
@@ -107,9 +106,7 @@ def test_blocks_that_read_each_other_are_several_segments():
 
 @pytest.mark.parametrize('patterns, options, words', [
     (['rnn*'], {}, ["'rnn*' matches no block", 'layer1, layer10']),
-    (['plain'], {}, ["'plain' matches plain, which no backward pass reaches", 'blocks with trained weights']),
-    (['layer1'], {'frozen': ['net_layer1_dense0_weight', 'net_layer1_dense0_bias']},
-     ["'layer1' matches layer1, which no backward pass reaches"]),
+    (['plain'], {}, ["'plain' matches plain, which no backward pass reaches", 'blocks with weights']),
     (['shuffled'], {}, ['draws random numbers', 'does not match its block']),
     (['norm'], {'joint_statistics': False}, ['norm_fwd (BatchNorm) updates running averages', "batch_norm='joint'"])])
 def test_operators_that_cannot_be_computed_again_are_refused(network, patterns, options, words):

@@ -38,7 +38,7 @@ class Alone:
 
 
 def part(boxes, shape=(4, 6), rank=0):
-    return ShardedWeight(Alone(rank), shape, 'write', boxes, 0)
+    return ShardedWeight(Alone(rank), shape, boxes, 0)
 
 
 @pytest.mark.parametrize('boxes, shape, whole', [
@@ -81,7 +81,7 @@ def test_values_of_heads_pass_through_in_slabs_of_rows(slab_bytes, monkeypatch):
     """The rows of a weight are (3, 2 heads, 2 features); this worker has the second head."""
     monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', slab_bytes)
     box = ((0, 3), (1, 2), (0, 2), (0, 5))
-    weight = ShardedWeight(Alone(), (12, 5), 'write', {0: box}, 0, ((3, 2, 2), (5,)))
+    weight = ShardedWeight(Alone(), (12, 5), {0: box}, 0, ((3, 2, 2), (5,)))
     assert weight.shape == (6, 5)
     assert weight.whole_of((6, 5)) == ((12, 5), box)
     assert weight.whole_of((6, 1)) == ((12, 1), box[:3] + ((0, 1),))
@@ -99,7 +99,7 @@ def test_values_of_heads_pass_through_in_slabs_of_rows(slab_bytes, monkeypatch):
 
 def test_heads_of_a_whole_weight_come_back_as_its_rows(monkeypatch):
     monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 100)
-    weight = ShardedWeight(Alone(), (12, 5), 'write', {0: ((0, 3), (0, 2), (0, 2), (0, 5))}, 0, ((3, 2, 2), (5,)))
+    weight = ShardedWeight(Alone(), (12, 5), {0: ((0, 3), (0, 2), (0, 2), (0, 5))}, 0, ((3, 2, 2), (5,)))
     values = np.arange(60, dtype=np.float32).reshape(12, 5)
     pieces = list(weight.gather(mx.nd.array(values), (12, 5), np.float32))
     assert len(pieces) == 3
@@ -116,13 +116,30 @@ def test_gluon_by_itself_refuses_parts(tmp_path):
     params = mx.gluon.ParameterDict()
     params.update({'weight': param})
     mx.nd.save(str(tmp_path / 'file'), {'weight': mx.nd.zeros((2, 6))})
-    for call in (params.save, params.load):
-        with pytest.raises(InputError, match='the workers hold shards of weight: use save_parameters'):
-            call(str(tmp_path / 'file'))
-    with pytest.raises(InputError, match='^reset_ctx: the workers hold shards of weight.*: leave it on the CPU'):
-        params.reset_ctx(mx.cpu(1))
-    with pytest.raises(InputError, match='^save_parameters or export: the workers hold shards of weight'):
+    with pytest.raises(InputError, match='^save_parameters or export: the workers hold shards of weight: use save_pa'):
         params.save(str(tmp_path / 'file'))
+    for call in (lambda: params.load(str(tmp_path / 'file')), lambda: param.set_data(mx.nd.zeros((3, 6)))):
+        with pytest.raises(InputError, match=r'the whole weight has shape \(4, 6\), and this worker holds \(2, 6\)'):
+            call()
+    with pytest.raises(InputError, match=r'^reset_ctx: weight belongs to a split network.* on cpu\(0\): leave it'):
+        params.reset_ctx(mx.cpu(1))
+    with pytest.raises(InputError, match='^cast: the types of a split network are fixed, and weight is float32'):
+        param.cast('float64')
+
+
+@pytest.mark.parametrize('rank', [0, 3])
+def test_a_worker_takes_its_part_of_whole_values(tmp_path, rank):
+    param, values = mx.gluon.Parameter('weight', shape=(2, 3)), mx.nd.arange(24).reshape((4, 6))
+    param.initialize()
+    set_shard(param, part(BLOCKS, rank=rank))
+    rows, columns = [slice(*side) for side in BLOCKS[rank]]
+    param.set_data(values)
+    np.testing.assert_array_equal(param.data().asnumpy(), values.asnumpy()[rows, columns])
+    params = mx.gluon.ParameterDict()
+    params.update({'weight': param})
+    mx.nd.save(str(tmp_path / 'file'), {'weight': -values})
+    params.load(str(tmp_path / 'file'))
+    np.testing.assert_array_equal(param.data().asnumpy(), -values.asnumpy()[rows, columns])
 
 
 @pytest.mark.parametrize('layers', [1, 2])
