@@ -124,7 +124,7 @@ def two():
     return run_together({
         'halves': body(BODY, json.dumps(HALVES)), 'statistics': body(BODIES / 'local_statistics.py'),
         'custom': body(BODIES / 'custom_operators.py'), 'scaled': body(BODIES / 'scaled_layouts.py'),
-        'bad': body(BODIES / 'bad_layouts.py'),
+        'bad': body(BODIES / 'bad_layouts.py'), 'actions': body(BODIES / 'script_actions.py'),
         'shorter': body(BODY, json.dumps(shorter))},
         'horovodrun', workers=2, timeout=200, ends_badly=['give every worker the same number of steps'])
 
@@ -194,6 +194,14 @@ def test_optimizers_that_need_whole_weights_are_refused(two, optimizer):
     for rank in range(2):
         error = two['bad'].results[rank]['errors'][optimizer]
         assert 'use an optimizer that updates element by element' in error
+
+
+def test_a_split_network_follows_its_parameters(two):
+    """Whatever a script does with them between steps."""
+    for rank in range(2):
+        differences = two['actions'].results[rank]['differences']
+        assert len(differences) > 100
+        assert not {name: apart for name, apart in differences.items() if not apart < 1e-5}
 
 
 def test_statistics_of_each_worker_by_itself(two):

@@ -103,6 +103,21 @@ def test_all_bags_empty():
     assert not table(np.zeros((2, 3)), padding=0).asnumpy().any()
 
 
+@pytest.mark.parametrize('combine', ['sum', 'mean', 'sqrtn'])
+@pytest.mark.parametrize('value', [2.0, np.nan])
+def test_weights_of_padding_alone_get_zeros(combine, value):
+    block = mxhybrid.nn.HashEmbedding(2)
+    block.initialize(mx.init.One())
+    factor = mx.nd.full(1, value)
+    factor.attach_grad()
+    factor.grad[:] = 5
+    with autograd.record():
+        result = block(np.zeros((2, 3), 'int64'), weights=mx.nd.broadcast_mul(mx.nd.ones((2, 3)), factor),
+                       combine=combine, padding=0)
+    result.backward()
+    assert not result.asnumpy().any() and factor.grad.asscalar() == 0
+
+
 @pytest.mark.parametrize('arguments, message', [
     (([1, 2], [0], 'max'), r"items_weight: combine='max': give one of sum, mean, sqrtn"),
     (([1, 2], None, 'sum'), r'ids of shape \(2,\) have no dimension of bags: give offsets'),

@@ -1,0 +1,46 @@
+"""Second backward passes of one call, with ``retain_graph=True``, in one process."""
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid.parallel import pipeline
+
+
+def net_of(norm):
+    net = gluon.nn.HybridSequential(prefix='net_')
+    net.add(gluon.nn.Dense(3, in_units=4), *[gluon.nn.BatchNorm(in_channels=3)] * norm)
+    net.initialize(mx.init.One())
+    return net
+
+
+def pass_twice(net):
+    with autograd.record():
+        loss = net(mx.nd.arange(16).reshape((4, 4)))
+        double = 2 * loss
+    loss.backward(retain_graph=True)
+    mx.nd.waitall()
+    double.backward()
+    mx.nd.waitall()
+
+
+@pytest.mark.parametrize('grad_req', ['write', 'add'])
+def test_a_pipeline_returns_the_gradients_again(grad_req):
+    found = []
+    for plan in (None, pipeline(1, 2)):
+        net = net_of(0) if plan is None else mxhybrid.parallelize(net_of(0), plan, (4, 4))
+        net.collect_params().setattr('grad_req', grad_req)
+        pass_twice(net)
+        found.append([param.grad().asnumpy() for param in net.collect_params().values()])
+    for one, split in zip(*found):
+        np.testing.assert_array_equal(one, split)
+
+
+@pytest.mark.parametrize('schedule, norm', [('gpipe', 0), ('1f1b', 1)])
+def test_a_second_pass_that_cannot_be_made_is_named(capfd, schedule, norm):
+    net = mxhybrid.parallelize(net_of(norm), pipeline(1, 2, schedule), (4, 4))
+    with pytest.raises(mx.base.MXNetError):
+        pass_twice(net)
+    words = "a pipeline with schedule='%s': a second backward pass of one call (retain_graph=True)" % schedule
+    assert words in ''.join(capfd.readouterr())
