@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import numpy as np
 
 from ..base.errors import CheckpointError
-from ..lane.row_files import SIGHTINGS, merged_sightings
+from ..lane.row_files import WAITING_FILES
 from . import files, folder, manifest, newest, npy_files, table_files
 from .layers import Layers, merged
 from .npy_files import ArrayWriter
@@ -97,26 +97,24 @@ def _merge(path: str, name: str, description: TableDescription, layers: Layers,
                 columns.setdefault(column, (array.dtype, None))
     row_bytes = 8 + sum(np.dtype(dtype).itemsize * (width or 1) for dtype, width in columns.values())
     entries: List[Dict[str, Any]] = []
-    sightings = _sightings(layers)
+    has_waiting = any(os.path.exists(path) for path in _paths(layers, WAITING_FILES[0][0]))
     pieces = merged(layers, description)
     piece = next(pieces, None)
-    while piece is not None or sightings is not None and not entries:
+    while piece is not None or has_waiting and not entries:
         part_path = os.path.join(path, table_files.part_directory(len(entries)))
         with PartWriter(part_path, columns) as writer:
             while piece is not None and writer.rows * row_bytes < PART_BYTES:
                 writer.append(*piece)
                 progress(name, len(piece[0]))
                 piece = next(pieces, None)
-        if sightings is not None and not entries:
-            with ArrayWriter(os.path.join(part_path, SIGHTINGS + '.npy'), np.uint64) as file:
-                file.append(sightings)
+        for waiting_name, dtype in WAITING_FILES if has_waiting and not entries else ():
+            with ArrayWriter(os.path.join(part_path, waiting_name + '.npy'), dtype) as file:
+                for waiting_path in filter(os.path.exists, _paths(layers, waiting_name)):
+                    file.append(npy_files.mapped(waiting_path))
         entries.append(table_files.seal(part_path))
     return entries
 
 
-def _sightings(layers: Layers) -> Optional[np.ndarray]:
-    """Return the content of one file with the sightings of the newest checkpoint; None if it has none."""
-    paths = [os.path.join(part.path, SIGHTINGS + '.npy') for part in layers[0]]
-    files_of_parts = [npy_files.mapped(path) for path in paths if os.path.exists(path)]
-    return merged_sightings(files_of_parts) if files_of_parts else None
-
+def _paths(layers: Layers, name: str) -> List[str]:
+    """Return the paths that a file of each part of the newest checkpoint has, if it exists."""
+    return [os.path.join(part.path, name + '.npy') for part in layers[0]]

@@ -111,7 +111,7 @@ class LocalTable(OptimizedTable):
             for directory in directories:
                 self._store.load(directory)
             for directory in newest_parts(directories):
-                self._store.load_sightings(directory)
+                self._store.load_waiting(directory)
 
     def close(self) -> None:
         """Free the rows."""

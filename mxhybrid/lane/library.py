@@ -13,7 +13,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/api.cc`` must have.
-_VERSION = 38
+_VERSION = 40
 
 #: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -165,9 +165,8 @@ _FUNCTIONS = {
     'row_store_size': (_U64, [_POINTER]),
     'row_store_statistics': (None, [_POINTER, _COUNTS]),
     'row_store_restore': (_INT, [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _U64]),
-    'row_store_sightings_words': (_U64, [_POINTER]),
-    'row_store_save_sightings': (None, [_POINTER, _POINTER]),
-    'row_store_load_sightings': (None, [_POINTER, _POINTER, _U32]),
+    'row_store_waiting': (_I64, [_POINTER, _POINTER]),
+    'row_store_restore_waiting': (_INT, [_POINTER, _POINTER, _POINTER, _U64]),
     'row_store_ages': (_U32, [_POINTER]),
     'row_store_clock': (_U32, [_POINTER]),
     'row_store_set_clock': (None, [_POINTER, _U32]),

@@ -5,9 +5,8 @@
 uint32, if the store needs them to remove rows.  A delta has the rows that changed after an earlier save, and
 ``removed.npy`` the keys of rows that were removed after it.
 
-``sightings.npy`` has the sightings of keys that wait for admission, if the table has `admit`: the number of the
-partition and of partitions, and the words that ``src/row_store.h`` gives, a count-min sketch, uint64.  A delta has all
-of it, too.
+If the table has `admit`, ``waiting.npy`` has the keys that wait for admission, int64 and in any order, and
+``sightings.npy`` their numbers of ``src/waiting_keys.h``, uint16.  A delta has all of them, too.
 
 Memory is bounded by the portion: a thread writes portions, and computes the digests of the files, while the next one is
 collected.  The disk starts to write a portion at once, so that little is left for the end.
@@ -38,8 +37,8 @@ _PORTIONS = 1024
 _GATHERED_ROWS, _SLOT_BYTES, _ENTRY_BYTES, _THREADS_BYTES = 1 << 22, 4, 32, 2 << 20
 #: The directory that has /proc and /sys.
 _ROOT = '/'
-#: The name of the file of sightings, the words before those of the store, and those before its counters.
-SIGHTINGS, _HEAD, _HEAD_OF_COUNTERS = 'sightings', 2, 5
+#: The files of keys that wait for admission: name and type.
+WAITING_FILES: Tuple[Tuple[str, Any], ...] = (('waiting', np.int64), ('sightings', np.uint16))
 #: The most portions that are written while another one is collected.
 _WAITING_PORTIONS = 2
 #: The columns that ``lane_row_scan_read`` gives, by their number there.
@@ -124,7 +123,7 @@ class _WritingThread:
 
 
 def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[str, Any, Tuple[int, ...]]],
-              since: Optional[int], partition: int, partitions: int) -> Dict[str, Any]:
+              since: Optional[int]) -> Dict[str, Any]:
     """Write files of the rows of a store; `columns` has name, dtype, and shape without the rows; see RowStore.save."""
     is_delta = since is not None and bool(library.row_store_knows_changes(store, since))
     row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in columns)
@@ -153,10 +152,9 @@ def save_rows(library: Any, store: Any, folder: Folder, columns: Sequence[Tuple[
         if is_delta:
             outputs.append(_Output(library, folder, 'removed', np.int64, removed.shape))
             outputs[-1].write(removed)
-        sightings = _sightings(library, store, partition, partitions)
-        if sightings is not None:
-            outputs.append(_Output(library, folder, SIGHTINGS, np.uint64, sightings.shape))
-            outputs[-1].write(sightings)
+        for (name, dtype), values in zip(WAITING_FILES, _waiting(library, store)):
+            outputs.append(_Output(library, folder, name, dtype, values.shape))
+            outputs[-1].write(values)
         with ThreadPoolExecutor(len(outputs)) as finishing:
             files = dict(zip([output.name for output in outputs], finishing.map(_Output.finish, outputs)))
         folder.sync()
@@ -203,43 +201,35 @@ def _write(outputs: Sequence[_Output], portion: Sequence[np.ndarray]) -> None:
         output.write(values)
 
 
-def _sightings(library: Any, store: Any, partition: int, partitions: int) -> Optional[np.ndarray]:
-    """Return the content of the file of sightings; None if keys need not be admitted."""
-    count = int(library.row_store_sightings_words(store))
-    if not count:
-        return None
-    words = np.empty(_HEAD + count, np.uint64)
-    words[:_HEAD] = partition, partitions
-    library.row_store_save_sightings(store, words[_HEAD:].ctypes.data)
-    return words
+def _waiting(library: Any, store: Any) -> List[np.ndarray]:
+    """Return the contents of WAITING_FILES, in the memory of the store; none if keys need not be admitted."""
+    addresses = (ctypes.c_void_p * len(WAITING_FILES))()
+    count = int(library.row_store_waiting(store, addresses))
+    if count < 0:
+        return []
+    raw: List[Any] = [(ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address or 0)
+                      for (_, dtype), address in zip(WAITING_FILES, addresses)]
+    return [np.frombuffer(memory, dtype, count) for memory, (_, dtype) in zip(raw, WAITING_FILES)]
 
 
-def load_sightings(library: Any, store: Any, path: str, partition: int, partitions: int) -> None:
-    """Take over the sightings of a folder, if it has any and the store admits keys; see RowStore.load."""
-    count = int(library.row_store_sightings_words(store))
-    if not count or not os.path.exists(os.path.join(path, SIGHTINGS + '.npy')):
+def load_waiting(library: Any, store: Any, path: str, partition: int, partitions: int) -> None:
+    """Add the keys of a folder that wait for admission, if it has any and the store admits keys; see RowStore.load."""
+    if not _waiting(library, store) or not os.path.exists(os.path.join(path, WAITING_FILES[0][0] + '.npy')):
         return
-    words = np.ascontiguousarray(_mapped(path, SIGHTINGS, np.uint64, ()))
-    if len(words) != _HEAD + count:
-        raise CheckpointError('%s has %d numbers instead of %d: it is damaged, or another version of mxhybrid wrote it'
-                              % (os.path.join(path, SIGHTINGS + '.npy'), len(words), _HEAD + count))
-    saved_partition, saved_partitions = (int(word) for word in words[:_HEAD])
-    if saved_partitions != partitions:  # of some keys of any partition
-        library.row_store_load_sightings(store, words[_HEAD:].ctypes.data, partitions)
-    elif saved_partition == partition:
-        library.row_store_load_sightings(store, words[_HEAD:].ctypes.data, 0)
+    keys, numbers = (_mapped(path, name, dtype, ()) for name, dtype in WAITING_FILES)
+    for first in range(0, len(keys), _PORTION_ROWS):
+        portion = slice(first, first + _PORTION_ROWS)
+        own = _partition_of(library, keys[portion], partitions) == partition
+        own_keys, own_numbers = keys[portion][own], numbers[portion][own]
+        library.checked(library.row_store_restore_waiting(store, own_keys.ctypes.data, own_numbers.ctypes.data,
+                                                          len(own_keys)))
 
 
-def merged_sightings(files: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the content of one file with the sightings of several, whose keys differ: the maximum of each counter."""
-    merged = np.array(files[0])
-    for words in files[1:]:
-        merged[_HEAD:_HEAD_OF_COUNTERS] += words[_HEAD:_HEAD_OF_COUNTERS]
-        counters = merged[_HEAD_OF_COUNTERS:].view(np.uint16)
-        np.maximum(counters, words[_HEAD_OF_COUNTERS:].view(np.uint16), out=counters)
-    if len(files) > 1:
-        merged[_HEAD - 1] = 0  # no number of partitions
-    return merged
+def _partition_of(library: Any, keys: np.ndarray, partitions: int) -> np.ndarray:
+    """Return the partition of each key: its hash modulo the number of partitions, uint32."""
+    partition_numbers = np.empty(len(keys), np.uint32)
+    library.partitions_of(keys.ctypes.data, len(keys), partitions, partition_numbers.ctypes.data)
+    return partition_numbers
 
 
 def _removed(library: Any, store: Any, since: int) -> np.ndarray:
@@ -265,9 +255,8 @@ def load_rows(library: Any, store: Any, path: str, columns: Sequence[Tuple[str, 
     for first in range(0, len(files['keys']), portion_rows):
         portion = {name: np.ascontiguousarray(values[first:first + portion_rows]) for name, values in files.items()}
         if partitions > 1:
-            numbers = np.empty(len(portion['keys']), np.uint32)
-            library.partitions_of(portion['keys'].ctypes.data, len(numbers), partitions, numbers.ctypes.data)
-            portion = {name: np.ascontiguousarray(values[numbers == partition]) for name, values in portion.items()}
+            own = _partition_of(library, portion['keys'], partitions) == partition
+            portion = {name: np.ascontiguousarray(values[own]) for name, values in portion.items()}
         library.checked(library.row_store_restore(
             store, *[portion[name].ctypes.data if name in portion else None for name in _COLUMNS],
             len(portion['keys'])))

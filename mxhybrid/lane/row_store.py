@@ -267,8 +267,7 @@ class RowStore:
         """Set the clock, before rows that were saved are loaded."""
         self._library.row_store_set_clock(self._store, clock)
 
-    def save(self, folder: Union[str, row_files.Folder], since: Optional[int] = None, partition: int = 0,
-             partitions: int = 1) -> Dict[str, Any]:
+    def save(self, folder: Union[str, row_files.Folder], since: Optional[int] = None) -> Dict[str, Any]:
         """Write the rows into a folder, which is made, and return when they are on the disk.
 
         Parameters
@@ -279,8 +278,6 @@ class RowStore:
             The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
             removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
             new widths of optimizer state, or the removal of more rows than 2^20 and a quarter of the table.
-        partition, partitions : int
-            The number of the partition that the store has, and the number of partitions, for its sightings of keys.
 
         Returns
         -------
@@ -293,7 +290,7 @@ class RowStore:
             raise InputError("since: %r: give the 'mark' of an earlier save" % (since,))
         if isinstance(folder, str):
             folder = row_files.Folder(folder)
-        return row_files.save_rows(self._library, self._store, folder, self._columns(), since, partition, partitions)
+        return row_files.save_rows(self._library, self._store, folder, self._columns(), since)
 
     def load(self, path: str, partition: int = 0, partitions: int = 1) -> int:
         """Add rows from a folder that :meth:`save` wrote, and return their number.
@@ -309,14 +306,12 @@ class RowStore:
         """
         return row_files.load_rows(self._library, self._store, path, self._columns(), partition, partitions)
 
-    def load_sightings(self, path: str, partition: int = 0, partitions: int = 1) -> None:
-        """Take over the sightings of keys that wait for admission from a folder that :meth:`save` wrote, if it has any.
+    def load_waiting(self, path: str, partition: int = 0, partitions: int = 1) -> None:
+        """Add the keys of a partition that wait for admission, from a folder that :meth:`save` wrote, if it has any.
 
-        They replace those of this store if the folder is of the same partition.  A folder of another number of
-        partitions is added to them: call :meth:`clear`, and then this method with the folder of every partition.  Keys
-        may then be admitted earlier, never later, than without the save.
+        Call :meth:`clear` first, and then this method with the folders of all parts of the newest save.
         """
-        row_files.load_sightings(self._library, self._store, path, partition, partitions)
+        row_files.load_waiting(self._library, self._store, path, partition, partitions)
 
     def _columns(self) -> List[Tuple[str, Any, Tuple[int, ...]]]:
         """Return the columns of saved rows: name, dtype, shape without the rows."""

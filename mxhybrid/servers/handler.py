@@ -229,7 +229,7 @@ class Handler(Optimizer):
             self.do_dynamic_look(keys, file, digest)
             return
         self._answer_about(keys, lambda number, store: store.save(
-            os.path.join(directory, str(number)), since[str(number)] if since else None, number, len(keys)))
+            os.path.join(directory, str(number)), since[str(number)] if since else None))
 
     def do_dynamic_save_here(self, keys: List[int], since: Optional[Marks]) -> None:
         """Save the partitions of a dynamic table into files of this server, which :meth:`do_dynamic_read` reads."""
@@ -237,7 +237,7 @@ class Handler(Optimizer):
         # Where the rows are in files, their directory has room for files.
         directory = next(path for number, path in self._directories.items() if self._dynamic_keys[number] == keys)
         self._answer_about(keys, lambda number, store: store.save(
-            self._scratch.folder(directory, str(number)), since[str(number)] if since else None, number, len(keys)))
+            self._scratch.folder(directory, str(number)), since[str(number)] if since else None))
 
     def do_dynamic_read(self, keys: List[int], server: int, file: str, start: int) -> None:
         """Leave a piece of a saved file in the mailbox, if this is the server that has it."""
@@ -258,7 +258,7 @@ class Handler(Optimizer):
             for directory in directories:
                 store.load(directory, number, len(keys))
             for directory in newest_parts(directories):
-                store.load_sightings(directory, number, len(keys))
+                store.load_waiting(directory, number, len(keys))
             return len(store)
         self._answer_about(keys, load)
 

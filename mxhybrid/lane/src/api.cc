@@ -18,7 +18,7 @@ using lane::MxnetFunctions;
 extern "C" {
 
 /// The version of the interface, which increases with every change.
-int lane_version() { return 38; }
+int lane_version() { return 40; }
 
 const char* lane_error() { return lane::api_error.c_str(); }
 

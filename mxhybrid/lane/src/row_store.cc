@@ -33,11 +33,11 @@ RowStore::RowStore(const RowStoreOptions& options)
     throw std::runtime_error("a dynamic table has the type float32 or float64");
   }
   if (options.width == 0) throw std::runtime_error("a dynamic table has at least one column");
-  if (options.admit == 0 || options.admit > CountMinSketch::kMaxCount) {
+  if (options.admit == 0 || options.admit > WaitingKeys::kMaxCount) {
     throw std::runtime_error("admit: " + std::to_string(options.admit) + " sightings: give an integer from 1 to " +
-                             std::to_string(CountMinSketch::kMaxCount));
+                             std::to_string(WaitingKeys::kMaxCount));
   }
-  if (options.admit > 1) sightings_ = std::make_unique<CountMinSketch>();
+  if (options.admit > 1) waiting_ = std::make_unique<WaitingKeys>();
   keys_ = new_area("keys");
   make_records(record_bytes_, &records_, &cache_);
 }
@@ -141,7 +141,7 @@ template void RowStore::find_block<RowStore::Fetched::kAll>(const int64_t* keys,
                                                             uint32_t* slots) const;
 
 void RowStore::write_missing(int64_t key, char* row) const {
-  options_.first_values.fill(options_.dtype, sightings_ ? kDefaultKey : key, options_.width, row);
+  options_.first_values.fill(options_.dtype, waiting_ ? kDefaultKey : key, options_.width, row);
 }
 
 void RowStore::read(const int64_t* keys, size_t count, char* rows) const {
@@ -193,6 +193,7 @@ uint32_t RowStore::place(int64_t key, uint64_t hash) {
   std::memset(record + row_bytes_, 0, record_bytes_ - row_bytes_);
   live_[slot >> 6] |= uint64_t{1} << (slot & 63);
   index_.insert(hash, slot);
+  if (waiting_) waiting_->remove(key, hash);
   return slot;
 }
 
@@ -228,8 +229,7 @@ void RowStore::clear() {
   slots_ = 0;
   free_ = SlotIndex::kNone;
   clock_ = 0;
-  if (sightings_) sightings_->clear();
-  admitted_by_sightings_ = 0;
+  if (waiting_) waiting_->clear();
 }
 
 void RowStore::check_state(uint32_t slot) const {
@@ -244,7 +244,7 @@ RowStoreStatistics RowStore::statistics() const {
   statistics.slots = slots_;
   const uint64_t area_bytes = slots_ * (sizeof(int64_t) + (cache_ ? 0 : record_bytes_));
   statistics.memory_bytes = slots_ * (1 + num_ages_) * sizeof(uint32_t) + live_.size() * sizeof(uint64_t) +
-                            index_.bytes() + (sightings_ ? sightings_->bytes() : 0);
+                            index_.bytes() + (waiting_ ? waiting_->bytes() : 0);
   (options_.directory.empty() ? statistics.memory_bytes : statistics.file_bytes) += area_bytes;
   if (cache_) {
     statistics.memory_bytes += cache_->memory_bytes();
@@ -252,9 +252,7 @@ RowStoreStatistics RowStore::statistics() const {
     statistics.resident_bytes = cache_->resident_bytes();
   }
   statistics.admitted = admitted_;
-  if (sightings_) {
-    statistics.waiting = sightings_->distinct() - std::min(sightings_->distinct(), admitted_by_sightings_);
-  }
+  if (waiting_) statistics.waiting = waiting_->size();
   statistics.expired = expired_;
   statistics.updates = updates_;
   return statistics;

@@ -18,13 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "count_min_sketch.h"
 #include "dtype.h"
 #include "first_values.h"
 #include "growing_memory.h"
 #include "record_cache.h"
 #include "slot_index.h"
 #include "update.h"
+#include "waiting_keys.h"
 
 namespace lane {
 
@@ -33,7 +33,8 @@ struct RowStoreOptions {
   uint32_t width = 1;
   FirstValues first_values;
   /// An update makes the row of a key at this sighting; a sighting is an update that has the key.  Before that the key
-  /// reads as the default row, the first values of kDefaultKey, and its gradients are dropped.
+  /// reads as the default row, the first values of kDefaultKey, and its gradients are dropped.  The same holds for a key
+  /// whose row was removed.
   uint32_t admit = 1;
   /// The most rows after an update; 0: no limit.
   uint64_t capacity = 0;
@@ -58,7 +59,7 @@ struct RowStoreStatistics {
   uint64_t file_bytes;
   uint64_t resident_bytes;  // of the cache of rows and state in files
   uint64_t admitted;  // rows that were made by updates
-  uint64_t waiting;   // keys that were sighted, but too few times; approximately
+  uint64_t waiting;   // keys that were sighted, but too few times
   uint64_t expired;   // rows that were removed by capacity or age
   uint64_t updates;   // updates by an optimizer, see RowStore::set_updates
 };
@@ -119,12 +120,8 @@ class RowStore {
   /// Remove all rows, forget the sightings of keys, and begin the clock again.
   void clear();
 
-  /// The number of words of the saved sightings of keys that wait for admission; 0 if keys need not be admitted.
-  size_t sightings_words() const { return sightings_ ? 1 + CountMinSketch::words() : 0; }
-  void save_sightings(uint64_t* words) const;
-  /// Take over saved sightings, of the keys of this store if `share` is 0, and otherwise of some keys of which about one
-  /// in `share` belongs to this store: these are added to the sightings so far.
-  void load_sightings(const uint64_t* words, uint32_t share);
+  /// Return the keys that wait for admission; null if keys need not be admitted.
+  WaitingKeys* waiting() const { return waiting_.get(); }
 
   /// The number of rows.
   uint64_t size() const { return index_.size(); }
@@ -206,7 +203,6 @@ class RowStore {
   std::string name_of_file(const char* name) const;
   /// Make the memory of records, without any.
   void make_records(size_t record_bytes, GrowingMemory* records, std::unique_ptr<RecordCache>* cache) const;
-  bool is_admitted(uint64_t hash);
   void remove_expired();
   void remove_over_capacity();
   uint64_t rank_of(uint64_t slot) const;
@@ -243,8 +239,7 @@ class RowStore {
 
   uint32_t clock_ = 0;
   uint64_t updates_ = 0, admitted_ = 0, expired_ = 0;
-  std::unique_ptr<CountMinSketch> sightings_;  // of keys without a row, if keys have to be admitted
-  uint64_t admitted_by_sightings_ = 0;
+  std::unique_ptr<WaitingKeys> waiting_;  // if keys have to be admitted; none of them has a row
 
   // Changes since a save.
   bool marked_ = false;

@@ -119,12 +119,18 @@ int lane_row_store_restore(void* store, const int64_t* keys, const void* rows, c
 }
 /// Return the number of ages of a row, see RowStore::num_ages.
 uint32_t lane_row_store_ages(void* store) { return store_of(store).num_ages(); }
-/// Return the number of words of saved sightings; 0 if keys need not be admitted.
-uint64_t lane_row_store_sightings_words(void* store) { return store_of(store).sightings_words(); }
-void lane_row_store_save_sightings(void* store, uint64_t* words) { store_of(store).save_sightings(words); }
-/// Take over saved sightings, see RowStore::load_sightings.
-void lane_row_store_load_sightings(void* store, const uint64_t* words, uint32_t share) {
-  store_of(store).load_sightings(words, share);
+/// Return the number of keys that wait for admission, -1 if keys need not be admitted; write the addresses of the keys and
+/// of their numbers, see WaitingKeys.
+int64_t lane_row_store_waiting(void* store, const void** addresses) {
+  const lane::WaitingKeys* waiting = store_of(store).waiting();
+  if (waiting == nullptr) return -1;
+  addresses[0] = waiting->keys();
+  addresses[1] = waiting->numbers();
+  return static_cast<int64_t>(waiting->size());
+}
+/// Add keys that wait for admission.
+int lane_row_store_restore_waiting(void* store, const int64_t* keys, const uint16_t* numbers, uint64_t count) {
+  return guarded([&] { store_of(store).waiting()->restore(keys, numbers, count); return 0; }, -1);
 }
 uint32_t lane_row_store_clock(void* store) { return store_of(store).clock(); }
 void lane_row_store_set_clock(void* store, uint32_t clock) { store_of(store).set_clock(clock); }

@@ -1,25 +1,10 @@
-// The parts of a row store that checkpoints read and set: rows, optimizer state, sightings, and changes since a save.
+// The parts of a row store that checkpoints read and set: rows, optimizer state, and changes since a save.
 #include <algorithm>
 #include <cstring>
 
 #include "row_store.h"
 
 namespace lane {
-
-void RowStore::save_sightings(uint64_t* words) const {
-  words[0] = admitted_by_sightings_;
-  sightings_->save(words + 1);
-}
-
-void RowStore::load_sightings(const uint64_t* words, uint32_t share) {
-  if (share == 0) {
-    admitted_by_sightings_ = words[0];
-    sightings_->load(words + 1);
-  } else {
-    admitted_by_sightings_ += words[0] / share;
-    sightings_->merge(words + 1, share);
-  }
-}
 
 void RowStore::assign(const int64_t* keys, const char* rows, size_t count) {
   in_batches(keys, count, clock_ + 1, [&](size_t first, size_t end) {

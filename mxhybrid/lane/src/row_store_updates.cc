@@ -52,7 +52,7 @@ void RowStore::begin_update(const Rule& rule) {
 void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient) {
   if (rule_.kind == RuleKind::kIgnore) return;
   if (slot == SlotIndex::kNone) {
-    if (kernel_ != nullptr && sightings_ && !is_admitted(hash)) return;
+    if (kernel_ != nullptr && waiting_ && waiting_->add(key, hash) < options_.admit) return;
     slot = place(key, hash);
     ++admitted_;
   }
@@ -76,12 +76,6 @@ void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char
   } else {
     std::memcpy(record, gradient, row_bytes_);
   }
-}
-
-bool RowStore::is_admitted(uint64_t hash) {
-  if (sightings_->add(hash) < options_.admit) return false;
-  ++admitted_by_sightings_;
-  return true;
 }
 
 uint32_t RowStore::end_update() {

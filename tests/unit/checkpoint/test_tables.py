@@ -13,10 +13,12 @@ from mxhybrid.checkpoint import compaction, files, folder, layers, npy_files, ta
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.files import Writer
 from mxhybrid.checkpoint.newest import newest
+from mxhybrid.checkpoint.npy_files import ArrayWriter
 from mxhybrid.checkpoint.philox import fill_first_values, philox
 from mxhybrid.checkpoint.read_only import open_checkpoint
 from mxhybrid.checkpoint.reader import Damaged, Reader
 from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
+from mxhybrid.lane.row_files import WAITING_FILES
 from mxhybrid.lane.row_store import FirstValues
 
 from ...helpers.checkpoints import as_earlier_versions_wrote_it
@@ -61,6 +63,9 @@ class Table:
                     part.append(piece, self.columns(piece))
                 if delta and len(removed):
                     part.remove(removed)
+            for name, dtype in WAITING_FILES:
+                with ArrayWriter(os.path.join(part_path, name + '.npy'), dtype) as file:
+                    file.append(np.full(partition + 1, self.version, dtype))
             entries.append(table_files.seal(part_path))
         self.changed, self.removed = set(), set()
         return entries
@@ -114,7 +119,7 @@ def chain(directory, earlier=0):
     save(directory, table, 2, delta=True, partitions=3)
     table.touch(3, 12)
     table.expire(1)
-    save(directory, table, 3, delta=True, partitions=1)
+    save(directory, table, 3, delta=True, partitions=2)
     if earlier == 3:
         as_earlier_versions_wrote_it(directory)
     return table
@@ -185,6 +190,8 @@ def test_compaction(tmp_path, earlier):
         assert set(part.columns) == set(expected)
         for name, column in expected.items():
             np.testing.assert_array_equal(part.columns[name], column)
+    waiting = [np.load(os.path.join(parts[0].path, name + '.npy')).tolist() for name in ('waiting', 'sightings')]
+    assert waiting == [[table.version] * 3] * 2  # of both partitions of the newest checkpoint
     assert compact(tmp_path) is None
 
 

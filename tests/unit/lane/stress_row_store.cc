@@ -177,6 +177,35 @@ class Program {
   std::map<int64_t, double> rows_;
 };
 
+/// Compare random sightings of keys, of which old ones are forgotten, with maps of their counts.
+void check_waiting_keys(uint32_t seed) {
+  constexpr size_t kMostYoung = LANE_MOST_YOUNG_KEYS;
+  std::mt19937_64 random(seed);
+  WaitingKeys waiting;
+  std::map<int64_t, uint32_t> young, old;
+  for (int i = 0; i < 2000; ++i) {
+    const int64_t key = static_cast<int64_t>(random() % 250) - 125;
+    if (random() % 8 == 0) {
+      waiting.remove(key, hash_of(key));
+      young.erase(key);
+      old.erase(key);
+    } else {
+      if (young.size() == kMostYoung) {
+        old = young;
+        young.clear();
+      }
+      const uint32_t count = std::max(young[key], old[key]) + 1;
+      old.erase(key);
+      check(waiting.add(key, hash_of(key)) == (young[key] = count), "a key has another number of sightings");
+    }
+    check(waiting.size() == young.size() + old.size(), "another number of keys wait");
+    if (random() % 500) continue;
+    WaitingKeys again;
+    again.restore(waiting.keys(), waiting.numbers(), waiting.size());
+    waiting = std::move(again);
+  }
+}
+
 void check_philox() {  // the known answers of Random123
   using Words = std::array<uint32_t, 4>;
   check(philox({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}, "Philox is wrong");
@@ -231,6 +260,7 @@ int main(int, char** arguments) {
   check_philox();
   check_int8();
   const uint32_t programs = static_cast<uint32_t>(std::stoul(arguments[1]));
+  for (uint32_t seed = 0; seed < programs; ++seed) check_waiting_keys(seed);
   for (uint32_t seed = 0; seed < programs; ++seed) Program(seed, arguments[2]).run();
   std::puts("all rows are right");
 }

@@ -9,7 +9,6 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError, SettingError
-from mxhybrid.lane import row_files
 from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of, state_widths_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
@@ -301,64 +300,85 @@ def has_row(stores, keys):
 
 @pytest.mark.parametrize('before, after', [(1, 1), (3, 3), (3, 2), (1, 4), (4, 1)])
 def test_sightings_are_saved_and_loaded(tmp_path, before, after):
-    """A training that is resumed admits the keys of one that is not; no key is admitted later."""
+    """A training that is resumed admits the keys of one that is not."""
     keys = unique(np.concatenate([pushed_keys(step) for step in range(14)]))
     expected, saved_stores, resumed = (admitting_stores(count) for count in (before, before, after))
     push_keys(expected, range(7))
     push_keys(saved_stores, range(7))
     folders = [str(tmp_path / str(number)) for number in range(before)]
-    for number, (store, folder) in enumerate(zip(saved_stores, folders)):
-        store.save(folder, None, number, before)
+    for store, folder in zip(saved_stores, folders):
+        store.save(folder)
     for number, store in enumerate(resumed):
         push_keys([store], range(50, 53))  # rows and sightings that a load forgets
         store.clear()
         for folder in folders:
             store.load(folder, number, after)
         for folder in newest_parts(folders):
-            store.load_sightings(folder, number, after)
+            store.load_waiting(folder, number, after)
     waiting = sum(store.statistics()['waiting'] for store in resumed)
-    assert abs(waiting - sum(store.statistics()['waiting'] for store in saved_stores)) <= after and waiting > 20
+    assert waiting == sum(store.statistics()['waiting'] for store in saved_stores) > 20
     for step in range(7, 14):
-        assert (has_row(resumed, keys) == has_row(expected, keys)).all()  # no keys collide among so few
+        assert (has_row(resumed, keys) == has_row(expected, keys)).all()
         push_keys(expected, [step])
         push_keys(resumed, [step])
     admitted = has_row(resumed, keys)
     assert (admitted == has_row(expected, keys)).all() and 0 < admitted.sum() < len(keys)
 
 
-def test_sightings_of_several_files_in_one(tmp_path):
-    stores, words = admitting_stores(2), []
-    push_keys(stores, range(2))
-    for number, store in enumerate(stores):
-        store.save(str(tmp_path / str(number)), None, number, 2)
-        words.append(np.load(str(tmp_path / str(number) / 'sightings.npy')))
-    assert [each[:2].tolist() for each in words] == [[0, 2], [1, 2]]
-    merged = row_files.merged_sightings(words)
-    assert merged[1] == 0 and merged[4] == words[0][4] + words[1][4]
-    np.testing.assert_array_equal(merged[5:].view(np.uint16),
-                                  np.maximum(words[0][5:].view(np.uint16), words[1][5:].view(np.uint16)))
-    np.testing.assert_array_equal(row_files.merged_sightings(words[:1]), words[0])
-
-
-def test_a_table_without_admission_and_another_version_of_sightings(tmp_path):
+def test_keys_wait_only_in_tables_that_admit_them(tmp_path):
     store = RowStore(1)
     store.save(str(tmp_path / 'plain'))
-    assert not (tmp_path / 'plain' / 'sightings.npy').exists()
+    assert not (tmp_path / 'plain' / 'waiting.npy').exists()
     admitting = admitting_stores(1)[0]
-    admitting.load_sightings(str(tmp_path / 'plain'))
-    np.save(str(tmp_path / 'plain' / 'sightings.npy'), np.zeros(7, np.uint64))
-    store.load_sightings(str(tmp_path / 'plain'))
-    with pytest.raises(CheckpointError, match='has 7 numbers instead of'):
-        admitting.load_sightings(str(tmp_path / 'plain'))
+    admitting.load_waiting(str(tmp_path / 'plain'))
+    push_keys([admitting], range(2))
+    admitting.save(str(tmp_path / 'admitting'))
+    store.load_waiting(str(tmp_path / 'admitting'))
+    assert store.statistics()['waiting'] == 0 < admitting.statistics()['waiting']
+    (tmp_path / 'admitting' / 'sightings.npy').unlink()
+    with pytest.raises(CheckpointError, match='sightings.npy'):
+        admitting.load_waiting(str(tmp_path / 'admitting'))
 
 
-def test_few_keys_of_many_are_admitted_early():
+def test_no_key_is_admitted_early_among_millions():
     store = RowStore(1, admit=2)
-    keys = np.random.RandomState(0).randint(-1 << 62, 1 << 62, 100000)
-    store.update('sgd', SGD, unique(keys), np.ones((len(unique(keys)), 1)))
-    assert len(store) < 100 and abs(store.statistics()['waiting'] - 100000) < 100
-    store.update('sgd', SGD, unique(keys), np.ones((len(unique(keys)), 1)))
-    assert len(store) == len(unique(keys))
+    random = np.random.RandomState(0)
+    for _ in range(10):
+        keys = unique(random.randint(-1 << 62, 1 << 62, 300000))
+        store.update('sgd', SGD, keys, np.ones((len(keys), 1)))
+    statistics = store.statistics()
+    assert len(store) == 0 and statistics['waiting'] > 2999000
+    assert statistics['memory_bytes'] < 18 * statistics['waiting']
+    store.update('sgd', SGD, keys, np.ones((len(keys), 1)))
+    assert len(store) == len(keys) == statistics['waiting'] - store.statistics()['waiting']
+
+
+def expire(store):
+    for _ in range(16):
+        store.update('sgd', SGD, [2], np.ones((1, 1)))
+
+
+def exceed_capacity(store):
+    store.assign(np.arange(100, 150), np.zeros((50, 1)))
+    store.update('sgd', SGD, [100], np.ones((1, 1)))
+
+
+@pytest.mark.parametrize('remove', [expire, exceed_capacity, lambda store: store.erase([1])])
+def test_a_key_whose_row_was_removed_waits_again(remove):
+    store = RowStore(1, admit=3, expire_after=16, capacity=40)
+
+    def sighted():
+        store.update('sgd', SGD, [1], np.ones((1, 1)))
+        return store.read([1])[0, 0] < 0
+
+    assert [sighted() for _ in range(3)] == [False, False, True]
+    remove(store)
+    assert [sighted() for _ in range(3)] == [False, False, True]
+    store.erase([1])
+    sighted()
+    store.assign([1], np.zeros((1, 1)))  # needs no admission
+    store.erase([1])
+    assert [sighted() for _ in range(3)] == [False, False, True]
 
 
 class Model:
