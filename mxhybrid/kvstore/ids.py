@@ -32,19 +32,20 @@ def checked_ids(values: Any, table: str, rows: Optional[int], padding: Optional[
 
     `rows` is the number of rows, None if any int64 is a key.  The id `padding` is allowed in any case.
     """
-    ids = integer_ids(values, table)
+    ids = integer_ids(values, table, rows)
     if ids.size:
         check_range(ids, int(ids.min()), int(ids.max()), table, rows, padding)
     return ids
 
 
-def integer_ids(values: Any, table: str) -> np.ndarray:
-    """Return ids as int64, of the same shape; InputError if one of them is no int64."""
+def integer_ids(values: Any, table: str, rows: Optional[int]) -> np.ndarray:
+    """Return ids as int64, of the same shape; InputError if one of them is no int64; see :func:`checked_ids`."""
     array = as_array(values, table)
     kind = array.dtype.kind
     if kind == 'f':
         _check_floats(array, table)
     elif kind == 'u' and array.dtype.itemsize == 8 and array.size and int(array.max()) >= 1 << 63:
+        check_range(array, 0, int(array.max()), table, rows)
         raise InputError('%s: id %d is not below 2^63: give ids of type int64, for example by ids.view("int64")'
                          % (table, int(array.max())))
     elif kind not in 'iu':

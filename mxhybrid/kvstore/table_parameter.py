@@ -13,7 +13,7 @@ from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows, distinct_keys
-from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
+from ..lane.row_store import DTYPES, FirstValues, check_capacity, check_options
 from ..telemetry.traffic import Traffic
 from .ids import checked_ids
 from .local_table import LocalTable
@@ -26,9 +26,6 @@ _MAX_WIDTH = 1 << 24
 _UNIFORM = mx.initializer.Uniform()
 #: Rows are numbered by int64.
 _MAX_ROWS = (1 << 63) - 1
-#: The least values of the options that are counts, and the largest one.
-_LEAST_COUNTS = {'admit': 1, 'capacity': 0, 'expire_after': 0}
-_MAX_COUNT = (1 << 32) - 1
 
 
 class TableParameter(Parameter):
@@ -62,7 +59,9 @@ class TableParameter(Parameter):
         super().__init__(name, shape=(int(rows or 0), int(width)), dtype=_dtype(name, dtype), init=init, **keywords)
         self.rows, self.width = rows, int(width)
         #: Options of the rows' store.
-        self.options: Dict[str, Any] = _checked_options(name, options)
+        check_options(options, name + ': ')
+        self.options: Dict[str, Any] = {option: value if option == 'evict' else int(value)
+                                        for option, value in options.items()}
         # The directory of rows that are in files in this process, and their resident bytes.
         self._storage = '', 0
         self._first_values: Optional[FirstValues] = None
@@ -305,18 +304,6 @@ def _dtype(name: str, dtype: Any) -> str:
     return kind
 
 
-def _check_count(name: str, what: str, value: Any, most: int, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-        raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, what, value, least, most))
-
-
-def _checked_options(name: str, options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the options of a table; InputError if one of them is not valid."""
-    checked = dict(options)
-    for option, least in _LEAST_COUNTS.items():
-        if option in checked:
-            _check_count(name, option, checked[option], _MAX_COUNT, least)
-            checked[option] = int(checked[option])
-    if checked.get('evict', EVICTIONS[0]) not in EVICTIONS:
-        raise InputError('%s: evict=%r: give one of %s' % (name, checked['evict'], ', '.join(EVICTIONS)))
-    return checked
+def _check_count(name: str, what: str, value: Any, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= most:
+        raise InputError('%s: %s=%r: give an integer from 1 to %d' % (name, what, value, most))

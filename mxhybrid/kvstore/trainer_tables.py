@@ -169,7 +169,7 @@ class TrainerTables:
         trained = self._trained
         for number, (table, wd) in enumerate(zip(trained, weight_decays(optimizer, [table.key for table in trained]))):
             if not number:
-                check_kernel(optimizer, table.name)
+                check_kernel(optimizer, table.name, table.param.dtype, wd)
             table.param.table.check_optimizer(optimizer, wd)
             if trainer_of(table.param) is not self._trainer:
                 self._refuse_taken(table.param)

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from ..base.errors import InputError, JobError, SettingError
+from ..base.errors import InputError, JobError
 from . import library, row_files
 from .agent import rule_settings
 
@@ -21,6 +21,9 @@ EVICTIONS = ('lru', 'rarest')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
                'waiting', 'expired', 'updates')
+#: The least and the largest value of each option of a store that is a number.
+_OPTION_RANGES = {'admit': (1, (1 << 15) - 1), 'capacity': (0, (1 << 32) - 1), 'expire_after': (0, (1 << 32) - 1),
+                  'resident_bytes': (0, 1 << 62)}
 #: The most columns of a table.
 _MAX_WIDTH = 1 << 24
 
@@ -117,6 +120,17 @@ def check_capacity(name: str, keys: np.ndarray, capacity: int, partitions: int) 
                          'distinct keys of a step, or use smaller batches' % (name, len(keys), capacity, shares))
 
 
+def check_options(options: Mapping[str, Any], prefix: str = '') -> None:
+    """Refuse options of a store that are not valid (InputError); `prefix` begins the message."""
+    for option, (least, most) in _OPTION_RANGES.items():
+        value = options.get(option, least)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+            raise InputError('%s%s=%r: give an integer from %d to %d' % (prefix, option, value, least, most))
+    evict = options.get('evict', EVICTIONS[0])
+    if evict not in EVICTIONS:
+        raise InputError('%sevict=%r: give one of %s' % (prefix, evict, ', '.join(EVICTIONS)))
+
+
 def state_widths_of(rule: str, width: int) -> Sequence[int]:
     """Return the number of elements a row of each array of optimizer state that a rule of ``src/update.cc`` uses."""
     loaded = library.load()
@@ -151,8 +165,8 @@ class RowStore:
         The directory of the files with keys, rows and optimizer state, which stores may share; '': they are in memory.
         Files lose their names when they are made, so they disappear with the process, however it ends.
     resident_bytes : int
-        The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides
-        which of their pages are in memory.
+        The memory of a cache of rows and state in files, which has 1 MB at least; 0: files are mapped, and the system
+        decides which of their pages are in memory.
     """
 
     def __init__(self, width: int, dtype: Any = 'float32', initializer: FirstValues = ZERO, admit: int = 1,
@@ -161,12 +175,8 @@ class RowStore:
         self.width, self.dtype, self.initializer = width, _dtype_of(dtype), initializer
         if not 0 < width <= _MAX_WIDTH:
             raise InputError('width: %r columns: give an integer from 1 to %d' % (width, _MAX_WIDTH))
-        if evict not in EVICTIONS:
-            raise SettingError('evict: %r: give one of %s' % (evict, ', '.join(EVICTIONS)))
-        for name, value, least in (('admit', admit, 1), ('capacity', capacity, 0), ('expire_after', expire_after, 0),
-                                   ('resident_bytes', resident_bytes, 0)):
-            if not least <= value < 1 << 32 and not (name == 'resident_bytes' and value >= 0):
-                raise SettingError('%s: %r: give an integer from %d to 2^32 - 1' % (name, value, least))
+        check_options({'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict,
+                       'resident_bytes': resident_bytes})
         self._library = library.load()
         self._handle = self._library.checked(self._library.row_store_new(
             self._library.dtypes[self.dtype.name], width, *initializer._numbers(), admit, capacity, expire_after,

@@ -18,7 +18,7 @@ the weight that it has just written.
 """
 import importlib
 import sys
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet.optimizer import Optimizer, contrib as _contrib, optimizer as _optimizer
@@ -37,6 +37,8 @@ ELEMENTWISE = ('nag', 'rmsprop', 'adadelta', 'test')
 IN_PLACE = ('rmsprop', 'adadelta', 'test')
 #: MXNet keeps their state in float32 for every dtype of the weight, and then refuses to mix the two.
 FLOAT32_STATE = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta')
+#: MXNet has no sparse update with weight decay for them.
+_WITHOUT_DECAY = ('adagrad', 'groupadagrad')
 
 #: MXNet's own classes by name, even if a script has registered another class under that name.
 _OF_MXNET = {name.lower(): kind for module in (_optimizer, _contrib) for name, kind in vars(module).items()
@@ -111,19 +113,30 @@ def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
                 "would depend on the partitioning, or untouched rows would change. Use one of %s, or give the layer a "
                 "dense weight (nn.Embedding with sparse_grad=True works with every optimizer), or mark a class of your "
                 "own with mxhybrid.row_wise if it works row by row"
-                % (name, table, ', '.join(known for known in SPARSE_KERNELS + ELEMENTWISE
-                                          if known not in ('ccsgd', 'test'))))
+                % (name, table, usable(SPARSE_KERNELS + ELEMENTWISE, dtype, wd)))
         _check_class(optimizer, table)
         attributes_of(optimizer)
-    elif name in FLOAT32_STATE and np.dtype(dtype) != np.float32:
-        raise InputError('optimizer %r cannot update %s, which is %s: MXNet keeps its state in float32. Make the table '
-                         'float32, or use sgd, adam or nag' % (name, table, np.dtype(dtype)))
-    elif name in ('adagrad', 'groupadagrad') and wd:
+    check_state_type(optimizer, table, dtype, wd, SPARSE_KERNELS + ELEMENTWISE)
+    if is_known(optimizer) and name in _WITHOUT_DECAY and wd:
         raise InputError("optimizer %r with wd=%g cannot update %s: MXNet has no sparse %s with weight decay. "
                          "Set wd=0, or wd_mult=0 for this parameter" % (name, wd, table, name))
     if optimizer.multi_precision and np.dtype(dtype) == np.float16:
         raise InputError('optimizer %r with multi_precision=True cannot update %s: MXNet has no sparse update with a '
                          'float32 copy. Make the table float32, or set multi_precision=False' % (name, table))
+
+
+def check_state_type(optimizer: Any, table: str, dtype: Any, wd: float, known: Sequence[str]) -> None:
+    """Refuse (InputError) an optimizer whose state has another type than `table`; use another one of those `known`."""
+    name = name_of(optimizer)
+    if is_known(optimizer) and name in FLOAT32_STATE and np.dtype(dtype) != np.float32:
+        raise InputError('optimizer %r cannot update %s, which is %s: MXNet keeps its state in float32. Make the table '
+                         'float32, or use one of %s' % (name, table, np.dtype(dtype), usable(known, dtype, wd)))
+
+
+def usable(known: Sequence[str], dtype: Any, wd: float) -> str:
+    """Return the names of known optimizers that can update a table of `dtype` with weight decay `wd`, for messages."""
+    refused = ('ccsgd', 'test') + (FLOAT32_STATE if np.dtype(dtype) != np.float32 else ())
+    return ', '.join(name for name in known if name not in refused + (_WITHOUT_DECAY if wd else ()))
 
 
 def _check_class(optimizer: Any, table: str) -> None:

@@ -16,9 +16,9 @@ class HashEmbedding(TableBlock):
         As for :class:`Embedding`.
     admit : int, default 1
         A key gets a row in the step with this number of sightings.  A sighting is a step in which any worker has a
-        gradient for the key.  Before that, the key reads a default row, and its gradients are dropped.
+        gradient for the key.  Before that, the key reads a default row, and its gradients are dropped.  At most 32767.
     capacity : int, default 0
-        The most rows after a step; 0: no limit.
+        The most rows after a step; 0: no limit.  It is divided among the partitions of the table.
     expire_after : int, default 0
         Rows without an update in this number of steps are removed; 0: never.
     evict : {'lru', 'rarest'}, default 'lru'

@@ -130,7 +130,7 @@ class TableBlock(Block):
         param = self.weight
         context = param.context_for(ids)
         if offsets is None and combine is None and weights is None and padding is None:
-            integers = integer_ids(ids, param.name)
+            integers = integer_ids(ids, param.name, param.rows)
             if not integers.size:
                 raise InputError('%s: there are no ids: MXNet has no arrays without elements; give at least one id, or '
                                  'offsets, by which bags may be empty' % param.name)

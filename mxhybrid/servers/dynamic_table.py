@@ -17,7 +17,7 @@ from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
 from ..lane.row_files import Marks, remove_parts
 from ..lane.row_format import RowFormat, row_format
-from ..lane.row_store import DTYPES, EVICTIONS, FirstValues, check_capacity
+from ..lane.row_store import DTYPES, FirstValues, check_capacity, check_options
 from ..lane.worker import Lane
 from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
@@ -215,9 +215,9 @@ class DynamicTable(OptimizedTable):
 
     # -- optimizer -------------------------------------------------------------------------------------------------
 
-    def _check_kind(self, optimizer: Any) -> None:
+    def _check_kind(self, optimizer: Any, wd: float) -> None:
         """Refuse an optimizer without a kernel (InputError)."""
-        check_kernel(optimizer, self.name)
+        check_kernel(optimizer, self.name, self.dtype, wd)
 
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:
         self.check_optimizer(optimizer, wd)
@@ -404,13 +404,10 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
                          % (name, dtype, variable('wire_dtype')))
     for setting, value, least, most in (
             ('width', width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
-            ('batch_rows', batch_rows, 1, 1 << 28), ('admit', options.admit, 1, (1 << 32) - 1),
-            ('capacity', options.capacity, 0, 1 << 62), ('expire_after', options.expire_after, 0, (1 << 32) - 1),
-            ('resident_bytes', options.resident_bytes, 0, 1 << 62)):
+            ('batch_rows', batch_rows, 1, 1 << 28)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
-    if options.evict not in EVICTIONS:
-        raise InputError('%s: evict=%r: give one of %s' % (name, options.evict, ', '.join(EVICTIONS)))
+    check_options(options._asdict(), name + ': ')
     if 0 < options.capacity < partitions:
         raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '
                          'fewer partitions' % (name, options.capacity, partitions))

@@ -4,7 +4,7 @@ from typing import Any, Dict, Tuple
 import numpy as np
 
 from ..base.errors import InputError
-from ..native.optimizers import as_read, is_known, name_of
+from ..native.optimizers import as_read, check_state_type, is_known, name_of, usable
 
 #: Rule and attributes of each optimizer with a compiled kernel; :func:`kernel_rule` adds the common attributes.
 _KERNELS: Dict[str, Any] = {
@@ -37,7 +37,7 @@ def kernel_rule(optimizer: Any, has_state: bool) -> Tuple[str, Dict[str, float]]
                   for name, value in settings.items()}
 
 
-def check_kernel(optimizer: Any, table: str) -> None:
+def check_kernel(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
     """Refuse an optimizer that cannot update a dynamic table, of which only touched rows exist (InputError)."""
     name = name_of(optimizer)
     if is_known(optimizer) and not getattr(optimizer, 'lazy_update', True):
@@ -46,5 +46,6 @@ def check_kernel(optimizer: Any, table: str) -> None:
                          % (name, table))
     if not is_known(optimizer) or name not in _KERNELS:
         raise InputError('optimizer %r cannot update %s: the rows of a dynamic table are updated by compiled kernels, '
-                         'which exist for %s. Use one of them'
-                         % (name, table, ', '.join(sorted(known for known in _KERNELS if known != 'ccsgd'))))
+                         'and those for %s are %s. Use one of them'
+                         % (name, table, np.dtype(dtype), usable(sorted(_KERNELS), dtype, wd)))
+    check_state_type(optimizer, table, dtype, wd, sorted(_KERNELS))

@@ -71,19 +71,19 @@ class OptimizedTable:
     def check_optimizer(self, optimizer: Any, wd: float) -> None:
         """Refuse settings with which the next update cannot be made (InputError); see :meth:`set_optimizer`."""
         if not is_known(optimizer):
-            self._check_kind(optimizer)
+            self._check_kind(optimizer, wd)
             check_for_table(optimizer, self.name, self.dtype, wd)
             return
         # Checks depend on these settings only, which are mostly the same as at the update before.
         settings = (type(optimizer), wd, optimizer.multi_precision, getattr(optimizer, 'momentum', None),
                     getattr(optimizer, 'centered', None), getattr(optimizer, 'lazy_update', None), self._made_with)
         if settings != self._checked:
-            self._check_kind(optimizer)
+            self._check_kind(optimizer, wd)
             check_for_table(optimizer, self.name, self.dtype, wd)
             check_change(self._made_with, optimizer, self.name)
             self._checked = settings
 
-    def _check_kind(self, optimizer: Any) -> None:
+    def _check_kind(self, optimizer: Any, wd: float) -> None:
         """Refuse an optimizer that cannot update this kind of table (InputError)."""
 
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int, recipe: Optional[Recipe] = None) -> None:

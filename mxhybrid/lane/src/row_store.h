@@ -47,8 +47,8 @@ struct RowStoreOptions {
   /// The directory of the files with keys, rows and state, which stores may share; empty: they are in memory.  The index
   /// always is.
   std::string directory;
-  /// The memory of a cache of rows and state in files, at least 1 MB; 0: files are mapped, and the system decides which
-  /// of their pages are in memory.
+  /// The memory of a cache of rows and state in files, which has 1 MB at least; 0: files are mapped, and the system
+  /// decides which of their pages are in memory.
   uint64_t resident_bytes = 0;
 };
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mxhybrid.base.errors import CheckpointError, InputError, JobError, SettingError
+from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of, state_widths_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
@@ -447,8 +447,10 @@ def test_bad_keys_are_refused(keys, message):
 @pytest.mark.both_pythons
 @pytest.mark.parametrize('arguments, error, message', [
     ({'width': 0}, InputError, 'width: 0 columns'), ({'dtype': 'float16'}, InputError, 'float16'),
-    ({'evict': 'first'}, SettingError, "evict: 'first'"), ({'admit': 0}, SettingError, 'admit: 0'),
-    ({'capacity': -1}, SettingError, 'capacity: -1')])
+    ({'evict': 'first'}, InputError, "evict='first'"), ({'admit': 0}, InputError, 'admit=0'),
+    ({'admit': 1 << 15}, InputError, 'admit=32768: give an integer from 1 to 32767'),
+    ({'capacity': -1}, InputError, 'capacity=-1'),
+    ({'resident_bytes': -1}, InputError, 'from 0 to 4611686018427387904')])
 def test_bad_settings_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         RowStore(**dict({'width': 4}, **arguments))

@@ -131,7 +131,8 @@ def test_expiry():
 
 
 @pytest.mark.parametrize('options, message', [
-    ({'admit': 0}, 'admit=0: give an integer from 1'), ({'capacity': -1}, 'capacity=-1: give an integer from 0'),
+    ({'admit': 0}, 'admit=0: give an integer from 1'), ({'admit': 1 << 15}, 'admit=32768: .* 1 to 32767'),
+    ({'capacity': -1}, 'capacity=-1: give an integer from 0'),
     ({'admit': True}, 'admit=True'), ({'capacity': 1 << 32}, 'capacity=4294967296: give an integer from 0 to'),
     ({'expire_after': 1.5}, 'expire_after=1.5'), ({'evict': 'random'}, "evict='random': give one of lru, rarest"),
     ({'width': 0}, 'width=0: give an integer from 1'), ({'dtype': 'float16'}, 'dtype float16: the rows of a dynamic '

@@ -1,4 +1,6 @@
 """Training with a dynamic table in one process, compared with MXNet's own SparseEmbedding and optimizers."""
+import re
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -350,7 +352,8 @@ def test_other_stores_are_refused(keywords, message):
 
 
 @pytest.mark.parametrize('optimizer, settings, message', [
-    ('nag', {}, r"optimizer 'nag' cannot update \w*weight: .*compiled kernels, which exist for adagrad, adam, ftrl"),
+    ('nag', {}, r"optimizer 'nag' cannot update \w*weight: .*kernels, and those for float32 are adagrad, adam, ftrl"),
+    ('nag', {'wd': 0.1}, r'those for float32 are adam, ftrl, sgd\. Use'),
     ('lamb', {}, r"optimizer 'lamb' cannot update"),
     ('adam', {'lazy_update': False}, r'lazy_update=False cannot update'),
     ('adagrad', {'wd': 0.1}, r'wd=0.1 cannot update')])
@@ -362,6 +365,24 @@ def test_optimizers_are_refused_before_a_step(optimizer, settings, message):
     with pytest.raises(mxhybrid.InputError, match=message):
         trainer.step(1)
     np.testing.assert_array_equal(net.dense.weight.data().asnumpy(), before)
+
+
+@pytest.mark.parametrize('optimizer', ['adagrad', 'lamb'])
+def test_optimizers_that_an_error_advises_are_accepted(optimizer):
+    def step(name):
+        table = mxhybrid.nn.HashEmbedding(2, dtype='float64')
+        table.initialize()
+        with autograd.record():
+            loss = table([1]).sum()
+        loss.backward()
+        trainers([table], name)[0].step(1)
+
+    with pytest.raises(mxhybrid.InputError, match='float64') as refused:
+        step(optimizer)
+    advised = re.search('(?:one of|float64 are) ([a-z, ]+)', str(refused.value)).group(1).split(', ')
+    assert advised == ['adam', 'sgd']
+    for name in advised:
+        step(name)
 
 
 def test_states_in_files_are_refused(tmp_path):
