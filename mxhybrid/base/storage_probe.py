@@ -64,7 +64,10 @@ def reserves_blocks(directory: str) -> bool:
     """
     library = ctypes.CDLL(None, use_errno=True)
     with tempfile.TemporaryFile(dir=directory) as file:
-        return not library.fallocate64(file.fileno(), 0, ctypes.c_int64(0), ctypes.c_int64(_LEAST_ROOM_BYTES))
+        while library.fallocate64(file.fileno(), 0, ctypes.c_int64(0), ctypes.c_int64(_LEAST_ROOM_BYTES)):
+            if ctypes.get_errno() != errno.EINTR:
+                return False
+        return True
 
 
 def volume_of(directory: str, root: str = '/') -> Volume:

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "agent_tables.h"
+#include "system_calls.h"
 
 namespace lane {
 namespace {
@@ -235,9 +236,8 @@ bool Agent::close(int milliseconds) {
   // The mutex is not taken: the thread holds it while it works, which may take long.
   closing_ = true;
   const uint64_t signal = 1;
-  if (::write(doorbell_, &signal, sizeof signal) < 0) {
-    // The doorbell was rung before, and the agent has not read it yet.
-  }
+  // It fails if the doorbell was rung before, and the agent has not read it yet.
+  uninterrupted([&] { return ::write(doorbell_, &signal, sizeof signal); });
   const int64_t deadline = now() + milliseconds * int64_t{1000000};
   while (ended_.load() == 0) {
     const int64_t left_ms = (deadline - now()) / 1000000;
@@ -323,13 +323,13 @@ bool Agent::run_once(int milliseconds) {
       return true;
     }
   }
-  const int count = epoll_wait(epoll_, events, 64, milliseconds);
+  const int count = epoll_wait(epoll_, events, 64, milliseconds);  // none if a signal has interrupted it
   block.asleep.store(0);
   std::lock_guard<std::mutex> lock(mutex_);
   for (int i = 0; i < count; ++i) {
     if (events[i].data.ptr == nullptr) {
       uint64_t signals;
-      if (::read(doorbell_, &signals, sizeof signals) < 0) continue;
+      uninterrupted([&] { return ::read(doorbell_, &signals, sizeof signals); });
       continue;
     }
     Peer& peer = *static_cast<Peer*>(events[i].data.ptr);

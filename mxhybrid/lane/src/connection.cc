@@ -13,6 +13,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "system_calls.h"
+
 namespace lane {
 namespace {
 
@@ -149,9 +151,8 @@ bool Connection::write() {
     struct msghdr vector = {};
     vector.msg_iov = parts;
     vector.msg_iovlen = count;
-    const ssize_t sent = sendmsg(socket_, &vector, MSG_NOSIGNAL);
+    const ssize_t sent = uninterrupted([&] { return sendmsg(socket_, &vector, MSG_NOSIGNAL); });
     if (sent < 0) {
-      if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) {
         is_blocked_ = true;
         return true;
@@ -191,10 +192,10 @@ bool Connection::receive(struct iovec* rooms, int count, size_t* got) {
   struct msghdr vector = {};
   vector.msg_iov = rooms;
   vector.msg_iovlen = count;
-  const ssize_t size = recvmsg(socket_, &vector, 0);
+  const ssize_t size = uninterrupted([&] { return recvmsg(socket_, &vector, 0); });
   *got = size > 0 ? size : 0;
   if (size > 0) return true;
-  if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+  if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
   lose(size == 0 ? "it was closed" : std::strerror(errno));
   return false;
 }

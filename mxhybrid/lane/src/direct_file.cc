@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 #include "memory.h"
+#include "scratch_file.h"
+#include "system_calls.h"
 
 namespace lane {
 namespace {
@@ -77,20 +80,15 @@ void DirectFile::check_writes() const {
 }
 
 void DirectFile::grow(uint64_t size) {
-  const int failure = posix_fallocate(descriptor_, static_cast<off_t>(size_), static_cast<off_t>(size - size_));
-  if (failure) {
-    throw MemoryRefused("storage: " + name_ + " cannot grow from " + std::to_string(size_) + " to " +
-                        std::to_string(size) + " bytes: " + std::strerror(failure) +
-                        "; free space on its disk, or give a directory on a larger one");
-  }
+  grow_file(descriptor_, name_, size_, size);
   size_ = size;
 }
 
 void DirectFile::read(char* bytes, size_t length, uint64_t offset) {
   check_writes();
   for (size_t done = 0; done < length;) {
-    const ssize_t count = pread(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done));
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted(
+        [&] { return pread(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done)); });
     if (count <= 0) fail(kRead, length, offset, count < 0 ? errno : 0);
     done += static_cast<size_t>(count);
   }
@@ -98,8 +96,8 @@ void DirectFile::read(char* bytes, size_t length, uint64_t offset) {
 
 void DirectFile::write(const char* bytes, size_t length, uint64_t offset) {
   for (size_t done = 0; done < length;) {
-    const ssize_t count = pwrite(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done));
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted(
+        [&] { return pwrite(descriptor_, bytes + done, length - done, static_cast<off_t>(offset + done)); });
     if (count <= 0) fail(kWritten, length, offset, count < 0 ? errno : 0);
     done += static_cast<size_t>(count);
   }
@@ -107,8 +105,8 @@ void DirectFile::write(const char* bytes, size_t length, uint64_t offset) {
 
 void DirectFile::submit(std::vector<iocb*>& blocks) {
   for (size_t first = 0; first < blocks.size();) {
-    const long count = io_submit(context_, static_cast<long>(blocks.size() - first), blocks.data() + first);
-    if (count < 0 && errno == EINTR) continue;
+    const long count = uninterrupted(
+        [&] { return io_submit(context_, static_cast<long>(blocks.size() - first), blocks.data() + first); });
     const iocb& block = *blocks[first];
     if (count <= 0) {
       fail(block.aio_lio_opcode == IOCB_CMD_PREAD ? kRead : kWritten, block.aio_nbytes,
@@ -121,22 +119,26 @@ void DirectFile::submit(std::vector<iocb*>& blocks) {
 }
 
 void DirectFile::wait(const std::function<void(Operation& read)>& done) {
-  const long count = io_getevents(context_, 1, static_cast<long>(events_.size()), events_.data());
-  if (count < 0 && errno == EINTR) return;
+  const long count = uninterrupted(
+      [&] { return io_getevents(context_, 1, static_cast<long>(events_.size()), events_.data()); });
   if (count < 0) fail(kRead, 0, 0, errno);
-  const Operation* failed = nullptr;
-  int error = 0;
+  std::exception_ptr failure;
   for (long i = 0; i < count; ++i) {
     Operation& operation = *reinterpret_cast<Operation*>(events_[i].data);
-    --(&operation == &write_ ? writing_ : reading_);
-    if (events_[i].res != static_cast<int64_t>(operation.length)) {
-      failed = &operation;
-      error = events_[i].res < 0 ? static_cast<int>(-events_[i].res) : 0;
-    } else if (&operation != &write_) {
-      done(operation);
+    const bool is_write = &operation == &write_;
+    --(is_write ? writing_ : reading_);
+    try {
+      if (events_[i].res != static_cast<int64_t>(operation.length)) {
+        // It failed, was interrupted, or has ended early: make it again, and keep the reason if it fails again.
+        char* bytes = reinterpret_cast<char*>(operation.block.aio_buf);
+        is_write ? write(bytes, operation.length, operation.offset) : read(bytes, operation.length, operation.offset);
+      }
+      if (!is_write) done(operation);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
     }
   }
-  if (failed) fail(failed == &write_ ? kWritten : kRead, failed->length, failed->offset, error);
+  if (failure) std::rethrow_exception(failure);
 }
 
 void DirectFile::start_write(const char* bytes, size_t length, uint64_t offset) {

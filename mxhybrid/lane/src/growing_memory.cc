@@ -1,16 +1,15 @@
 #include "growing_memory.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "available_memory.h"
 #include "memory.h"
+#include "scratch_file.h"
 
 namespace lane {
 namespace {
@@ -55,15 +54,7 @@ void GrowingMemory::grow(size_t size) {
   if (is_file()) enlarged = std::min(enlarged, size_ + kFileStep);
   size_t grown = rounded_up(std::max(size, enlarged));
   if (!is_file()) grown = allowed_size(size_, size, grown);
-  if (is_file()) {
-    const int failure =
-        posix_fallocate(descriptor_, static_cast<off_t>(size_), static_cast<off_t>(grown - size_));
-    if (failure) {
-      throw MemoryRefused("storage: " + name_ + " cannot grow from " + std::to_string(size_) + " to " +
-                          std::to_string(grown) + " bytes: " + std::strerror(failure) +
-                          "; free space on its disk, or give a directory on a larger one");
-    }
-  }
+  if (is_file()) grow_file(descriptor_, name_, size_, grown);
   const int flags = is_file() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* base = size_ == 0 ? mmap(nullptr, grown, PROT_READ | PROT_WRITE, flags, descriptor_, 0)
                           : mremap(base_, size_, grown, MREMAP_MAYMOVE);
@@ -75,6 +66,10 @@ void GrowingMemory::grow(size_t size) {
   size_ = grown;
   // Rows are far apart: the pages around one that is read would take memory for nothing.
   if (is_file()) madvise(base_, size_, MADV_RANDOM);
+}
+
+void GrowingMemory::expect_order() const {
+  if (is_file()) madvise(base_, size_, MADV_SEQUENTIAL);
 }
 
 GrowingMemory::GrowingMemory(GrowingMemory&& other) noexcept { *this = std::move(other); }

@@ -21,6 +21,8 @@ class GrowingMemory {
   /// Make the region at least `size` bytes long; throws MemoryRefused, and the region stays as it was.  The blocks of a
   /// file are reserved on the disk, since a process ends when it writes to a page of a file that the disk cannot hold.
   void grow(size_t size);
+  /// Tell the system that the pages of a file will be read in their order, until the region grows.
+  void expect_order() const;
   char* data() const { return base_; }
   size_t size() const { return size_; }
   /// Return whether the memory is that of a file.

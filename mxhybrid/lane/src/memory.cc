@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "mapping.h"
+#include "system_calls.h"
 
 namespace lane {
 namespace {
@@ -70,7 +71,7 @@ Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage *
   int descriptor = static_cast<int>(syscall(SYS_memfd_create, "mxhybrid-lane", 1U));
   if (descriptor < 0) throw MemoryRefused(refusal_text("cannot make shared memory", size_, errno));
   descriptor_ = descriptor;
-  if (ftruncate(descriptor, static_cast<off_t>(size_)) != 0) {
+  if (uninterrupted([&] { return ftruncate(descriptor, static_cast<off_t>(size_)); }) != 0) {
     release();
     throw MemoryRefused(refusal_text("cannot make shared memory", size_, errno));
   }

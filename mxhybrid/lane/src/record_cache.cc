@@ -169,6 +169,13 @@ void RecordCache::copy(const uint32_t* slots, size_t count, char* to) {
   });
 }
 
+void RecordCache::each(const RecordLog::TakeRecord& take) {
+  log_.each(take);
+  for (uint32_t frame = 0; frame < entries_.size(); ++frame) {
+    if (entries_[frame].slot != kNone && entries_[frame].position == kNone) take(entries_[frame].slot, bytes_of(frame));
+  }
+}
+
 size_t RecordCache::memory_bytes() const {
   return locations_.size() + entries_.size() * sizeof(Entry) + log_.memory_bytes();
 }

@@ -41,6 +41,8 @@ class RecordCache {
   void remove(uint32_t slot);
   /// Copy records to consecutive memory.  The cache stays as it is.
   void copy(const uint32_t* slots, size_t count, char* to);
+  /// Call `take` with each slot that has a record, in any order.  The cache stays as it is.
+  void each(const RecordLog::TakeRecord& take);
 
   size_t resident_bytes() const { return entries_.size() * record_bytes_; }
   /// The memory of everything else.

@@ -124,6 +124,27 @@ void RecordLog::read(const std::vector<uint32_t>& positions, const DirectFile::T
   file_.read_all(offsets, record_bytes_, [&](size_t index, const char* bytes) { take(indices[index], bytes); });
 }
 
+void RecordLog::each(const TakeRecord& take) {
+  std::vector<uint32_t> segments;
+  std::vector<uint64_t> offsets;
+  const auto take_segment = [&](uint32_t segment, const char* bytes) {
+    for (uint32_t number = 0; number < per_segment_; ++number) {
+      if (!is_live(segment * per_segment_ + number)) continue;
+      take(reinterpret_cast<const uint32_t*>(bytes)[number], bytes + header_bytes_ + number * record_bytes_);
+    }
+  };
+  for (uint32_t segment = 0; segment < live_counts_.size(); ++segment) {
+    if (segment == filling_.segment || segment == writing_.segment) {
+      take_segment(segment, (segment == filling_.segment ? filling_ : writing_).bytes.data());
+    } else if (live_counts_[segment]) {
+      segments.push_back(segment);
+      offsets.push_back(uint64_t{segment} * segment_bytes_);
+    }
+  }
+  file_.read_all(offsets, segment_bytes_,
+                 [&](size_t index, const char* bytes) { take_segment(segments[index], bytes); });
+}
+
 size_t RecordLog::memory_bytes() const {
   return 3 * segment_bytes_ + live_.size() * sizeof(uint64_t) + live_counts_.size() * sizeof(uint32_t);
 }

@@ -36,6 +36,9 @@ class RecordLog {
   /// Read the records at positions; call `take` with the index of each position in the list, and its record.  The order
   /// is any.
   void read(const std::vector<uint32_t>& positions, const DirectFile::Take& take);
+  /// Call `take` with the slot and the record of each position that is in use; whole segments are read.
+  using TakeRecord = std::function<void(uint32_t slot, const char* record)>;
+  void each(const TakeRecord& take);
 
   uint64_t file_bytes() const { return file_.size(); }
   size_t memory_bytes() const;

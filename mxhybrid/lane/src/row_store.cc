@@ -76,11 +76,18 @@ void RowStore::set_state_bytes(const size_t bytes[2]) {
   } else {
     records.grow(slots_ * record_bytes);
   }
-  for (uint64_t slot = 0; slot < slots_; ++slot) {
-    if (!is_live(slot)) continue;
-    char* record = cache ? cache->create(slot) : records.data() + slot * record_bytes;
-    std::memcpy(record, record_of(slot), row_bytes_);
-    std::memset(record + row_bytes_, 0, record_bytes - row_bytes_);
+  const auto copy = [&](uint32_t slot, const char* record) {
+    char* copied = cache ? cache->create(slot) : records.data() + slot * record_bytes;
+    std::memcpy(copied, record, row_bytes_);
+    std::memset(copied + row_bytes_, 0, record_bytes - row_bytes_);
+  };
+  if (cache_) {
+    cache_->each(copy);
+  } else {
+    records_.expect_order();
+    for (uint32_t slot = 0; slot < slots_; ++slot) {
+      if (is_live(slot)) copy(slot, mapped_record(slot));
+    }
   }
   records_ = std::move(records);
   cache_ = std::move(cache);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "system_calls.h"
 #include "worker_tables.h"
 
 namespace lane {
@@ -100,9 +101,8 @@ std::shared_ptr<Worker::Table> Worker::table(uint32_t number) {
 void Worker::notify_agent(uint32_t agent) {
   if (!blocks_[agent].at<AgentBlock>(0)->asleep.load()) return;
   const uint64_t signal = 1;
-  if (::write(doorbells_[agent], &signal, sizeof signal) < 0) {
-    // It is ringing already, or the agent is gone, which the job monitor notices.
-  }
+  // It fails if the doorbell is ringing already, or the agent is gone, which the job monitor notices.
+  uninterrupted([&] { return ::write(doorbells_[agent], &signal, sizeof signal); });
 }
 
 void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {

@@ -1,6 +1,7 @@
 """Files of row stores: saves, deltas, and rows that are in files."""
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from mxhybrid.lane.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
+
+HERE = Path(__file__).parent
 
 
 def saved(path):
@@ -297,6 +300,19 @@ def test_failed_reads_and_writes_are_errors(tmp_path, flags, message):
     store.close()
 
 
+def test_state_of_another_size_is_made_in_one_pass(tmp_path):
+    """Rows much narrower than a block of the disk: the pass reads each byte of the file once."""
+    store = RowStore(8, directory=str(tmp_path), resident_bytes=1)
+    keys = np.random.RandomState(0).permutation(100000)
+    for part in np.array_split(keys, 20):
+        store.assign(part, part[:, None] * np.ones(8))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+    store.set_state_widths([8])
+    read_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before) * 512
+    assert read_bytes <= 2 * store.statistics()['file_bytes']
+    assert (store.read(keys) == keys[:, None]).all() and not store.read_state(0, keys).any()
+
+
 @pytest.mark.both_pythons
 def test_stores_share_a_directory(tmp_path):
     stores = [RowStore(2, directory=str(tmp_path)) for _ in range(2)]
@@ -349,6 +365,33 @@ def test_full_disk_is_an_error(tmp_path, resident_bytes):
     assert 'bytes: File too large; free space on its disk' in output[0]
     assert output[1:] == ['True', 'filled']
     assert not list(tmp_path.iterdir())
+
+
+#: Uses a store that is larger than its cache while calls of the system are interrupted; prints how many.
+INTERRUPTED = """
+import ctypes, os, sys
+import numpy as np
+from mxhybrid.lane.row_store import RowStore
+store = RowStore(64, directory=sys.argv[1], resident_bytes=int(sys.argv[2]))
+for step in range(3):
+    store.assign(np.arange(10000), np.arange(step, 10000 + step)[:, None] * np.ones(64))
+assert (store.read(np.arange(10000)) == np.arange(2, 10002)[:, None]).all()
+assert not os.listdir(sys.argv[1])
+print(ctypes.CDLL(None).number_of_interrupted_calls())
+"""
+
+
+@pytest.mark.both_pythons
+@pytest.mark.parametrize('resident_bytes, least_calls', [(0, 6), (1, 100)])
+def test_interrupted_calls_are_made_again(tmp_path, resident_bytes, least_calls):
+    library, directory = tmp_path / 'interrupted.so', tmp_path / 'rows'
+    directory.mkdir()
+    subprocess.run(['gcc', '-shared', '-fPIC', str(HERE / 'interrupted_calls.c'), '-o', str(library), '-ldl'],
+                   check=True, timeout=60)
+    output = subprocess.run([sys.executable, '-c', INTERRUPTED, str(directory), str(resident_bytes)],
+                            stdout=subprocess.PIPE, text=True, timeout=60, check=True,
+                            env={**os.environ, 'LD_PRELOAD': str(library)}).stdout
+    assert int(output) >= least_calls
 
 
 @pytest.mark.both_pythons
