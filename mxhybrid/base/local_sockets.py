@@ -15,7 +15,7 @@ from .errors import JobError
 from .proc import boot_id
 
 #: Largest message on a connection, in bytes.
-_MESSAGE_BYTES = 4096
+_MESSAGE_BYTES = 1 << 16
 _LEFT = 'a process of this host has closed its connection, or died'
 #: Seconds within which a listening process must accept a connection.
 _CONNECT_S = 60
@@ -48,14 +48,17 @@ class Connection:
     def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
         """Send a message, with a file descriptor if given; wait while the other side has too many messages to read.
 
-        Raises Left like :meth:`receive`.
+        Raises Left like :meth:`receive`, and JobError for a message that is too long to be received.
         """
-        ancillary = []
+        data, ancillary = json.dumps(message).encode(), []
+        if len(data) > _MESSAGE_BYTES:
+            raise JobError('a message to another process of this host has %d bytes, but at most %d can be sent: %s...: '
+                           'report this as a bug of mxhybrid' % (len(data), _MESSAGE_BYTES, data[:100].decode()))
         if descriptor is not None:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [descriptor]))]
         try:
             with self._lock:
-                self._sock.sendmsg([json.dumps(message).encode()], ancillary)
+                self._sock.sendmsg([data], ancillary)
         except ConnectionError:
             raise Left(_LEFT) from None
 
@@ -73,7 +76,7 @@ class Connection:
     def receive(self, timeout: Optional[float] = None) -> Tuple[List[Any], Optional[int]]:
         """Wait for a message, up to `timeout` seconds; return it with its file descriptor, if it has one.
 
-        Left if the other process has closed the connection, or died; JobError if a file descriptor was lost.
+        Left if the other process has closed the connection, or died; JobError if a part of the message was lost.
         """
         if timeout is not None and not self.readable(timeout):
             raise socket.timeout('no message within %g s' % timeout)
@@ -84,7 +87,10 @@ class Connection:
             data, ancillary, flags = b'', [], 0
         if not data:
             raise Left(_LEFT)
-        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        if flags & socket.MSG_TRUNC:
+            raise JobError('a message of another process of this host has more than %d bytes: report this as a bug of '
+                           'mxhybrid' % _MESSAGE_BYTES)
+        if flags & socket.MSG_CTRUNC:
             raise JobError('this process has too many open files to take another one from a worker of its host: raise '
                            'their number with ulimit -n (it is %d now)' % resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         descriptor = None

@@ -7,8 +7,8 @@ Workers send these messages, each with the descriptor of memory that they share:
 
 * ``worker`` (local number of the worker), answered by ``doorbell`` and ``block``, each with a descriptor;
 * ``table`` (number of the table, local number), answered by ``table`` with a descriptor;
-* ``allreduce`` (number, local number, dtype, number of elements, ends of the ranges of workers, if they own ranges,
-  whether values travel as int8), answered by ``allreduce`` with a descriptor;
+* ``allreduce`` (number, local number, dtype, number of elements, number of ranges of workers, whose ends are at the end
+  of the memory, whether values travel as int8), answered by ``allreduce`` with a descriptor;
 * ``channel`` (local number, whether the channel leads to another host, ranks of writer and reader, number of the other
   host), answered by ``channel``.
 
@@ -303,13 +303,15 @@ class Agent:
         finally:
             os.close(descriptor)
 
-    def _open_allreduce(self, descriptor: int, number: int, local: int, dtype: int, count: int, ends: List[int],
-                        quantized: bool = False) -> Any:
+    def _open_allreduce(self, descriptor: int, number: int, local: int, dtype: int, count: int, ranges: int,
+                        quantized: bool) -> Any:
         if quantized:
             return self._library.agent_open_quantized(self._handle, number, local, count, descriptor)
-        if ends:
-            return self._library.agent_open_ranges(self._handle, number, local, dtype, count, len(ends),
-                                                   library.counts(ends), descriptor)
+        if ranges:
+            ends_bytes = ranges * np.dtype(np.uint64).itemsize
+            ends = os.pread(descriptor, ends_bytes, os.fstat(descriptor).st_size - ends_bytes)
+            return self._library.agent_open_ranges(self._handle, number, local, dtype, count, ranges,
+                                                   library.counts(np.frombuffer(ends, np.uint64).tolist()), descriptor)
         return self._library.agent_open_allreduce(self._handle, number, local, dtype, count, descriptor)
 
 

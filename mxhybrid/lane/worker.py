@@ -112,9 +112,10 @@ class Lane:
         """
         own_memory = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
         agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
+        # Behind the input: a message may have no room for the ends of all workers.
+        os.pwrite(own_memory, np.array(ends, np.uint64).tobytes(), os.fstat(own_memory).st_size)
         with self._request_lock:
-            self._agents[agent].send(['allreduce', number, self._local, dtype, count, list(ends), quantized],
-                                     own_memory)
+            self._agents[agent].send(['allreduce', number, self._local, dtype, count, len(ends), quantized], own_memory)
             agent_memory = self._descriptor(agent)
         try:
             return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, agent_memory))

@@ -32,6 +32,22 @@ def test_a_process_that_has_left_raises_the_same_error_everywhere():
     mine.close()
 
 
+def test_a_message_that_is_too_long_is_not_sent():
+    listener = Listener()
+    mine = connect(listener.name)
+    theirs = listener.accept(1)
+    with pytest.raises(JobError, match=r'has 65540 bytes, but at most 65536 can be sent: \["ranges", "aaaa'):
+        mine.send(['ranges', 'a' * 65526])
+    longest = ['ranges', 'a' * 65522]
+    mine.send(longest)
+    assert theirs.receive(1) == (longest, None)
+    mine._sock.send(b'1' * 65537)
+    with pytest.raises(JobError, match='more than 65536 bytes'):
+        theirs.receive(1)
+    for each in (mine, theirs, listener):
+        each.close()
+
+
 def test_another_user_who_connects_without_end_does_not_keep_a_process_waiting_beyond_its_deadline(monkeypatch):
     listener, ended = Listener(), threading.Event()
 

@@ -111,7 +111,7 @@ def test_worker_that_receives_no_answer_is_named(caplog):
         worker._sock.settimeout(3)  # longer than a busy machine keeps the agent from reading
         with pytest.raises(OSError):  # the worker reads no answers, so the buffers of both sides become full
             for number in range(100000):
-                worker.send(['allreduce', number, 0, 1, 10, []], memory)
+                worker.send(['allreduce', number, 0, 1, 10, 0, False], memory)
         os.close(memory)
         log = close(pair, caplog)
         worker.close()

@@ -49,12 +49,12 @@ class Table:
 
 
 class OneShard:
-    """A job of one worker and one agent, and a table of one partition; failures are in `failures`."""
+    """The first of some workers of a job, one agent, and a table of one partition; failures are in `failures`."""
 
-    def __init__(self, dtype):
+    def __init__(self, dtype, workers):
         self.failures = []
         self.agent = Agent('127.0.0.1', 'secret', self.update, self.failures.append)
-        self.membership = Membership([self.agent.endpoint], [local_sockets.memory_domain()])
+        self.membership = Membership([self.agent.endpoint], [local_sockets.memory_domain()] * workers)
         self.agent.connect(self.membership, 10)
         self.lane = Lane(self.membership, 0)
         self.shape = Shape(ROWS, WIDTH, np.dtype(dtype).name, False, [0])
@@ -94,8 +94,8 @@ class OneShard:
 def start_shard():
     shards = []
 
-    def start(dtype=np.float32):
-        shards.append(OneShard(dtype))
+    def start(dtype=np.float32, workers=1):
+        shards.append(OneShard(dtype, workers))
         return shards[0]
     yield start
     for each in shards:
@@ -221,6 +221,14 @@ def test_workers_are_answered_while_another_user_connects_without_end(start_shar
             late.close()
         finally:
             caller.kill()
+    assert bench.failures == []
+
+
+def test_an_allreduce_opens_with_ranges_of_many_workers(start_shard):
+    workers = 9000
+    bench = start_shard(workers=workers)
+    ends = [10007 * count // workers for count in range(1, workers + 1)]
+    bench.lane.open_allreduce(7, 1, ends[-1], ends)  # the agent refuses ends that do not cover the array in order
     assert bench.failures == []
 
 
