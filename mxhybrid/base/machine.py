@@ -6,8 +6,9 @@ import resource
 import signal
 from typing import Optional
 
-#: Files with a container's memory limit and use, of cgroup versions 2 and 1.
+#: Files with a container's memory limit and use, of cgroup versions 2 and 1; beyond memory.high, processes hardly go on.
 _CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
+            ('sys/fs/cgroup/memory.high', 'sys/fs/cgroup/memory.current'),
             ('sys/fs/cgroup/memory/memory.limit_in_bytes', 'sys/fs/cgroup/memory/memory.usage_in_bytes'))
 
 

@@ -36,6 +36,8 @@ struct Version {
 constexpr Version kFirst = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
                             "total_active_file"};
 constexpr Version kSecond = {"memory.max", "memory.current", "inactive_file", "active_file"};
+/// Beyond this limit the system lets processes wait so long that they hardly go on.
+constexpr Version kSlow = {"memory.high", "memory.current", "inactive_file", "active_file"};
 
 void apply_cgroup(const std::string& directory, const Version& version, AvailableMemory* available) {
   uint64_t limit = 0, used = 0;
@@ -76,7 +78,7 @@ AvailableMemory available_memory(const std::string& root) {
     const std::string path = line.substr(second + 1);
     if (controllers == ",,") {
       for (const char* top : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-        apply_cgroups(root + top, path, kSecond, &available);
+        for (const Version& version : {kSecond, kSlow}) apply_cgroups(root + top, path, version, &available);
       }
     } else if (controllers.find(",memory,") != std::string::npos) {
       apply_cgroups(root + "/sys/fs/cgroup/memory", path, kFirst, &available);

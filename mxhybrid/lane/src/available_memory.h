@@ -14,8 +14,9 @@ struct AvailableMemory {
   std::string file;
 };
 
-/// Return the least memory that the cgroups of this process (versions 1 and 2) and the machine have left, without pages
-/// of files, which the system gives back.  `root` has /proc and /sys; what cannot be read does not limit.
+/// Return the least memory that the cgroups of this process (versions 1 and 2, also memory.high) and the machine have
+/// left, without pages of files, which the system gives back.  `root` has /proc and /sys; what cannot be read does not
+/// limit.
 AvailableMemory available_memory(const std::string& root = "");
 
 }  // namespace lane

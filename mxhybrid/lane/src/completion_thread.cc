@@ -1,14 +1,17 @@
 #include "completion_thread.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
+
+#include "end_process.h"
 
 namespace lane {
 
 void CompletionThread::push(Item item) {
   std::lock_guard<std::mutex> lock(mutex_);
   added_.push_back(std::move(item));
-  if (!thread_.joinable()) thread_ = std::thread(&CompletionThread::serve, this);
+  if (!thread_.joinable()) thread_ = std::thread(&CompletionThread::run, this);
 }
 
 void CompletionThread::add(std::function<bool()> ready, std::function<void()> finish) {
@@ -20,6 +23,14 @@ void CompletionThread::add_unready(std::function<bool()> ready, std::function<vo
   push({std::move(ready), std::move(finish)});
   // If the doorbell has rung since, that may have been for this operation, which the thread did not know yet.
   if (block_.doorbell.load() != seen) notify(block_);
+}
+
+void CompletionThread::run() {
+  try {
+    serve();
+  } catch (const std::exception& error) {
+    end_process("an operation of the lane cannot be completed", error.what());
+  }
 }
 
 void CompletionThread::serve() {

@@ -34,6 +34,7 @@ class CompletionThread {
   };
 
   void push(Item item);
+  void run();
   void serve();
 
   WorkerBlock& block_;

@@ -1,11 +1,10 @@
 #include "gradient_bucket.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "attribute.h"
+#include "end_process.h"
 #include "half.h"
 
 namespace lane {
@@ -17,11 +16,7 @@ constexpr size_t kBlock = 4096;
 /// Return the memory of an array in the default layout.
 char* memory_of(const ArrayFunctions& functions, void* array) {
   void* data = nullptr;
-  if (functions.get_data(array, &data) != 0) {
-    // The error cannot be reported: the engine takes no exceptions here, and all workers wait for the sum.
-    std::fputs("mxhybrid: an array of gradients or weights cannot be read\n", stderr);
-    std::abort();
-  }
+  if (functions.get_data(array, &data) != 0) end_process("MXNDArrayGetData", "gradients or weights cannot be read");
   return static_cast<char*>(data);
 }
 

@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 #include <utility>
+
+#include "end_process.h"
 
 namespace lane {
 namespace {
 
-[[noreturn]] void fail(const char* problem) {
-  // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
-  std::fprintf(stderr, "mxhybrid: a BatchNorm over several workers failed: %s\n", problem);
-  std::abort();
-}
+[[noreturn]] void fail(const char* problem) { end_process("a BatchNorm over several workers failed", problem); }
 
 unsigned parameters_of(const JointNormOperator::Settings& settings) {
   return static_cast<unsigned>(settings.fixes_gamma ? 1 : 2) * settings.shape.at(settings.axis);

@@ -64,9 +64,11 @@ int lane_worker_post_tables(void* worker, const TableRows* requests, const uint3
 
 /// Return deliveries for lane_worker_deliver_tables.
 void* lane_deliveries_new(void* worker, const TableRows* requests, uint32_t tables, const int* handles) {
-  return guarded([&]() -> void* {
+  void* const deliveries = guarded([&]() -> void* {
     return new Worker::Deliveries(*static_cast<Worker*>(worker), requests, tables, handles);
   }, nullptr);
+  if (deliveries == nullptr) static_cast<Worker*>(worker)->abandon(requests, tables, handles);
+  return deliveries;
 }
 
 /// EngineAsyncFunc; deletes the deliveries.

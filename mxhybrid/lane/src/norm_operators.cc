@@ -1,10 +1,10 @@
 #include "norm_operators.h"
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <utility>
+
+#include "end_process.h"
 
 namespace lane {
 namespace {
@@ -12,11 +12,7 @@ namespace {
 /// Tags of arrays in ndarray_op.cc of MXNet 1.9.1.
 enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
-[[noreturn]] void fail(const char* problem) {
-  // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
-  std::fprintf(stderr, "mxhybrid: an operator over several workers failed: %s\n", problem);
-  std::abort();
-}
+[[noreturn]] void fail(const char* problem) { end_process("an operator over several workers failed", problem); }
 
 using Shapes = std::vector<ArrayOperator::Shape>;
 

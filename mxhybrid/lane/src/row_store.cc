@@ -226,9 +226,13 @@ uint64_t RowStore::erase(const int64_t* keys, size_t count) {
 }
 
 void RowStore::clear() {
+  GrowingMemory keys = new_area("keys"), records;  // first: they may be refused, and then all rows stay
+  std::unique_ptr<RecordCache> cache;
+  make_records(record_bytes_, &records, &cache);
+  keys_ = std::move(keys);
+  records_ = std::move(records);
+  cache_ = std::move(cache);
   index_.clear();
-  keys_ = new_area("keys");
-  make_records(record_bytes_, &records_, &cache_);
   versions_ = GrowingMemory();
   for (GrowingMemory& age : ages_) age = GrowingMemory();
   live_.clear();

@@ -1,19 +1,15 @@
 #include "transfer_operator.h"
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+
+#include "end_process.h"
 
 namespace lane {
 namespace {
 
 char kTokenName[] = "token", kInputName[] = "input", kAfterName[] = "after", kOutputName[] = "output";
 
-[[noreturn]] void fail(const char* problem) {
-  // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
-  std::fprintf(stderr, "mxhybrid: a transfer in a graph cannot start: %s\n", problem);
-  std::abort();
-}
+[[noreturn]] void fail(const char* problem) { end_process("a transfer in a graph cannot start", problem); }
 
 }  // namespace
 

@@ -64,6 +64,9 @@ class Worker {
   /// `stalenesses` has the staleness of each request.  Return whether all requests are posted; otherwise all requests of
   /// a table are in use.
   bool post(const TableRows* requests, const uint32_t* stalenesses, uint32_t tables, int* handles);
+  /// Give up requests that were posted, since a later call has failed; those with a negative handle were not.
+  void abandon(const TableRows* requests, uint32_t tables, const int* handles);
+  void abandon(uint32_t number, int handle);
   /// Wait for a request, write its rows, of shape (count, width), to `out`, and release the request.
   bool wait(uint32_t number, int handle, char* out, int milliseconds);
   /// Do the same in the completion thread, which then calls `complete`.
@@ -116,6 +119,7 @@ class Worker {
   void each_row(Table& table, int handle, Write write);
   void write(Table& table, int handle, char* out);
   void write(Table& table, int handle, const TableRows& rows);
+  void free_rows(Table& table, int handle);
   bool release(Table& table, int handle);
 
   const Membership membership_;

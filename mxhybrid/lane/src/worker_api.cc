@@ -86,11 +86,13 @@ int lane_worker_wait(void* worker, uint32_t number, int request, void* out, int 
     return static_cast<Worker*>(worker)->wait(number, request, static_cast<char*>(out), milliseconds) ? 0 : 1;
   }, -1);
 }
-/// Return a delivery for lane_worker_deliver.
+/// Return a delivery for lane_worker_deliver; if that fails, the request is given up.
 void* lane_delivery_new(void* worker, uint32_t number, int request, void* out) {
-  return guarded([&]() -> void* {
-    return new Delivery{static_cast<Worker*>(worker), number, request, static_cast<char*>(out)};
-  }, nullptr);
+  Worker* const poster = static_cast<Worker*>(worker);
+  void* const delivery = guarded(
+      [&]() -> void* { return new Delivery{poster, number, request, static_cast<char*>(out)}; }, nullptr);
+  if (delivery == nullptr) poster->abandon(number, request);
+  return delivery;
 }
 /// EngineAsyncFunc; deletes the delivery.
 void lane_worker_deliver(void*, void* on_complete, void* delivery) {
@@ -115,10 +117,15 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
     if (request < 0) return 1;
     void* handle = rows.handle();
     // Rows that are available already need no thread of the engine.
-    if (!poster.wait(number, request, rows.values(), 0) &&
-        mxnet->push(lane_worker_deliver, new Delivery{&poster, number, request, rows.values()}, nullptr, cpu, nullptr,
-                    0, &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {
-      return 3;
+    if (!poster.wait(number, request, rows.values(), 0)) {
+      void* const delivery = lane_delivery_new(worker, number, request, rows.values());
+      if (delivery == nullptr) return -1;
+      if (mxnet->push(lane_worker_deliver, delivery, nullptr, cpu, nullptr, 0, &handle, 1, &prioritized, priority,
+                      "mxhybrid_rows", false)) {
+        delete static_cast<Delivery*>(delivery);
+        poster.abandon(number, request);
+        return 3;
+      }
     }
     for (uint32_t i = 0; i < num_outs; ++i) {
       int outputs = 1;

@@ -91,13 +91,31 @@ bool Worker::post(const TableRows* requests, const uint32_t* stalenesses, uint32
   }
   Doorbells doorbells(*this);
   bool are_posted = true;
-  for (uint32_t i = 0; i < tables; ++i) {
-    if (handles[i] >= 0) continue;
-    handles[i] = post(*targets[i], requests[i].ids, static_cast<uint32_t>(requests[i].count), 0, true, stalenesses[i],
-                      0, doorbells);
-    are_posted = are_posted && handles[i] >= 0;
+  try {
+    for (uint32_t i = 0; i < tables; ++i) {
+      if (handles[i] >= 0) continue;
+      handles[i] = post(*targets[i], requests[i].ids, static_cast<uint32_t>(requests[i].count), 0, true, stalenesses[i],
+                        0, doorbells);
+      are_posted = are_posted && handles[i] >= 0;
+    }
+  } catch (...) {
+    abandon(requests, tables, handles);
+    throw;
   }
   return are_posted;
+}
+
+void Worker::abandon(const TableRows* requests, uint32_t tables, const int* handles) {
+  for (uint32_t i = 0; i < tables; ++i) {
+    if (handles[i] >= 0) abandon(static_cast<uint32_t>(requests[i].table), handles[i]);
+  }
+}
+
+void Worker::abandon(uint32_t number, int handle) {
+  PostedRequest& request = table(number)->requests[handle];
+  std::lock_guard<std::mutex> lock(mutex_);
+  request.delivered = false;
+  request.abandoned = true;
 }
 
 int Worker::post(Table& table, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered, uint32_t staleness,
@@ -105,17 +123,32 @@ int Worker::post(Table& table, const int64_t* ids, uint32_t count, uint32_t flag
   int handle = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    while (handle < kMaxRowRequests && table.requests[handle].used) ++handle;
+    const auto is_free = [&] {
+      const PostedRequest& request = table.requests[handle];
+      if (request.abandoned && is_completed(table, handle)) {
+        free_rows(table, handle);
+        return true;
+      }
+      return !request.used;
+    };
+    while (handle < kMaxRowRequests && !is_free()) ++handle;
     if (handle == kMaxRowRequests) return -1;
     table.requests[handle].used = true;
     table.requests[handle].delivered = delivered;
+    table.requests[handle].abandoned = false;
   }
   PostedRequest& request = table.requests[handle];
   RowRequest& shared = table.shared->requests[handle];
   request.version = table.pushes;
   request.flags = flags;
-  request.order.resize(count);
-  split_request(table, handle, ids, count, flags ? 0 : staleness);
+  try {
+    request.order.resize(count);
+    split_request(table, handle, ids, count, flags ? 0 : staleness);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    request.used = request.delivered = false;
+    throw;
+  }
   shared.version = request.version;
   shared.flags = flags;
   shared.used_at = request.version + ahead;
@@ -282,15 +315,21 @@ void Worker::write(Table& table, int handle, const TableRows& rows) {
   if (overflow) table.overflows |= kPulledOverflow;
 }
 
-/// Release a request whose rows are written; return whether the completion thread has written them.
-bool Worker::release(Table& table, int handle) {
-  PostedRequest& request = table.requests[handle];
+/// Let the agents use the memory of the rows of a request again.
+void Worker::free_rows(Table& table, int handle) {
+  const PostedRequest& request = table.requests[handle];
   table.shared->requests[handle].released.store(request.posted);
   for (uint32_t agent : table.pull_agents) {
     if (!(request.flags & kUncached) || !table.views[agent].shared->pull_waiting.load()) continue;
     table.shared->activity.add();
     notify_agent(agent);
   }
+}
+
+/// Release a request whose rows are written; return whether the completion thread has written them.
+bool Worker::release(Table& table, int handle) {
+  free_rows(table, handle);
+  PostedRequest& request = table.requests[handle];
   std::lock_guard<std::mutex> lock(mutex_);
   const bool was_delivered = request.delivered;
   request.used = request.delivered = false;

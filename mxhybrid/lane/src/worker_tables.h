@@ -14,6 +14,7 @@ namespace lane {
 struct Worker::PostedRequest {
   bool used = false;
   bool delivered = false;  // by the completion thread, now or later
+  bool abandoned = false;  // not used by anybody, but its slot is free only when the agents have completed it
   uint32_t version = kFirst, posted = kFirst, flags = 0;
   std::vector<uint32_t> order;
 };

@@ -1,11 +1,11 @@
 #include "worker_transfers.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+
+#include "end_process.h"
 
 namespace lane {
 namespace {
@@ -176,9 +176,7 @@ bool PersistentTransfer::advance() {
       if (last) return true;
     }
   } catch (const std::exception& error) {
-    // The error cannot be reported: the engine takes no exceptions here, and other workers wait for this one.
-    std::fprintf(stderr, "mxhybrid: a transfer between workers failed: %s\n", error.what());
-    std::abort();
+    end_process("a transfer between workers failed", error.what());
   }
 }
 

@@ -39,6 +39,8 @@ def test_this_machine_has_some():
     ({'sys__fs__cgroup__memory.max': 'max\n', 'sys__fs__cgroup__memory.current': '5\n'}, 1024000),
     ({'sys__fs__cgroup__memory.max': '5000\n', 'sys__fs__cgroup__memory.current': '2000\n'}, 3000),
     ({'sys__fs__cgroup__memory.max': '5000\n', 'sys__fs__cgroup__memory.current': '6000\n'}, 0),
+    ({'sys__fs__cgroup__memory.max': 'max\n', 'sys__fs__cgroup__memory.high': '5000\n',
+      'sys__fs__cgroup__memory.current': '2000\n'}, 3000),
     ({'sys__fs__cgroup__memory.max': '9000000\n', 'sys__fs__cgroup__memory.current': '1\n'}, 1024000),
     ({'sys__fs__cgroup__memory__memory.limit_in_bytes': '700\n',
       'sys__fs__cgroup__memory__memory.usage_in_bytes': '100\n'}, 600)])

@@ -70,6 +70,26 @@ def test_open_file_limit_is_named():
             add_table(job)
 
 
+def post_without_memory():
+    """Post requests that the worker has no memory for, more than it may have at a time, and then others."""
+    rows = 1 << 23
+    ids = np.arange(rows)
+    with hosts([1], [1]) as job:
+        job.table(0, rows, 1, [0])
+        for _ in range(9):
+            with limited(resource.RLIMIT_AS, address_space_bytes()), contextlib.suppress(JobError):
+                job.post(0, 0, ids)
+                print('posted')
+        for _ in range(8):
+            print(job.post(0, 0, ids[:10]))
+
+
+def test_requests_that_fail_leave_room_for_others():
+    ended = subprocess.run([sys.executable, '-c', f'import {__name__} as tests; tests.post_without_memory()'],
+                           stdout=subprocess.PIPE, timeout=50, check=True, universal_newlines=True)
+    assert ended.stdout.split() == list('01234567')
+
+
 def push_without_memory():
     """Push rows that the agent has no memory for; print the errors of the agents."""
     # 160 MB for four workers: malloc may have 64 MB in reserve, and threads need memory for their own variables.

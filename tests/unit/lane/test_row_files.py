@@ -325,6 +325,21 @@ def test_stores_share_a_directory(tmp_path):
     assert not nameless_files(tmp_path)
 
 
+@pytest.mark.both_pythons
+@pytest.mark.parametrize('resident_bytes', [0, 1])
+def test_a_store_that_cannot_be_cleared_keeps_its_rows(tmp_path, resident_bytes):
+    directory = tmp_path / 'rows'
+    directory.mkdir()
+    store = RowStore(2, directory=str(directory), resident_bytes=resident_bytes)
+    store.assign(np.arange(1000), np.ones((1000, 2)))
+    directory.rmdir()  # the files have no names in it
+    with pytest.raises(JobError, match='No such file'):
+        store.clear()
+    store.assign(np.arange(900, 2000), np.full((1100, 2), 2))
+    np.testing.assert_array_equal(store.read(np.arange(2000))[:, 0], np.repeat([1, 2], [900, 1100]))
+    assert len(store) == store.statistics()['slots'] == 2000
+
+
 @pytest.mark.parametrize('directory, message', [
     ('missing', 'No such file or directory: give a directory that exists'), ('file', 'Not a directory'),
     ('file/rows', 'Not a directory'), ('/proc/1', 'No such file')])
