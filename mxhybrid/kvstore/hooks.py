@@ -387,7 +387,7 @@ def _script_goes_on() -> bool:
 def _excepthook(original: Any) -> Any:
     """End the whole job when this worker's script ends with an exception.
 
-    Of workers that end with the same error, only the first one shows it.
+    If workers end with the same error, only the first one shows it.
     """
     def hook(kind: Any, value: BaseException, traceback: Any) -> None:
         if _script_goes_on():

@@ -34,7 +34,9 @@ def brief(reason: str, writer: str) -> str:
     """Return a reason for messages of all processes but its `writer`: the first words of a long one."""
     if len(reason) <= _BRIEF:
         return reason
-    return '%s ... (in full in the output of %s)' % (reason[:_BRIEF].rpartition(' ')[0], writer.partition(' (')[0])
+    name = writer.partition(' (')[0]
+    return '%s ... (in full in the output of %s)' % (reason[:_BRIEF].rpartition(' ')[0],
+                                                    'that' + name[1:] if name.startswith('a ') else name)
 
 
 def leave(text: str = '', last_words: Optional[Callable[[], None]] = None, cleanup: Optional[Callable[[], None]] = None,

@@ -55,7 +55,7 @@ def check_end(result, launcher, rows, saved, steps):
 
 def check_cause(result, cause):
     """Check that a server writes the cause in full, and that each worker names the server and the first words."""
-    assert re.search(r'\n(\[\d\]<stderr>:)?\w*Error: ' + cause, result.output), result.tail()
+    assert re.search(r'\[mxhybrid server\] the lane failed: .*' + cause, result.output), result.tail()
     for rank in range(2):
         assert re.search(r'worker %d \(host .*ends, because a parameter server .* failed: .*net_(users|words)_weight: '
                          r'(storage|cannot get memory)' % rank, result.output), result.tail()
