@@ -14,7 +14,7 @@ from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Heads, Operator
 from ..ops.registry import has_rule, rule_of
 from ..sharding.split import Split, whole_on
-from .plan import ON_ALL, Plan, ResolvedPlan, divides_weights, spread
+from .plan import ON_ALL, Plan, ResolvedPlan, reads_parts_of_weights, spread
 from .transformer_layers import TransformerLayers, divisors, heads_in, is_dense, reads_heads
 
 _NOT_DIVIDED = 'whole on all workers of a group, since it cannot be split into %d'
@@ -74,10 +74,10 @@ class Megatron(Plan):
             if note:
                 notes[operator.number] = note
             splits[operator.number] = split
-        if self.model > 1 and not divides_weights(graph, splits):
+        if self.model > 1 and not reads_parts_of_weights(graph, splits):
             raise InputError('plan: %s divides no weight: it splits attention, experts, embeddings, output layers, and '
-                             'pairs of dense layers with elementwise operators between them, but the network has '
-                             'neither: give another plan, such as grid(model=%d, batch=%d)'
+                             'pairs of dense layers with elementwise operators between them, but the network has none '
+                             'of these: give another plan, such as grid(model=%d, batch=%d)'
                              % (self.name, self.model, self.batch))
         return self._with_tables(ResolvedPlan(splits, notes), graph)
 

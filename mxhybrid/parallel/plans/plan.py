@@ -37,6 +37,8 @@ class ResolvedPlan(NamedTuple):
     tables: Mapping[str, TablePlan] = {}
     #: The pipeline, if there is one.
     stages: Optional[Stages] = None
+    #: The result of a plan that should divide weights, and divides none; '' for others.
+    undivided: str = ''
 
 
 class Plan:
@@ -51,6 +53,8 @@ class Plan:
     lists_all = False
     #: The number of parts of the joint batch that the network computes one after the other.
     micro_batches = 1
+    #: Whether it should divide weights.
+    divides_weights = False
 
     def with_store(self, store: StorePlan) -> 'Plan':
         """Return the same plan with other choices for the store."""
@@ -106,7 +110,10 @@ class Plan:
             splits[operator.number] = split
             if note:
                 notes[operator.number] = note
-        return self._with_tables(ResolvedPlan(splits, notes), graph)
+        undivided = ''
+        if self.divides_weights and ranks > 1 and not reads_parts_of_weights(graph, splits):
+            undivided = 'the plan, %s, divides no weight of this network: each worker holds all of them' % self.name
+        return self._with_tables(ResolvedPlan(splits, notes, undivided=undivided), graph)
 
     def _with_tables(self, resolved: ResolvedPlan, graph: Graph) -> ResolvedPlan:
         tables = self.store.by_name(graph)
@@ -154,7 +161,7 @@ class Plan:
         return '<plan: %s>' % self.name
 
 
-def divides_weights(graph: Graph, splits: Mapping[int, Split]) -> bool:
+def reads_parts_of_weights(graph: Graph, splits: Mapping[int, Split]) -> bool:
     """Return whether an operator that multiplies by weights reads a part of them."""
     for operator in graph.computing:
         rule = rule_of(operator)

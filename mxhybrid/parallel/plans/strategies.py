@@ -31,6 +31,7 @@ class Grid(Plan):
 
     def __init__(self, model: int, batch: int, domain: Tuple[int, ...], sequence: int = 1):
         self.model, self.batch, self.domain, self.sequence = model, batch, domain, sequence
+        self.divides_weights = model > 1
         self.name = 'grid of ' + (' x '.join('%s %s' % (what, value) for what, value in (
             ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain))), ('sequence', sequence))
             if value not in (1, '')) or 'batch 1')
@@ -105,6 +106,7 @@ class OneWeirdTrick(Plan):
     """The plan of :func:`one_weird_trick`."""
 
     name = 'one weird trick'
+    divides_weights = True
 
     def follows_producer(self, operator: Operator) -> bool:
         """Return True, see :meth:`Plan.follows_producer`."""
@@ -128,6 +130,8 @@ class Layers(Plan):
                 raise InputError('plan: %r has the value %r: give degrees by name of the dimension, {"channels": 4}'
                                  % (pattern, value))
         self._by_pattern = dict(by_pattern)
+        self.divides_weights = any(value.get(key, 1) != 1 for value in self._by_pattern.values()
+                                   for key in ('channels', 'heads', 'experts', 'partials'))
         for pattern, value in self._by_pattern.items():
             for key, count in value.items():
                 if key == 'ranks':

@@ -37,6 +37,8 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     """
     network, seed = _agreed_split(net, plan, data, batch_axis, dtype, input_grad, batch_norm, init, recompute)
     parallel = _build(net, network, seed)
+    if tell:
+        _warn_once(network.undivided and 'parallelize: %s: give another plan, or data_parallel()' % network.undivided)
     if network.workers.rank == 0 and tell:
         _log(parallel, network)
     return parallel

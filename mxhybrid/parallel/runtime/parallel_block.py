@@ -238,6 +238,7 @@ class Parallel(gluon.Block):
         return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.shards,
                                        self._programs[True].redistributions, self._workers.size, network.notes,
                                        network.stages)]
+                         + [network.undivided] * bool(network.undivided)
                          + recompute_lines(network.graph, network.segments) + network.plan.store.words())
 
     __repr__ = report

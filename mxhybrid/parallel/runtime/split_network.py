@@ -44,6 +44,8 @@ class SplitNetwork(NamedTuple):
     frozen: AbstractSet[str] = frozenset()
     #: The reason why MXNet cannot run its backward pass; empty if it can.
     untrainable: str = ''
+    #: The result of a plan that should divide weights, and divides none; empty for others.
+    undivided: str = ''
 
     def with_frozen(self, frozen: AbstractSet[str]) -> 'SplitNetwork':
         """Return the same split of the network for other parameters without gradients."""
@@ -92,7 +94,8 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
     segments = recomputed_segments(graph, network.blocks, plan.recompute, stage_of, gradient_inputs,
                                    batch_norm == 'joint')
     return SplitNetwork(workers, network, plan, shards, resolved.notes, resolved.tables, input_shards,
-                        batch_norm == 'joint', joint, resolved.stages, named_segments=segments).with_frozen(frozen)
+                        batch_norm == 'joint', joint, resolved.stages, named_segments=segments,
+                        undivided=resolved.undivided).with_frozen(frozen)
 
 
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:

@@ -74,6 +74,8 @@ OTHERS = {
     'a transformer': {'net': 'gpt', 'plans': [DATA, megatron(4), megatron(2, 2), megatron(4, sequence=True), megatron(
         2, 2, True), {'attention_*': {'heads': 2, 'samples': 2}}, 1, pipeline(2, 4, megatron(2)), pipeline(
             2, 2, megatron(2, sequence=True)), pipeline(4, 8)]},
+    'a mixture of experts': {'net': 'mixture', 'plans': [
+        DATA, megatron(4), megatron(2, 2, True), again(megatron(4), 'experts'), 1, pipeline(2, 4, megatron(2))]},
     'sums in two steps': {'net': 'gpt', 'two_steps': True, 'plans': [
         megatron(4), {'attention_*': {'heads': 4}}, again(megatron(4), 'attention', 'dense*')]},
     'sums in two steps in float32': {'net': 'dense', 'two_steps': True, 'dtype': 'float32', 'plans': [
@@ -103,7 +105,8 @@ OTHERS = {
 RESNET = {'resnet': {'net': 'resnet', 'plans': [TRICK, grid(domain=(4,)), 1], 'steps': 3, 'settings': {
     'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}}}
 #: Plans for two workers.
-HALVES = {'cnn': {'net': 'cnn', 'plans': [TRICK, grid(2), grid(domain=(2,)), 3]}}
+HALVES = {'cnn': {'net': 'cnn', 'plans': [TRICK, grid(2), grid(domain=(2,)), 3]},
+          'mixture': {'net': 'mixture', 'plans': [megatron(2)]}}
 
 
 @pytest.fixture(scope='module')
@@ -154,9 +157,10 @@ def test_others(others, name):
     check(others[name], given['plans'], 1e-5 if given.get('dtype') == 'float32' else 1e-10)
 
 
-def test_each_worker_has_its_part_of_a_transformer(others):
-    whole = others['a transformer'][0][0]['held']
-    assert all(outcome['held'] < 0.32 * whole for found in others['a transformer'] for outcome in (found[1], found[3]))
+@pytest.mark.parametrize('name', ['a transformer', 'a mixture of experts'])
+def test_each_worker_has_its_part_of_a_transformer(others, name):
+    whole = others[name][0][0]['held']
+    assert all(outcome['held'] < 0.32 * whole for found in others[name] for outcome in (found[1], found[3]))
 
 
 @pytest.mark.parametrize('name', ['pooled', 'averaged'])
@@ -165,8 +169,9 @@ def test_whole_images_are_averaged_in_parts(others, name):
     assert all(one[1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in others[name])
 
 
-def test_two_workers(two):
-    check(found_by(two['halves'], 2, HALVES)['cnn'], HALVES['cnn']['plans'])
+@pytest.mark.parametrize('name', HALVES)
+def test_two_workers(two, name):
+    check(found_by(two['halves'], 2, HALVES)[name], HALVES[name]['plans'])
 
 
 def test_resnet(four):
@@ -267,7 +272,8 @@ def test_impossible_input_is_refused_on_every_worker(two):
         assert "'rnn*' of stage 1 matches no operator" in errors['no operator of a stage']
         assert 'does not have each sample once' in errors['no samples']
         assert 'a pipeline returns no gradients of its inputs' in errors['gradients of inputs']
-        assert 'the network has neither: give another plan' in errors['no attention']
+        assert 'divides no weight: ' in errors['no attention']
+        assert 'the network has none of these: give another plan' in errors['no attention']
         assert 'none of the operators that it matches has heads of attention' in errors['no heads']
         assert 'has 4 heads, which heads=3 does not divide: give one of 1, 2, 4' in errors['other heads']
         assert 'has no dimension height: it has samples, channels' in errors['no such dimension']
@@ -281,6 +287,10 @@ def test_impossible_input_is_refused_on_every_worker(two):
                 assert word in errors[name], (name, errors[name])
         assert 'have shape (4, 3, 12, 12)' in errors['another batch']
         assert result.results[rank]['shape'] == [4, 10]
+        assert result.results[rank]['warnings'] == [
+            'parallelize: the plan, one weird trick, divides no weight of this network: each worker holds all of them: '
+            'give another plan, or data_parallel()']
+        assert 'the plan, one weird trick, divides no weight' in result.results[rank]['layouts']
     assert 'worker 0 cannot' in result.results[1]['errors']['one worker alone']
 
 

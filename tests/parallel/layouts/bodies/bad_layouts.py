@@ -1,6 +1,8 @@
 """Calls that parallelize refuses with the same error on every worker; reports the errors.  Afterwards a good call
 works.
 """
+import logging
+
 import mxnet as mx
 import nets
 from lab.reports import report
@@ -60,6 +62,14 @@ def trained_by(optimizer):
         loss = net(mx.nd.ones(SHAPE)[net.samples]).sum()
     loss.backward()
     trainer.step(SHAPE[0])
+
+
+class Collector(logging.Handler):
+    """Keeps warnings."""
+
+    def emit(self, record):
+        if record.levelno == logging.WARNING:
+            warnings.append(record.getMessage())
 
 
 class Constant(gluon.HybridBlock):
@@ -149,4 +159,11 @@ try:
 except mxhybrid.InputError as error:
     errors['another batch'] = str(error)
 found = net(mx.nd.ones(SHAPE)[net.samples])
-report(store.rank, errors=errors, shape=list(found.shape))
+
+# A plan that finds nothing to divide is no error, but each worker says so.
+warnings = []
+logging.getLogger('mxhybrid').addHandler(Collector())
+convolution = nn.Conv2D(4, 3, in_channels=3)
+convolution.initialize()
+convolution = mxhybrid.parallelize(convolution, parallel.one_weird_trick(), SHAPE)
+report(store.rank, errors=errors, shape=list(found.shape), warnings=warnings, layouts=convolution.report())

@@ -6,8 +6,8 @@ from mxnet.gluon.model_zoo import vision
 
 #: Whether the network takes labels, too, and gives losses.
 HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'unruly': False, 'dense': False,
-            'language_model': True, 'cells': True, 'gpt': True, 'alexnet': False, 'resnet': False, 'inception': False,
-            'densenet': False}
+            'language_model': True, 'cells': True, 'gpt': True, 'mixture': True, 'alexnet': False, 'resnet': False,
+            'inception': False, 'densenet': False}
 WORDS, TIMES = 41, 5
 
 
@@ -121,15 +121,18 @@ class _Gpt(gluon.HybridBlock):
     rows of the positions.
     """
 
-    def __init__(self, units=16):
+    def __init__(self, attention=_Attention, experts=None, units=16):
         super().__init__(prefix='gpt_')
         with self.name_scope():
             self.words = nn.Embedding(WORDS, units)
             self.positions = self.params.get('positions', shape=(TIMES + 3, units))
-            self.attention = _Attention(units)
+            self.attention = attention(units)
             self.first_norm, self.second_norm = nn.LayerNorm(in_channels=units), nn.LayerNorm(in_channels=units)
-            self.wide = nn.Dense(40, flatten=False, in_units=units, activation='tanh')
-            self.narrow = nn.Dense(units, flatten=False, in_units=40)
+            if experts is None:
+                self.wide = nn.Dense(40, flatten=False, in_units=units, activation='tanh')
+                self.narrow = nn.Dense(units, flatten=False, in_units=40)
+            else:
+                self.wide, self.narrow = experts(units), nn.HybridSequential(prefix='')
             self.output = nn.Dense(WORDS, flatten=False, in_units=units, use_bias=False, params=self.words.params)
 
     def hybrid_forward(self, F, ids, labels, positions):
@@ -142,6 +145,54 @@ class _Gpt(gluon.HybridBlock):
 def gpt():
     """A language model with attention."""
     return _Gpt()
+
+
+class _SharedKeys(gluon.HybridBlock):
+    """Attention of 4 heads of queries, of which each two share one of keys and values."""
+
+    def __init__(self, units):
+        super().__init__(prefix='shared_')
+        with self.name_scope():
+            self.query = nn.Dense(units, flatten=False, in_units=units)
+            self.both = nn.Dense(units, flatten=False, in_units=units, use_bias=False)
+            self.out = nn.Dense(units, flatten=False, in_units=units)
+
+    def hybrid_forward(self, F, x):
+        query = F.transpose(F.reshape(self.query(x), shape=(0, 0, 4, -1)), axes=(0, 2, 1, 3))
+        both = F.reshape(self.both(x), shape=(0, 0, 2, 2, -1))  # keys and values, groups
+        key, value = (F.repeat(F.transpose(part, axes=(0, 2, 1, 3)), repeats=2, axis=1)
+                      for part in F.split(both, num_outputs=2, axis=2, squeeze_axis=True))
+        merged = [F.reshape(part, shape=(-3, 0, 0)) for part in (query, key, value)]
+        context = F.batch_dot(F.softmax(F.batch_dot(merged[0], merged[1], transpose_b=True)), merged[2])
+        context = F.reshape(context, shape=(-4, -1, 4, 0, 0))
+        return self.out(F.reshape(F.transpose(context, axes=(0, 2, 1, 3)), shape=(0, 0, -1)))
+
+
+class _Experts(gluon.HybridBlock):
+    """A mixture of 4 experts with gates for all of them, of which the highest two count."""
+
+    def __init__(self, units):
+        super().__init__(prefix='experts_')
+        with self.name_scope():
+            self.router = nn.Dense(4, in_units=units)
+            self.up = self.params.get('up', shape=(4, units, 40))
+            self.up_bias = self.params.get('up_bias', shape=(4, 1, 40), init='normal')
+            self.down = self.params.get('down', shape=(4, units, 40))
+
+    def hybrid_forward(self, F, x, up, up_bias, down):
+        rows = F.reshape(x, shape=(-3, 0))
+        gates = F.softmax(self.router(rows))
+        gates = gates * F.topk(gates, k=2, ret_typ='mask')
+        spread = F.broadcast_axis(F.expand_dims(rows, axis=0), axis=0, size=4)
+        hidden = F.tanh(F.broadcast_add(F.batch_dot(spread, up), up_bias))
+        outputs = F.batch_dot(hidden, down, transpose_b=True)
+        weighted = F.broadcast_mul(outputs, F.expand_dims(F.transpose(gates), axis=2))
+        return F.reshape_like(F.sum(weighted, axis=0), x)
+
+
+def mixture():
+    """A language model whose heads share keys, and with experts in place of dense layers."""
+    return _Gpt(_SharedKeys, _Experts)
 
 
 def _of_the_zoo(name):

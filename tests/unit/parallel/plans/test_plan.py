@@ -180,6 +180,17 @@ def test_a_pattern_is_for_all_calls_of_a_layer(twice):
         (1, 2), (1, 2), (4, 1), (1, 4)]
 
 
+@pytest.mark.parametrize('plan, is_said', [
+    (grid(model=2), True), (layers({'*': {'channels': 2}}), False),
+    (data_parallel(), False), (grid(domain=(2,)), False)], ids=repr)
+def test_a_plan_that_divides_no_weight_says_so(plan, is_said):
+    net = nn.Conv2D(4, 3, in_channels=2, prefix='conv0_')
+    net.initialize()
+    network = traced(net, (4, 2, 8, 8))
+    undivided = plan.resolve(network.graph, network.dimensions, 2).undivided
+    assert bool(undivided) == is_said and (not is_said or 'grid of model 2, divides no weight' in undivided)
+
+
 def test_a_grid_has_whole_factors():
     with pytest.raises(InputError, match='domain=7'):
         grid(domain=7)
