@@ -88,7 +88,7 @@ def gqa_grouped(groups=2):
 
 
 def gqa_joint(groups=2):
-    """One projection computes queries, keys and values, which slices take apart."""
+    """A single projection computes queries, keys and values, which slices take apart."""
     x, each = sym.var('data0'), groups * SIZE
     joint = dense(x, HEADS * SIZE + 2 * each, 'joint')
     bounds = [0, HEADS * SIZE, HEADS * SIZE + each, HEADS * SIZE + 2 * each]

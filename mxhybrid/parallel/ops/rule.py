@@ -58,6 +58,8 @@ class Rule:
     moves_dimensions = False
     #: Whether each element of the output depends on the input elements at its position alone.
     is_elementwise = False
+    #: Whether it reduces dimensions of its only input.
+    reduces = False
     #: Whether a split of the last dimension of the input propagates as partial sums.
     sums_last_dimension = False
     #: Whether it returns the gradient of a loss, whatever gradient comes back to it.

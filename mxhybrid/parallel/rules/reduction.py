@@ -18,6 +18,7 @@ class Reduction(Rule):
     one that is.
     """
 
+    reduces = True
     #: Whether it adds up the results of ranges.
     adds_up = False
 

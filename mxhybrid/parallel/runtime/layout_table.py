@@ -11,26 +11,27 @@ from ..sharding.box import size_of
 from ..sharding.split import Split
 from .joint_work import joint_operators, whole_outputs
 from .network_shards import NetworkShards
+from .report_lines import line_notes, report_lines
 from .schedule import most_alive
 
 
 def layout_table(name: str, graph: Graph, dimensions: Dimensions, shards: NetworkShards,
                  redistributions: Sequence[Redistribution], ranks: int, notes: Dict[int, str],
                  stages: Optional[Stages] = None) -> str:
-    """Return a table with a line for each operator: sizes on the rank that has most, and bytes sent between all ranks
-    in both passes.
+    """Return a table with a line for each operator, or norm of several operators: sizes on the rank that has most, and
+    bytes sent between all ranks in both passes.
     """
     micro_batches = 1 if stages is None else stages.micro_batches
     sent: Dict[int, int] = {}
     for redistribution in redistributions:
         sent[redistribution.operator] = sent.get(redistribution.operator, 0) + sum(redistribution.bytes) * micro_batches
     rows = []
-    for operator in graph.computing:
-        split = shards.splits[operator.number]
-        rows.append([graph.label(operator), operator.op, layout_words(dimensions, operator, split),
-                     rank_words(split.ranks), size_text(_weights(graph, shards, operator)),
-                     size_text(_activations(graph, shards, operator)),
-                     size_text(sent.get(operator.number, 0))])
+    for line in report_lines(graph, dimensions, shards.splits):
+        last = line.operators[-1]
+        sizes = [(_weights(graph, shards, operator), _activations(graph, shards, operator),
+                  sent.get(operator.number, 0)) for operator in line.operators]
+        rows.append([line.label, line.kind, layout_words(dimensions, last, shards.splits[last.number]),
+                     rank_words(shards.splits[last.number].ranks), *(size_text(sum(column)) for column in zip(*sizes))])
     held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, shards)
                 if rank in boxes) for rank in range(ranks)]
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
@@ -54,8 +55,10 @@ def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split]
     """Return the lines below a table: differences from the plan, operators that are computed for the joint batch, and
     outputs of which a worker returns more than its samples.
     """
-    joint = joint_operators(graph, dimensions, splits, ranks, stages)
-    return ['%s: %s' % (graph.label(graph.operators[number]), '; '.join(
+    lines = report_lines(graph, dimensions, splits)
+    labels = {line.operators[-1].number: line.label for line in lines}
+    joint = line_notes(lines, joint_operators(graph, dimensions, splits, ranks, stages))
+    return ['%s: %s' % (labels.get(number) or graph.label(graph.operators[number]), '; '.join(
         some[number] for some in (notes, joint) if number in some)) for number in sorted({**notes, **joint})
             ] + whole_outputs(graph, dimensions)
 

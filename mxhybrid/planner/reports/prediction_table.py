@@ -8,6 +8,7 @@ from ...parallel.plans.plan import Plan
 from ...parallel.plans.stages import Stages
 from ...parallel.runtime.joint_work import joint_operators, whole_outputs
 from ...parallel.runtime.layout_table import layout_words, rank_words, stage_lines
+from ...parallel.runtime.report_lines import line_notes, report_lines
 from ...parallel.sharding.split import Split
 from ..cluster.cluster_spec import Cluster
 from ..task_graph.prediction import Prediction
@@ -34,18 +35,19 @@ def plan_report(network: TracedNetwork, cluster: Cluster, plan: Plan, splits: Ma
 
 
 def prediction_table(network: TracedNetwork, splits: Mapping[int, Split], prediction: Prediction) -> str:
-    """Return a table with one line per operator.
+    """Return a table with one line per operator, or norm of several operators.
 
     A line has the layout, the ranks, and, for the fullest rank, the seconds of computing and of moving and summing,
     forward and backward together, and the bytes of weights, gradients and outputs.
     """
     graph, seconds, memory = network.graph, prediction.seconds_of(), prediction.memory_of()
     rows = []
-    for operator in graph.computing:
-        split, label = splits[operator.number], graph.label(operator)
-        computing, moving = seconds.get(label, (0.0, 0.0))
-        rows.append([label, operator.op, layout_words(network.dimensions, operator, split),
-                     rank_words(split.ranks), seconds_text(computing), seconds_text(moving), size_text(memory[label])])
+    for line in report_lines(graph, network.dimensions, splits):
+        labels, last = [graph.label(operator) for operator in line.operators], line.operators[-1]
+        computing_s, moving_s = (sum(times) for times in zip(*(seconds.get(label, (0.0, 0.0)) for label in labels)))
+        rows.append([line.label, line.kind, layout_words(network.dimensions, last, splits[last.number]),
+                     rank_words(splits[last.number].ranks), seconds_text(computing_s), seconds_text(moving_s),
+                     size_text(sum(memory[label] for label in labels))])
     head = ['layer', 'operator', 'layout', 'ranks', 'compute', 'communicate', 'memory']
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
@@ -58,16 +60,18 @@ def joint_notes(network: TracedNetwork, cluster: Cluster, splits: Mapping[int, S
     that take longest, with the reason, then the number of all others.
     """
     graph, seconds = network.graph, prediction.seconds_of()
-    joint = {graph.label(graph.operators[number]): note for number, note in joint_operators(
-        graph, network.dimensions, splits, cluster.ranks, stages).items()}
-    longest_first = sorted(joint, key=lambda label: -seconds.get(label, (0.0, 0.0))[0])
-    lines = ['%s: %s a step %s' % (label, seconds_text(seconds.get(label, (0.0, 0.0))[0]), joint[label])
-             for label in longest_first[:_SHOWN]]
+    lines = report_lines(graph, network.dimensions, splits)
+    joint = line_notes(lines, joint_operators(graph, network.dimensions, splits, cluster.ranks, stages))
+    times_s = [(sum(seconds.get(graph.label(operator), (0.0, 0.0))[0] for operator in line.operators), line)
+               for line in lines if line.operators[-1].number in joint]
+    longest_first = sorted(times_s, key=lambda timed: -timed[0])
+    notes = ['%s: %s a step %s' % (line.label, seconds_text(taken_s), joint[line.operators[-1].number])
+             for taken_s, line in longest_first[:_SHOWN]]
     others = longest_first[_SHOWN:]
     if others:
-        others_s = sum(seconds.get(label, (0.0, 0.0))[0] for label in others)
-        lines.append('%d other operators: %s a step for the joint batch' % (len(others), seconds_text(others_s)))
-    return lines
+        notes.append('%d other operators: %s a step for the joint batch'
+                     % (len(others), seconds_text(sum(taken_s for taken_s, _ in others))))
+    return notes
 
 
 def store_notes(graph: Graph, plan: Plan) -> List[str]:
