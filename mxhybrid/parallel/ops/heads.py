@@ -17,7 +17,7 @@ from .dimension_names import Dimensions
 from .factored_rule import factors_of
 from .fixed_shards import weight_boxes
 from .graph import Alignment, Entry, Graph, Heads, Operator
-from .registry import rule_of
+from .registry import multiplies_weights, rule_of
 from .rule import with_range
 
 #: A dimension of an array.
@@ -197,7 +197,7 @@ class _Finder:
         features: Set[Dimension] = set()
         for operator in graph.computing:
             rule, count = rule_of(operator), len(graph.shape(operator))
-            multiplies = rule.partials(graph, operator) > 1
+            multiplies = multiplies_weights(graph, operator)
             for axis, alignment in enumerate(self.alignments[operator.number]):
                 if alignment is None:
                     is_found = not rule.moves_dimensions and any(

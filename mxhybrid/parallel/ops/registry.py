@@ -5,7 +5,7 @@ import functools
 from typing import Any, Callable, Dict, Mapping, Optional, Type, TypeVar
 
 from .factored_rule import FactoredRule
-from .graph import Operator
+from .graph import Graph, Operator
 from .rule import Collective, OnOneRank, Rule
 
 _RULES: Dict[str, Rule] = {}
@@ -73,6 +73,12 @@ def indices(operator: Operator) -> Optional[int]:
     """Return the input of an operator that has indices, lengths or labels, through which no gradient flows."""
     index_input = rule_of(operator).index_input
     return index_input if index_input is not None and index_input < len(operator.inputs) else None
+
+
+def multiplies_weights(graph: Graph, operator: Operator) -> bool:
+    """Return whether an operator sums products of data and weights, as a layer does."""
+    return rule_of(operator).partials(graph, operator) > 1 and any(
+        source in graph.fixed and position != indices(operator) for position, (source, _) in enumerate(operator.inputs))
 
 
 def collective_of(collectives: Mapping[str, Collective], operator: Operator) -> Optional[Collective]:

@@ -12,7 +12,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 from ...base.errors import InputError
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Heads, Operator
-from ..ops.registry import has_rule, rule_of
+from ..ops.registry import has_rule, multiplies_weights, rule_of
 from ..sharding.split import Split, whole_on
 from .plan import ON_ALL, Plan, ResolvedPlan, reads_parts_of_weights, spread
 from .transformer_layers import TransformerLayers, divisors, heads_in, is_dense, reads_heads
@@ -142,9 +142,7 @@ class Megatron(Plan):
         heads, parts = heads_in(graph, (operator.number, 0)), math.prod(degree for _, degree in cut.degrees)
         if is_dense(operator) and operator.number in layers.projections:
             return 'its weight is in %d parts; no worker has whole heads of its output, which workers exchange' % parts
-        if heads is None or heads.above * heads.total >= self.model or not any(
-                source in graph.fixed for source, _ in operator.inputs) or not rule_of(operator).summed_axes(
-                graph, operator):
+        if heads is None or heads.above * heads.total >= self.model or not multiplies_weights(graph, operator):
             return ''
         return 'its weight is in %d parts; %d %s are fewer than the %d workers of a group, so several workers have ' \
                'each' % (parts, heads.total, heads.kind, self.model)

@@ -6,7 +6,7 @@ from ...base.errors import InputError
 from ...base.settings import TablePlan
 from ..ops.dimension_names import Dimensions
 from ..ops.graph import Graph, Operator
-from ..ops.registry import rule_of
+from ..ops.registry import multiplies_weights, rule_of
 from ..sharding.box import full
 from ..sharding.split import Split, whole_on
 from .recompute import recompute_patterns
@@ -164,8 +164,8 @@ class Plan:
 def reads_parts_of_weights(graph: Graph, splits: Mapping[int, Split]) -> bool:
     """Return whether an operator that multiplies by weights reads a part of them."""
     for operator in graph.computing:
-        rule = rule_of(operator)
-        if rule.partials(graph, operator) > 1:
+        if multiplies_weights(graph, operator):
+            rule = rule_of(operator)
             shards = splits[operator.number].shards(graph.shape(operator), rule.grains(graph, operator))
             read = rule.shard(graph, operator, next(iter(shards.values()))).inputs
             if any(entry[0] in graph.fixed and box not in (None, full(graph.shapes[entry]))

@@ -1,16 +1,17 @@
 """The search space: the splits that each operator may have, and the routes that rows of each table may take.
 
-Operators with weights, and others that take long, decide.  The operators between them, as activations and additions,
-follow the operators that they read, so that no data moves.
+Operators with weights, others that take long, and those that give experts their data, decide.  The operators between
+them, as activations and additions, follow the operators that they read, so that no data moves.
 """
 import collections
 import itertools
+import math
 from typing import Any, Dict, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
 
 from ...base.settings import TablePlan
 from ...parallel.ops.following import followed_split
-from ...parallel.ops.graph import Operator, geometry_of
-from ...parallel.ops.registry import indices, rule_of
+from ...parallel.ops.graph import Entry, Operator, geometry_of
+from ...parallel.ops.registry import indices, multiplies_weights, rule_of
 from ...parallel.plans.plan import Plan, spread
 from ...parallel.sharding.split import Split, whole_on
 from ..task_graph.dataflow import Dataflow
@@ -49,8 +50,7 @@ class SearchSpace:
         self._dataflow, self._graph, self._ranks = dataflow, dataflow.graph, ranks
         self._per_host, self._hosts = per_host, -(-ranks // per_host)
         self.tables = [name for name in dataflow.trained if name in dataflow.tables]
-        self.deciding = [number for number in dataflow.computing
-                         if rule_of(self._graph.operators[number]).is_searched]
+        self.deciding = [number for number in dataflow.computing if self._decides(self._graph.operators[number])]
         if not self.deciding:
             self.deciding = list(dataflow.computing)
         self.groups = repeated_groups([geometry_of(self._graph, self._graph.operators[number])
@@ -70,16 +70,27 @@ class SearchSpace:
         self._producers = {operator.number: self._producers_of(operator) for operator in self._graph.computing}
         self._geometries = {operator.number: geometry_of(self._graph, operator) for operator in self._graph.computing}
 
+    def _decides(self, operator: Operator) -> bool:
+        """Return whether an operator has weights, takes long, or gives experts their data."""
+        def has_experts(entry: Entry) -> bool:
+            return any(heads.kind == 'experts' for heads in self._graph.heads_of.get(entry, ()))
+        return rule_of(operator).is_searched or multiplies_weights(self._graph, operator) or has_experts(
+            (operator.number, 0)) and not any(map(has_experts, operator.inputs))
+
     def _producers_of(self, operator: Operator) -> List[Tuple[int, int]]:
         """Return the inputs that an operator may follow, and the operators that compute them.
 
-        The last operator comes first, so that the sum at the end of a residual block follows the operators of the block
-        and not the input of the block.
+        The one with the largest output comes first, and the last of several: so the sum at the end of a residual block
+        follows the operators of the block and not the input of the block, and weighted experts follow the experts.
         """
         index_input = indices(operator)
+
+        def order(producer: Tuple[int, int]) -> Tuple[bool, int, int]:
+            size = math.prod(self._graph.shapes[operator.inputs[producer[0]]])
+            return producer[0] == index_input, -size, -producer[1]
         producers = [(position, source) for position, (source, _) in enumerate(operator.inputs)
                      if source not in self._graph.fixed and self._graph.operators[source].op != 'null']
-        return sorted(producers, key=lambda producer: (producer[0] == index_input, -producer[1]))
+        return sorted(producers, key=order)
 
     def candidates(self, number: int) -> Sequence[Split]:
         """Return the splits that an operator may have."""

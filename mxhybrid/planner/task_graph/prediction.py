@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from ...base.settings import TablePlan
-from ...parallel.ops.registry import rule_of
+from ...parallel.ops.registry import multiplies_weights, rule_of
 from ...parallel.plans.stages import Stages
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import BlockTimes, Simulation
@@ -160,7 +160,8 @@ class Prediction:
         for name in dataflow.trained:
             largest = max(step_tasks.summed_with(name), key=lambda weight: np.prod(graph.parameters[weight]))
             operator = graph.operators[dataflow.readers[largest][0].number]
-            if rule_of(operator).splits_weight and len(graph.parameters[largest]) > 1:  # not a bias
+            divides = rule_of(operator).splits_weight or multiplies_weights(graph, operator)
+            if divides and len(graph.parameters[largest]) > 1:  # not a bias
                 layers[step_tasks.label_of(name)] = graph.label(operator)
         return layers
 

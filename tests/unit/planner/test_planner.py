@@ -21,7 +21,7 @@ from mxhybrid.planner.reports import prediction_table as prediction_table_module
 from mxhybrid.planner.reports.prediction_table import plan_report, prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
-from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, make_planner, network, transformer
+from tests.helpers.planned_networks import BATCH, Times, cluster, gpt, make_planner, mixture, network, transformer
 
 
 class Counted(Times):
@@ -193,6 +193,24 @@ def test_searches_begin_with_tensor_parallelism_where_heads_can_be_divided():
     net = nn.Dense(8, in_units=8)
     net.initialize()
     assert not any(name.startswith('megatron') for name in Planner(net, (8, 8), cluster(4), Times()).starts())
+
+
+def test_experts_are_divided_where_that_is_faster():
+    planner = Planner(mixture(), (16, 64), cluster(4, rate=1e8), Times())
+    labels = {planner.graph.label(operator): operator.number for operator in planner.graph.computing}
+    with_experts = ('broadcast_axis0', 'batch_dot0', 'relu0', 'batch_dot1', 'broadcast_mul0')
+    splits = planner.splits(planner.starts()['megatron of model 4'])
+    # Operators that follow are split as the plan splits them.
+    followed = planner._space.complete({number: splits[number] for number in planner._space.deciding})
+    for label in with_experts + ('sum0',):
+        assert followed[labels[label]] == splits[labels[label]], label
+    best = planner.search(seconds=None, proposals=1000, seed=1)
+    assert all(best.plan.splits[label].degrees == (4, 1, 1) for label in with_experts[1:])
+    assert best.plan.splits['sum0'].partials == 4
+    assert best.prediction.seconds < 0.5 * best.others['data parallel'].seconds
+    assert set(best.prediction.layers_to_split().values()) <= {'dense0_fwd', 'dense1_fwd'}
+    data = Prediction(planner.model, planner.splits(data_parallel()))
+    assert {'batch_dot0', 'batch_dot1'} <= set(data.layers_to_split().values())
 
 
 def test_a_host_of_several_workers_may_be_the_best_plan():
