@@ -98,6 +98,31 @@ def gqa_joint(groups=2):
     return _out(x, _attend(*parts))
 
 
+def gqa_times_first(groups=2):
+    """Times are the first dimension, and samples and heads the second one."""
+    x = sym.transpose(sym.var('data0'), axes=(1, 0, 2))
+
+    def part(name, heads):
+        apart = sym.reshape(dense(x, heads * SIZE, name), shape=(TIMES, SAMPLES * heads, SIZE))
+        return sym.transpose(sym.repeat(apart, repeats=HEADS // heads, axis=1), axes=(1, 0, 2))
+    query, key, value = part('query', HEADS), part('key', groups), part('value', groups)
+    context = sym.batch_dot(sym.softmax(sym.batch_dot(query, key, transpose_b=True)), value)
+    context = sym.reshape(sym.transpose(context, axes=(1, 0, 2)), shape=(TIMES, SAMPLES, HEADS * SIZE))
+    return sym.transpose(_out(x, context), axes=(1, 0, 2))
+
+
+def gqa_channels_first(groups=2):
+    """Times are the last dimension, and keys and values are stacked for each head of a group."""
+    x = sym.var('data0')
+    query, key, value = (sym.reshape(sym.transpose(part, axes=(0, 2, 1)), shape=(0, -4, -1, SIZE, 0))
+                         for part in _projections(x, groups))
+    key, value = (sym.reshape(sym.stack(*[part] * (HEADS // groups), axis=2), shape=(0, -3, 0, 0))
+                  for part in (key, value))
+    weights = sym.softmax(sym.linalg.gemm2(query, key, transpose_a=True))
+    context = sym.reshape(sym.linalg.gemm2(value, weights, transpose_b=True), shape=(0, -3, 0))
+    return _out(x, sym.transpose(context, axes=(0, 2, 1)))
+
+
 def _mqa_keys(x):
     return dense(x, SIZE, 'key'), dense(x, SIZE, 'value')
 
@@ -122,6 +147,16 @@ def mqa_times_first():
     scores = sym.batch_dot(query, key, transpose_b=True)
     context = sym.batch_dot(sym.softmax(scores), value)
     return _out(x, sym.reshape(context, shape=(SAMPLES, TIMES, HEADS * SIZE)))
+
+
+def mqa_transposed():
+    """Heads x times are the columns: keys are the first factor."""
+    x = sym.var('data0')
+    key, value = _mqa_keys(x)
+    query = sym.transpose(sym.reshape(dense(x, HEADS * SIZE, 'query'), shape=(0, 0, HEADS, SIZE)), axes=(0, 2, 1, 3))
+    weights = sym.softmax(sym.batch_dot(key, sym.reshape(query, shape=(0, -3, 0)), transpose_b=True), axis=1)
+    context = sym.reshape(sym.batch_dot(weights, value, transpose_a=True), shape=(0, -4, HEADS, -1, 0))
+    return _out(x, sym.reshape(sym.transpose(context, axes=(0, 2, 1, 3)), shape=(0, 0, -3)))
 
 
 def mqa_broadcast():
@@ -293,6 +328,19 @@ def moe_dispatched():
     return x + sym.reshape(out, shape=(SAMPLES, TIMES, FEATURES))
 
 
+def moe_by_sample():
+    """Samples and experts are one dimension of products, with a copy of the weights for each sample."""
+    x = sym.var('data0')
+
+    def layer(data, name, *shape):
+        copies = sym.broadcast_axis(sym.expand_dims(_weight(name, EXPERTS, *shape), axis=0), axis=0, size=SAMPLES)
+        return sym.batch_dot(data, sym.reshape(copies, shape=(-3, 0, 0)))
+    spread = sym.reshape(sym.broadcast_axis(sym.expand_dims(x, axis=1), axis=1, size=EXPERTS), shape=(-3, 0, 0))
+    outputs = layer(sym.relu(layer(spread, 'up', FEATURES, HIDDEN)), 'down', HIDDEN, FEATURES)
+    gates = sym.expand_dims(sym.transpose(sym.softmax(dense(x, EXPERTS, 'router')), axes=(0, 2, 1)), axis=3)
+    return x + sym.sum(sym.broadcast_mul(sym.reshape(outputs, shape=(-4, -1, EXPERTS, 0, 0)), gates), axis=1)
+
+
 def heads_of_weights():
     """Attention whose projections have a matrix for each head."""
     x = sym.var('data0')
@@ -310,7 +358,8 @@ VARIANTS = {
     'gqa repeat early': (gqa_repeat_early, {}), 'gqa repeat early 4': (gqa_repeat_early, {'groups': 4}),
     'gqa broadcast': (gqa_broadcast, {}), 'gqa broadcast 4': (gqa_broadcast, {'groups': 4}),
     'gqa grouped': (gqa_grouped, {}), 'gqa grouped 4': (gqa_grouped, {'groups': 4}),
-    'gqa joint': (gqa_joint, {}),
+    'gqa joint': (gqa_joint, {}), 'gqa times first': (gqa_times_first, {}),
+    'gqa channels first': (gqa_channels_first, {}), 'mqa transposed': (mqa_transposed, {}),
     'mqa heads first': (mqa_heads_first, {}), 'mqa times first': (mqa_times_first, {}),
     'mqa broadcast': (mqa_broadcast, {}), 'mqa repeat': (gqa_repeat, {'groups': 1}),
     'swin': (swin_five, {}), 'swin of 4 heads': (swin_five, {'heads': 4}),
@@ -323,7 +372,8 @@ VARIANTS = {
     'moe mean': (moe, {'combine': 'mean', 'weights': 'flat'}), 'moe split': (moe, {'combine': 'split'}),
     'moe first': (moe, {'weights': 'first', 'top': -1}), 'moe transposed': (moe, {'weights': 'last', 'bias': False}),
     'moe of 2': (moe, {'experts': 2}), 'moe of 6': (moe, {'experts': 6, 'top': 2}),
-    'moe layers': (moe_layers, {}), 'moe dispatched': (moe_dispatched, {}), 'heads of weights': (heads_of_weights, {}),
+    'moe layers': (moe_layers, {}), 'moe dispatched': (moe_dispatched, {}),
+    'moe by sample': (moe_by_sample, {}), 'heads of weights': (heads_of_weights, {}),
 }
 
 

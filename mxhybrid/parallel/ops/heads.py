@@ -156,10 +156,10 @@ class _Finder:
                          for entry, axis, inner, heads in rule.heads(graph, operator)]
             axes = rule.batch_axes(graph, operator)
             for axis in axes:
-                with_experts = self._reads_experts(operator, axis)
-                (experts if with_experts else batched).add(root_of(((operator.number, 0), axis)))
-                if with_experts:
-                    self._add(((operator.number, 0), axis), Interval(1, graph.shape(operator)[axis]))
+                matrices = self._experts(operator, axis)
+                (experts if matrices else batched).add(root_of(((operator.number, 0), axis)))
+                for dimension, interval in matrices:
+                    self._add(dimension, interval)
             rows.append({root_of(((operator.number, 0), axis)) for axis in range(len(graph.shape(operator)))
                          if axes and axis not in axes})
         for dimension, interval in demanded:
@@ -177,17 +177,26 @@ class _Finder:
                     is_new |= self._add(dimension, interval)
         return self._runs(demanded, batched, experts, rows)
 
-    def _reads_experts(self, operator: Operator, axis: int) -> bool:
-        """Return whether a product of many matrices reads one of them, of some weight, for each coordinate."""
-        graph, alignment = self._graph, self.alignments[operator.number][axis]
-        for position, input_axis in ({} if alignment is None else alignment.inputs).items():
-            entry = operator.inputs[position]
-            if entry[0] in graph.fixed:
-                first = with_range(full(graph.shapes[entry]), input_axis, (0, 1))
-                if any(size_of(box) < size_of(full(graph.parameters[name]))
-                       for name, box in weight_boxes(graph, entry, first) if name in graph.parameters):
-                    return True
-        return False
+    def _experts(self, operator: Operator, axis: int) -> List[Tuple[Dimension, Interval]]:
+        """Return the dimensions of weights of which a product of many matrices reads one matrix for each coordinate."""
+        alignment = self.alignments[operator.number][axis]
+        return [found for position, input_axis in ({} if alignment is None else alignment.inputs).items()
+                for found in self._matrices(operator.inputs[position], input_axis)]
+
+    def _matrices(self, entry: Entry, axis: int) -> List[Tuple[Dimension, Interval]]:
+        """Return the dimensions of weights, or of arrays that are computed from weights alone, whose coordinates have
+        other elements of the weights each: a dimension, or those that a reshape joins to it.
+        """
+        graph, shape = self._graph, self._graph.shapes[entry]
+        if entry[0] not in graph.fixed:
+            return []
+        first = with_range(full(shape), axis, (0, 1))
+        if any(name in graph.parameters and size_of(box) < size_of(full(graph.parameters[name]))
+               for name, box in weight_boxes(graph, entry, first)):
+            return [((entry, axis), Interval(1, shape[axis]))]
+        operator = graph.operators[entry[0]]
+        return [found for old, new in rule_of(operator).reshaped(graph, operator) if list(new) == [axis]
+                for source_axis in old for found in self._matrices(operator.inputs[0], source_axis)]
 
     def _features(self) -> Set[Dimension]:
         """Return the classes of features: dimensions that products have from weights alone, and what other operators

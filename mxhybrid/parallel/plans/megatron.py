@@ -76,8 +76,8 @@ class Megatron(Plan):
             splits[operator.number] = split
         if self.model > 1 and not reads_parts_of_weights(graph, splits):
             raise InputError('plan: %s divides no weight: it splits attention, experts, embeddings, output layers, and '
-                             'pairs of dense layers with elementwise operators between them, but the network has none '
-                             'of these: give another plan, such as grid(model=%d, batch=%d)'
+                             'pairs of dense layers with elementwise operators between them, but finds none of these '
+                             'in the network: give another plan, such as grid(model=%d, batch=%d)'
                              % (self.name, self.model, self.batch))
         return self._with_tables(ResolvedPlan(splits, notes), graph)
 

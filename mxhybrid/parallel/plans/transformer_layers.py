@@ -2,7 +2,7 @@
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ..ops.graph import Entry, Graph, Heads, Operator
-from ..ops.registry import rule_of
+from ..ops.registry import multiplies_weights, rule_of
 from ..sharding.split import Split
 
 #: Operators that read the logits of a vocabulary.
@@ -136,8 +136,7 @@ class TransformerLayers:
         after: Set[int] = set()
         before: List[Operator] = []
         for operator in graph.computing:
-            multiplies = rule_of(operator).batch_axes(graph, operator) and any(
-                entry[0] in graph.fixed and self._experts(entry) for entry in operator.inputs)
+            multiplies = multiplies_weights(graph, operator) and all(map(self._experts, operator.inputs))
             follows = any(source in after for source, _ in operator.inputs)
             if self._experts((operator.number, 0)) and (multiplies or follows):
                 after.add(operator.number)

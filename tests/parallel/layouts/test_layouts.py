@@ -273,7 +273,7 @@ def test_impossible_input_is_refused_on_every_worker(two):
         assert 'does not have each sample once' in errors['no samples']
         assert 'a pipeline returns no gradients of its inputs' in errors['gradients of inputs']
         assert 'divides no weight: ' in errors['no attention']
-        assert 'the network has none of these: give another plan' in errors['no attention']
+        assert 'finds none of these in the network: give another plan' in errors['no attention']
         assert 'none of the operators that it matches has heads of attention' in errors['no heads']
         assert 'has 4 heads, which heads=3 does not divide: give one of 1, 2, 4' in errors['other heads']
         assert 'has no dimension height: it has samples, channels' in errors['no such dimension']

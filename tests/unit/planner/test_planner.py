@@ -208,7 +208,7 @@ def test_experts_are_divided_where_that_is_faster():
     assert all(best.plan.splits[label].degrees == (4, 1, 1) for label in with_experts[1:])
     assert best.plan.splits['sum0'].partials == 4
     assert best.prediction.seconds < 0.5 * best.others['data parallel'].seconds
-    assert {'batch_dot0', 'batch_dot1'} <= set(best.others['data parallel'].layers_to_split().values())
+    assert 'batch_dot0' in best.others['data parallel'].layers_to_split().values()
 
 
 def test_a_host_of_several_workers_may_be_the_best_plan():

@@ -146,7 +146,7 @@ def dense_network():
 
 def test_a_network_without_attention_and_pairs_is_refused():
     found = dense_network()
-    with pytest.raises(InputError, match=r'has none of these: give another plan, such as grid\(model=2, batch=1'):
+    with pytest.raises(InputError, match=r'in the network: give another plan, such as grid\(model=2, batch=1'):
         megatron(2).resolve(found.graph, found.dimensions, 2)
     assert megatron(1, 2).resolve(found.graph, found.dimensions, 2).splits
 
