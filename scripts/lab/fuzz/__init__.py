@@ -12,7 +12,7 @@ module         contents
 `drawing`      draws programs from seeds
 `program`      a program as data
 `networks`     the same for networks that are split
-`tables`       the same for dynamic tables, beside one process with mxhybrid
+`tables`       the same for dynamic tables, beside a model
 `messages`     messages that lie
 =============  ==========================================================================================
 """

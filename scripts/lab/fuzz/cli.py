@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from . import messages, runner, shrinking
-from .tables import TABLES
-from .tables import shrinking as table_shrinking
+from .tables import TABLES, shrinking as table_shrinking
 
 #: Lines of a failure's words that are shown.
 _LINES = 12

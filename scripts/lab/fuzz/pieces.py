@@ -120,8 +120,8 @@ class StoreTrainer(gluon.Trainer):
 class Job:
     """The processes that run a program: workers with mxhybrid, or one with MXNet alone.
 
-    ``nudge`` is a relative change of all targets: values that it changes, rounding changes, too.  `part` is 1 in a job in
-    which a program goes on that another job began.
+    ``nudge`` is a relative change of all targets: values that it changes, rounding changes, too.  ``part`` is 1 in a
+    job in which a program goes on that another job began.
     """
 
     def __init__(self, alone, part=0):

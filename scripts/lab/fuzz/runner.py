@@ -117,7 +117,7 @@ def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None, kind: Kin
         if moving:  # which go on in another job
             for name, side in _run_side(directory, 'moved', moving, programs[0]['job']['next']).items():
                 sides[name] = Side(side.problem, sides[name].values + side.values)
-        return [_judge(program, expected[name], sides.get(name), kind.tolerance(program))
+        return [_judge(program, expected[name], sides.get(name), kind)
                 for name, program in zip(names, programs)]
     finally:
         shutil.rmtree(str(directory), ignore_errors=True)
@@ -243,11 +243,11 @@ def _event_of(name: str) -> int:
     return int(name.split('/')[0])
 
 
-def _judge(program: Dict[str, Any], expected: Side, actual: Optional[Side], tolerances: Any) -> Outcome:
+def _judge(program: Dict[str, Any], expected: Side, actual: Optional[Side], kind: Kind = PLAIN) -> Outcome:
     if expected.problem is not None:
         return expected.problem._replace(kind='invalid')
     assert actual is not None
-    rtol, atol = tolerances
+    rtol, atol = kind.tolerance(program)
     outcomes = []
     for rank, values in enumerate(actual.values):
         for name, words in pieces.differences(expected.values[0], values, expected.slack, rtol, atol):

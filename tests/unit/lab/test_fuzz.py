@@ -8,6 +8,7 @@ from lab.fuzz import cli, pieces, runner, shrinking
 from lab.fuzz.drawing import PER_JOB, draw
 from lab.fuzz.program import has, optimizer_of, parameters, update_on_store
 from lab.fuzz.script import check_names, standing_alone
+from lab.fuzz.tables import TABLES, shrinking as table_shrinking
 
 SEEDS = range(0, 12 * PER_JOB)
 
@@ -185,7 +186,7 @@ def test_verdicts():
 def test_a_program_that_fails_after_others_is_shown_with_those_that_matter(monkeypatch):
     programs = [small(seed=seed) for seed in range(9)]
 
-    def run(chosen):
+    def run(chosen, kind):
         seeds = [program['seed'] for program in chosen]
         return [runner.Outcome('same')] * (len(seeds) - 1) + [
             runner.Outcome('differs' if {2, 5} <= set(seeds) and seeds[-1] == 8 else 'same')]
@@ -203,3 +204,32 @@ def test_the_summary_counts_and_groups():
     assert '4 programs in 2 min: 2 refused, 1 same, 1 invalid' in text
     assert 'refused, 2 times, as with seed 2: InputError in step: PARAMETER has N rows' in text
     assert text.endswith('failing seeds: 2, 3')
+
+
+def test_programs_with_dynamic_tables_have_every_event():
+    programs = [TABLES.draw(seed) for seed in range(200)]
+    assert programs == [TABLES.draw(seed) for seed in range(200)] == json.loads(json.dumps(programs))
+    events = [event for program in programs for event in program['events']]
+    assert {event['do'] for event in events} == {
+        'step', 'rate', 'freeze', 'thaw', 'evaluate', 'set', 'initialise', 'save', 'load', 'resume', 'move',
+        'import_rows'}
+    assert {event.get('fails') for event in events} == {
+        None, 'width', 'read', 'push', 'interrupt', 'place', 'extra'}
+    for program in programs[::20]:
+        check_names(TABLES.standing_alone([program]))
+
+
+def test_a_program_with_dynamic_tables_is_made_small():
+    def fails(programs):
+        # A load after an import into a table whose rows expire.
+        verdicts = []
+        for program in programs:
+            imports = [number for number, event in enumerate(program['events']) if event['do'] == 'import_rows'
+                       and 'expire_after' in program['tables'][event['table']]['options']]
+            verdicts.append(bool(imports) and 'load' in [event['do'] for event in program['events'][imports[0]:]])
+        return verdicts
+    program = next(program for program in map(TABLES.draw, range(1000)) if fails([program])[0])
+    small = shrinking.shrink(program, fails, structures=table_shrinking.structures, changes=table_shrinking.changes)
+    assert [event['do'] for event in small['events']] == ['import_rows', 'load']
+    assert [list(table['options']) for table in small['tables']] == [['expire_after']]
+    assert small['job']['launcher'] == 'none' and len(small['features']) == 1

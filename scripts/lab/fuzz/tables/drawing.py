@@ -42,14 +42,15 @@ class _Drawing:
         self.program: Dict[str, Any] = {
             'seed': seed, 'job': draw_job(seed // PER_JOB), 'optimizer': [name, options],
             'dtype': random.choice(('float32', 'float64')) if in_double else 'float32',
-            # Of this job and the next.  The capacity is divided among partitions, so rows leave tables of several
+            # For this job and the next one.  The capacity is divided among partitions, so rows leave tables of several
             # partitions in another order.
             'partitions': [1 if self.has_capacity else random.choice((1, 2, 3, 5)) for _ in range(2)],
             'tables': tables, 'features': features, 'collection': random.random() < 0.5,
-            'grad_req': 'add' if random.random() < 0.25 else 'write', 'on_store': random.choice((None, None, True, False)),
+            'grad_req': 'add' if random.random() < 0.25 else 'write',
+            'on_store': random.choice((None, None, True, False)),
             # Worker 0 sends rows that servers do not see; keys without a row are then counted from 0.
             'unseen': random.random() < 0.25 and not any('admit' in table['options'] for table in tables),
-            'looks': random.random() < 0.5}
+            'looks': random.random() < 0.5, 'files': random.choice(('', '', '', 'mapped', 'cached'))}
         self.dynamic = [number for number, table in enumerate(tables) if table['kind'] != 'sparse']
         self.frozen: Set[int] = set()
         # For each slot the initialisations of the tables at its last save, those now, and tables that no call has used

@@ -1,6 +1,6 @@
 """The model of training with dynamic tables: one process, MXNet's Trainer and kernels, and a dict of rows by key.
 
-It shares nothing with mxhybrid's stores of rows, so that it also shows errors that one process and a job have in common.
+It shares nothing with mxhybrid's stores of rows, so it also shows errors that one process and a job have in common.
 """
 import contextlib
 import os
@@ -10,11 +10,11 @@ from unittest import mock
 
 import mxnet as mx
 import numpy as np
-from lab.fuzz.pieces import StoreTrainer
-from lab.fuzz.tables.pieces import WIDTH, Training, imported
 from mxnet import autograd, gluon
 
 import mxhybrid
+from lab.fuzz.pieces import StoreTrainer
+from lab.fuzz.tables.pieces import WIDTH, Training, imported
 from mxhybrid.checkpoint import dynamic_tables
 from mxhybrid.checkpoint.philox import fill_first_values
 from mxhybrid.servers import dynamic_table

@@ -130,8 +130,11 @@ class Training:
     def _trainer(self, name, options):
         program = self.program
         partitions = program['partitions'][min(self.job.part, len(program['partitions']) - 1)]
-        return gluon.Trainer(self.net.collect_params(), name, options,
-                             kvstore=mxhybrid.create(partitions=partitions), update_on_kvstore=program['on_store'])
+        storage = {'storage': '*=' + self.directory} if program['files'] else {}
+        if program['files'] == 'cached':
+            storage['storage_memory'] = '8M'
+        return gluon.Trainer(self.net.collect_params(), name, options, update_on_kvstore=program['on_store'],
+                             kvstore=mxhybrid.create(partitions=partitions, **storage))
 
     def _request(self):
         self.net.out.weight.grad_req = self.program['grad_req']

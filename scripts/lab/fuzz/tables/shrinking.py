@@ -7,7 +7,7 @@ from .. import shrinking
 _ALONE = {'launcher': 'none', 'workers': 1, 'servers': 0, 'wire': 'auto'}
 #: Simple values, by name: of a program, a feature, and events; None stands for no such argument.
 _SIMPLE = {'partitions': [1], 'unseen': False, 'collection': False, 'dtype': 'float32', 'grad_req': 'write',
-           'on_store': None, 'looks': True}
+           'on_store': None, 'looks': True, 'files': ''}
 _OF_FEATURE = {'combine': 'sum', 'by_offsets': True, 'weighted': False}
 _OF_EVENT = {'split': None, 'prefetch': None, 'empty': None, 'backwards': None, 'zero': None, 'fails': None,
              'delta': None, 'keep': None, 'among': 'known', 'slot': 'a', 'samples': 1, 'piece': 1000, 'count': 7}
