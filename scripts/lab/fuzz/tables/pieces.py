@@ -167,12 +167,12 @@ class Training:
         self._request()
 
     def set(self, seed):
-        """Set the dense weight, by which a store that updates is made anew."""
+        """Set the dense weight; a store that updates is then made again."""
         values = np.random.RandomState(seed).normal(scale=0.5, size=(1, WIDTH))
         self.net.out.weight.set_data(mx.nd.array(values, dtype=self.program['dtype']))
 
     def initialise(self, table, seed):
-        """Begin a dynamic table anew; worker 0's seed counts."""
+        """Initialise a dynamic table again; worker 0's seed counts."""
         mx.random.seed(seed + self.job.rank)
         self.net.tables[table].initialize(force_reinit=True)
 
