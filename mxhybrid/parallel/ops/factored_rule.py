@@ -100,7 +100,6 @@ class FactoredRule(Rule):
                    for axis, part in enumerate(factors_of(graph, entry)))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         alignments = graph.alignments[operator.number]
         outputs = [(operator.number, output) for output in range(operator.outputs)]
         parts = _parts(output_shard.box, factors_of(graph, outputs[0]))
@@ -148,24 +147,19 @@ class FactoredRule(Rule):
         return OperatorShard(inputs, computed, shard.attrs, shard.fills, build)
 
     def averages(self, operator: Operator) -> Sequence[int]:
-        """Return the running averages, see :meth:`Rule.averages`."""
         return self.rule.averages(operator)
 
     def index_limit(self, graph: Graph, operator: Operator) -> Optional[int]:
-        """Return the limit of indices, see :meth:`Rule.index_limit`."""
         return self.rule.index_limit(graph.arrays, operator)
 
     def flop(self, operator: Operator, shard: OperatorShard) -> float:
-        """Return the number of floating-point operations, see :meth:`Rule.flop`."""
         return self.rule.flop(operator, shard)
 
     def elements_moved(self, operator: Operator, shard: OperatorShard) -> int:
-        """Return the number of elements, see :meth:`Rule.elements_moved`."""
         return self.rule.elements_moved(operator, shard)
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Return the sample axis of each output, see :meth:`Rule.samples`."""
         merged = [after_reshape(axis, graph.shapes[entry], graph.array_shapes[entry])
                   for axis, entry in zip(known, operator.inputs)]
         axes = self.rule.samples(graph.arrays, operator, merged)

@@ -100,7 +100,6 @@ class Scores(_Attention):
         return [True] * (len(graph.shape(operator)) - 1) + [False]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         samples, heads, times = self._shard_of_scores(operator, output_shard.box)
         boxes = [self._of_sequence(graph, operator, position, samples, heads,
                                    times if self.between and position == 0 else None)
@@ -164,7 +163,6 @@ class Weighted(_Attention):
         return [True, True, len(graph.inputs(operator)[1]) == 4]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         values, attention = graph.inputs(operator)
         times, samples, channels = output_shard.box
         features = graph.shape(operator)[2] // self._heads(operator)

@@ -273,6 +273,5 @@ class BatchNorm(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         channels = output_shard.box[axis_of(operator, len(output_shard.box), 1)]
         return OperatorShard([output_shard.box] + [(channels,)] * 4, [output_shard.box])

@@ -27,7 +27,6 @@ class BatchOnly(Rule):
         return [dimension == 0 for dimension in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         count = self._with_samples(operator)
         samples = output_shard.box[0]
         return OperatorShard([(samples,) + full(shape[1:]) if at < count else full(shape)

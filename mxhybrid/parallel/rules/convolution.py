@@ -49,7 +49,6 @@ class Convolution(Rule):
         return graph.inputs(operator)[0][1] if can_add else 1
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, shape = output_shard.box, graph.shape(operator)
         data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):

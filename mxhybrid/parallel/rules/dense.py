@@ -39,7 +39,6 @@ class FullyConnected(Rule):
         return [(0, 1 if self._flattens(operator) else len(graph.inputs(operator)[0]) - 1)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out = output_shard.box
         data, weight = graph.inputs(operator)[:2]
         if self._flattens(operator):

@@ -53,7 +53,6 @@ class DeformableConvolution(Rule):
         return [True, self._is_single(operator), False, False]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shapes, (samples, channels) = graph.inputs(operator), output_shard.box[:2]
         image_count = 2 if operator.op == '_contrib_DeformableConvolution' else 3
         boxes: List[Box] = [(samples,) + full(shape[1:]) for shape in shapes[:image_count]]
@@ -68,7 +67,6 @@ class BoxPriors(Rule):
     """
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
@@ -82,7 +80,6 @@ class BoxesOfSamples(BatchOnly):
     """MultiBoxTarget and MultiBoxDetection: samples can be split; all samples have the same anchors."""
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shard = super().shard(graph, operator, output_shard)
         anchors = 0 if operator.op == '_contrib_MultiBoxTarget' else 2
         shard.inputs[anchors] = full(graph.inputs(operator)[anchors])
@@ -105,7 +102,6 @@ class LeadingDimensions(Rule):
         return [at < leading for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         leading = self._leading(graph, operator)
         outputs = [graph.shape(operator, output) for output in range(operator.outputs)]
         inputs, results = ([output_shard.box[:leading] + full(shape[leading:]) for shape in shapes]

@@ -40,7 +40,6 @@ class Pointwise(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         whole = graph.shape(operator)
         boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen for count, others, chosen in
                        zip(shape, whole[len(whole) - len(shape):], output_shard.box[len(whole) - len(shape):]))
@@ -57,7 +56,6 @@ class Where(Pointwise):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         count = len(graph.inputs(operator)[0])
         return OperatorShard([output_shard.box[:count], output_shard.box, output_shard.box], [output_shard.box])
 
@@ -71,7 +69,6 @@ class TypePromotion(Rule):
         return [len(set(graph.inputs(operator))) == 1] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         if len(set(graph.inputs(operator))) > 1:
             return super().shard(graph, operator, output_shard)
         return OperatorShard([output_shard.box] * len(operator.inputs), [output_shard.box] * operator.outputs)
@@ -90,7 +87,6 @@ class LeakyReLU(Pointwise):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),)
                              for shape in graph.inputs(operator)[1:]]
 

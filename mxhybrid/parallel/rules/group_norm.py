@@ -119,7 +119,6 @@ class GroupNorm(Rule):
         return [True, True] + [operator.outputs == 1] * (len(graph.shape(operator)) - 2)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, channel_count = output_shard.box, graph.shape(operator)[1]
         group_count = _groups(operator, channel_count)
         per_group = channel_count // group_count

@@ -42,7 +42,6 @@ class Embedding(Rule):
         return 1 if operator.get('sparse_grad', False) else graph.inputs(operator)[1][0]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, rows = output_shard.box, graph.inputs(operator)[1][0]
         row_range = summed(rows, output_shard)
         attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': row_range[1] - row_range[0]}
@@ -85,7 +84,6 @@ class Pick(Rule):
         return 1 if operator.get('mode', 'clip') != 'clip' else shape[axis_of(operator, len(shape), -1)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data, index = graph.inputs(operator)
         axis = axis_of(operator, len(data), -1)
         keeps = bool(operator.get('keepdims', False))
@@ -122,7 +120,6 @@ class OneHot(Rule):
         return [at < count - 1 for at in range(count)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         return OperatorShard([output_shard.box[:-1]], [output_shard.box])
 
 
@@ -217,7 +214,6 @@ class ScatterElements(Rule):
         return [at >= named for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data, indices = graph.inputs(operator)
         box = full(data[:len(indices) - 1]) + output_shard.box[indices[0]:]
         return OperatorShard([box, full(indices)], [output_shard.box], {'shape': shape_of(output_shard.box)})

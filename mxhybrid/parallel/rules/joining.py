@@ -19,7 +19,6 @@ class Concat(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         dimension = axis_of(operator, len(output_shard.box), 1, 'dim')
         boxes: List[Optional[Box]] = []
         at, (low, high) = 0, output_shard.box[dimension]
@@ -49,7 +48,6 @@ class Stack(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         axis = axis_of(operator, len(output_shard.box), 0)
         low, high = output_shard.box[axis]
         box = output_shard.box[:axis] + output_shard.box[axis + 1:]
@@ -71,7 +69,6 @@ class SliceChannel(Rule):
         return [squeezes or dimension != axis for dimension in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         axis, count = self._axis(graph, operator), graph.inputs(operator)[0]
         if operator.get('squeeze_axis', False):
             box = output_shard.box[:axis] + ((0, count[axis]),) + output_shard.box[axis:]

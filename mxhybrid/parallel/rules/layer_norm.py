@@ -20,7 +20,6 @@ class LayerNorm(Rule):
         return [dimension != axis_of(operator, len(shape), -1) for dimension in range(len(shape))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         statistics = with_range(output_shard.box, axis_of(operator, len(output_shard.box), -1), (0, 1))
         return OperatorShard([output_shard.box] + [full(shape) for shape in graph.inputs(operator)[1:]],
                              [output_shard.box] + [statistics] * (operator.outputs - 1))

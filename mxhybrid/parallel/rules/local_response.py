@@ -18,7 +18,6 @@ class LocalResponse(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         channel_count, (low, high) = graph.shape(operator)[1], output_shard.box[1]
         reach = int(operator.get('nsize')) // 2
         read = max(0, low - reach), min(channel_count, high + reach)

@@ -79,7 +79,6 @@ class SumOfLosses(Rule):
         return ((1,), degrees[0]) if all(degree == 1 for degree in degrees[1:]) else None
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data = graph.inputs(operator)[0]
         rows = summed(data[0], output_shard)
         return OperatorShard([(rows, (0, data[1])), (rows,)], [output_shard.box])

@@ -19,7 +19,6 @@ class Pad(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         widths, mode = operator.get('pad_width'), operator.get('mode', 'constant')
         data, before = graph.inputs(operator)[0], [int(width) for width in widths[::2]]
         box = tuple((low - first, high - first) for (low, high), first in zip(output_shard.box, before))
@@ -73,7 +72,6 @@ class Crop(Rule):
         return as_tuple(operator.get('offset'), 2, 0)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out = output_shard.box
         box = out[:2] + tuple((low + first, high + first)
                               for (low, high), first in zip(out[2:], self._offsets(graph, operator)))

@@ -54,7 +54,6 @@ class Pooling(Rule):
         return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, data, shape = output_shard.box, graph.inputs(operator)[0], graph.shape(operator)
         if not is_channels_first(operator):
             return OperatorShard([(out[0],) + full(data[1:])], [out])

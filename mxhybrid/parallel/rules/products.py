@@ -39,7 +39,6 @@ class Contraction(Aligned):
         return list(enumerate(self._sums(self.aligned(graph, operator))))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shard, axes = super().shard(graph, operator, output_shard), self._sums(self.aligned(graph, operator))
         if output_shard.partials > 1:
             own = summed(self.partials(graph, operator), output_shard)

@@ -24,7 +24,6 @@ class DepthToSpace(Rule):
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, size = output_shard.box, int(operator.get('block_size'))
         return OperatorShard([(out[0], (0, graph.inputs(operator)[0][1])) + tuple(
             (low // size, high // size) for low, high in out[2:])], [out])
@@ -41,7 +40,6 @@ class SpaceToDepth(Rule):
         return [True, False, True, True]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, size = output_shard.box, int(operator.get('block_size'))
         return OperatorShard([(out[0], (0, graph.inputs(operator)[0][1])) + tuple(
             (low * size, high * size) for low, high in out[2:])], [out])
@@ -76,7 +74,6 @@ class ImagesToColumns(Rule):
         return [True] * 3
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data, out, sizes = graph.inputs(operator)[0], output_shard.box, self._sizes(graph, operator)
         _, channel_size, row_size = self.grains(graph, operator)
         kernel, stride, pad, dilate, windows = sizes[0]
@@ -98,7 +95,6 @@ class ColumnsToImages(Rule):
         return [at < 2 for at in range(len(graph.shape(operator)))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data, shape, out = graph.inputs(operator)[0], graph.shape(operator), output_shard.box
         window_size = data[1] // shape[1]
         return OperatorShard([(out[0], (out[1][0] * window_size, out[1][1] * window_size), (0, data[2]))], [out])

@@ -53,7 +53,6 @@ class Reduction(Rule):
         return math.prod(graph.inputs(operator)[0][axis] for _, axis in self.summed_axes(graph, operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         box = list(full(graph.inputs(operator)[0]))
         for to, source in enumerate(self._sources(graph, operator)):
             if source is not None:
@@ -91,7 +90,6 @@ class Moments(Reduction):
         return build
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shard = super().shard(graph, operator, output_shard)
         shard.build = self.substitute(graph, operator)
         return shard

@@ -21,7 +21,6 @@ class Broadcast(Rule):
         return [len(graph.inputs(operator)[0]) == count] * count
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data = graph.inputs(operator)[0]
         if len(data) != len(output_shard.box):
             return super().shard(graph, operator, output_shard)
@@ -72,7 +71,6 @@ class Repeat(Rule):
         return {} if axis is None else {axis: int(operator.get('repeats'))}
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         axis, times = self._axis(graph, operator), int(operator.get('repeats'))
         if axis is None:
             return super().shard(graph, operator, output_shard)
@@ -118,7 +116,6 @@ class Tile(Rule):
                 for count, times in zip(self._data(graph, operator), self._repetitions(graph, operator))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         data, chosen = self._data(graph, operator), output_shard.box
         times = self._repetitions(graph, operator)
         box = tuple(where if number == 1 and count > 1 else (0, count)

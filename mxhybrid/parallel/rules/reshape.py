@@ -32,7 +32,6 @@ class Permute(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         box: List[Any] = [None] * len(output_shard.box)
         for to, source in enumerate(self._order(graph, operator)):
             box[source] = output_shard.box[to]
@@ -67,7 +66,6 @@ class Reshape(Rule):
     moves_dimensions = takes_factors = True
 
     def reshaped(self, graph: Graph, operator: Operator) -> List[Tuple[range, range]]:
-        """Return the groups of dimensions, see :meth:`Rule.reshaped`."""
         return shape_groups(graph.inputs(operator)[0], graph.shape(operator))
 
     def _groups(self, graph: Graph, operator: Operator) -> Dict[int, Tuple[range, range]]:
@@ -185,7 +183,6 @@ class ArangeLike(Rule):
     """arange_like: only the shape of the input counts, so that no element of the input is read."""
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shape, dtype = graph.inputs(operator)[0], graph.dtypes[operator.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:

@@ -34,7 +34,6 @@ class _Resizing(Rule):
         raise NotImplementedError
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, shape, data = output_shard.box, graph.shape(operator), graph.inputs(operator)[0]
         dtype = str(graph.dtypes[operator.number, 0])
         is_cut = [out[at] != (0, shape[at]) for at in range(4)]
@@ -111,7 +110,6 @@ class AdaptivePooling(_Resizing):
         return super().propagate(graph, operator, degrees)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         if output_shard.partials == 1:
             return super().shard(graph, operator, output_shard)
         data = graph.inputs(operator)[0]

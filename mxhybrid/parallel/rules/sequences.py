@@ -29,7 +29,6 @@ class Recurrent(Rule):
         return [False, True, False]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         samples, shapes = output_shard.box[1], graph.inputs(operator)
         states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
                              for shape in shapes[2:]]
@@ -72,7 +71,6 @@ class Sequences(Aligned):
         return build
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shard = super().shard(graph, operator, output_shard)
         shard.build = self.substitute(graph, operator)
         return shard
@@ -104,7 +102,6 @@ class CTCLoss(Aligned):
         return build
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shard = super().shard(graph, operator, output_shard)
         shard.build = self.substitute(graph, operator)
         return shard

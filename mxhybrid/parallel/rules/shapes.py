@@ -15,7 +15,6 @@ class ShapeOf(Rule):
     """shape_array and size_array: the shape for all samples, which every worker knows, so that no element is read."""
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shape = graph.inputs(operator)[0]
         numbers = shape if operator.op == 'shape_array' else (size_of(full(shape)),)
 

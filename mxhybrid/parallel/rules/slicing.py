@@ -19,7 +19,6 @@ class SliceAxis(Rule):
         return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         axis, begin = self._where(graph, operator)
         low, high = output_shard.box[axis]
         return OperatorShard([with_range(output_shard.box, axis, (low + begin, high + begin))], [output_shard.box],
@@ -69,7 +68,6 @@ class Slice(Rule):
         return [step == 1 for _, step in self._where(graph, operator)]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
                     zip(output_shard.box, self._where(graph, operator), graph.inputs(operator)[0]))
         boxes = [box] + shape_only(graph, operator)

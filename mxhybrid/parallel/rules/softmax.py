@@ -124,7 +124,6 @@ class Softmax(Rule):
         return [len(operator.inputs) == 1 or at != axis_of(operator, len(shape), -1) for at in range(len(shape))]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         axis = axis_of(operator, len(output_shard.box), -1)
         lengths: Box = output_shard.box[:axis] + output_shard.box[axis + 1:]
         return OperatorShard([output_shard.box] + [lengths] * (len(operator.inputs) - 1), [output_shard.box])

@@ -117,7 +117,6 @@ class Deconvolution(Rule):
         return _Filters(kernel, strides, pads, dilates, adjusts)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out, shape = output_shard.box, graph.shape(operator)
         data, weight = graph.inputs(operator)[:2]
         if not is_channels_first(operator):
@@ -174,7 +173,6 @@ class UpSampling(Rule):
                    for at, count in enumerate(graph.shape(operator)) if at > 1)
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         out = output_shard.box
         if self._is_bilinear(operator):
             return self._bilinear(graph, operator, output_shard)
