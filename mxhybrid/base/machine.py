@@ -6,7 +6,8 @@ import resource
 import signal
 from typing import Optional
 
-#: Files with a container's memory limit and use, of cgroup versions 2 and 1; beyond memory.high, processes hardly go on.
+#: Files with a container's memory limit and use, of cgroup versions 2 and 1.  Beyond memory.high, processes hardly go
+#: on.
 _CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
             ('sys/fs/cgroup/memory.high', 'sys/fs/cgroup/memory.current'),
             ('sys/fs/cgroup/memory/memory.limit_in_bytes', 'sys/fs/cgroup/memory/memory.usage_in_bytes'))

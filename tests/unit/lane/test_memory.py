@@ -72,12 +72,12 @@ def test_open_file_limit_is_named():
 
 def post_without_memory():
     """Post requests that the worker has no memory for, more than it may have at a time, and then others."""
-    rows = 1 << 23
+    rows = 1 << 25  # 128 MB: malloc may have 64 MB in reserve
     ids = np.arange(rows)
     with hosts([1], [1]) as job:
         job.table(0, rows, 1, [0])
         for _ in range(9):
-            with limited(resource.RLIMIT_AS, address_space_bytes()), contextlib.suppress(JobError):
+            with limited(resource.RLIMIT_AS, address_space_bytes() + (8 << 20)), contextlib.suppress(JobError):
                 job.post(0, 0, ids)
                 print('posted')
         for _ in range(8):
