@@ -26,14 +26,14 @@ def test_gradients_go_to_the_present_arrays():
         ('static_alloc', True), ('static_shape', True), ('data_indices', [0]), ('param_indices', [1])])
     weight = mx.gluon.Parameter('weight', shape=(1,), init='ones')
     weight.initialize()
-    found = []
+    gradients = []
     for factor in (2, 3):
         with mx.autograd.record():
             result, = graph(mx.nd.full(1, factor), weight.data(), gradients=gradient_lists([weight]))
         result.backward()
-        found.append(weight.grad().asscalar())
+        gradients.append(weight.grad().asscalar())
         weight.initialize(force_reinit=True)
-    assert found == [2, 3]
+    assert gradients == [2, 3]
 
 
 @pytest.mark.parametrize('release', [lambda: graph_of(3)(mx.nd.ones(1)), release_discarded],

@@ -27,13 +27,13 @@ def pass_twice(net):
 
 @pytest.mark.parametrize('grad_req', ['write', 'add'])
 def test_a_pipeline_returns_the_gradients_again(grad_req):
-    found = []
+    gradients = []
     for plan in (None, pipeline(1, 2)):
         net = net_of(0) if plan is None else mxhybrid.parallelize(net_of(0), plan, (4, 4))
         net.collect_params().setattr('grad_req', grad_req)
         pass_twice(net)
-        found.append([param.grad().asnumpy() for param in net.collect_params().values()])
-    for one, split in zip(*found):
+        gradients.append([param.grad().asnumpy() for param in net.collect_params().values()])
+    for one, split in zip(*gradients):
         np.testing.assert_array_equal(one, split)
 
 
