@@ -76,10 +76,11 @@ class Parallel(gluon.Block):
         make, params = functools.partial(_program, network), self._parameters.by_name
         programs = {training: make(training, first + _EIGHTH * (not training))
                     for training in ([True, False] if joint else [True])}
-        calls: Any = CallPool(programs, functools.partial(another_program, make, programs, first), params)
         if network.stages is not None:
-            calls = pipeline_calls(network, network.stages, programs, params, first + 2 * _EIGHTH)
-        return _Build(network, first, programs, calls)
+            return _Build(network, first, programs, pipeline_calls(network, network.stages, programs, params,
+                                                                   first + 2 * _EIGHTH))
+        another = functools.partial(another_program, make, programs, first)
+        return _Build(network, first, programs, CallPool(programs, another, params))
 
     def _follow_parameters(self) -> None:
         """Use other programs if other parameters are frozen than in the last recorded call (collective then)."""
