@@ -1,5 +1,5 @@
 """The rules of operators that compute each element by itself."""
-from typing import Any, List
+from typing import Any, Callable, List, Optional
 
 import mxnet as mx
 
@@ -10,7 +10,7 @@ from ..sharding.box import Box
 from ..sharding.split import OutputShard
 
 _POINTWISE = '''
-    BlockGrad Cast identity cast clip sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1
+    BlockGrad Cast identity cast clip sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1
     sqrt rsqrt cbrt square abs sign reciprocal negative sin cos tan sinh cosh arcsin arccos arctan arcsinh
     arccosh arctanh degrees radians rcbrt logical_not erf erfinv floor ceil round rint trunc fix gamma gammaln
     smooth_l1 zeros_like ones_like elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _power _hypot
@@ -47,6 +47,24 @@ class Pointwise(Rule):
         return OperatorShard(boxes, [output_shard.box])
 
 
+@register('hard_sigmoid')
+class HardSigmoid(Pointwise):
+    """hard_sigmoid: every dimension can be split.  In a hybridized network MXNet 1.9.1 overwrites the gradient of a sum
+    with that of hard_sigmoid, if this is not the first term, before the other terms have read it; a split network does
+    not.
+    """
+
+    def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
+        """Return a function that gives the operator a gradient of its own, see :meth:`Rule.substitute`."""
+        return lambda inputs, name, attributes: mx.sym.hard_sigmoid(*inputs, **attributes) * 1
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        """Return the shard, see :meth:`Rule.shard`."""
+        shard = super().shard(graph, operator, output_shard)
+        shard.build = self.substitute(graph, operator)
+        return shard
+
+
 @register('where')
 class Where(Pointwise):
     """where: the condition has the shape of the output, or an element for each index of its first dimension."""
@@ -76,7 +94,9 @@ class TypePromotion(Rule):
 
 @register('LeakyReLU')
 class LeakyReLU(Pointwise):
-    """LeakyReLU: elementwise, with slopes by channel that may be learned."""
+    """LeakyReLU: elementwise, with slopes by channel that may be learned.  In a hybridized network MXNet 1.9.1 may
+    compute wrong gradients of learned slopes; a split network computes them by other operators.
+    """
 
     def covers(self, operator: Operator) -> bool:
         """Return whether slopes are not drawn: drawn slopes are an output, too, and no rule covers these."""
@@ -89,13 +109,19 @@ class LeakyReLU(Pointwise):
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),)
                              for shape in graph.inputs(operator)[1:]]
+        return OperatorShard([output_shard.box, *slopes], [output_shard.box], build=self.substitute(graph, operator))
+
+    def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
+        """Return a function that makes PReLU of other operators, see :meth:`Rule.substitute`."""
+        entry = operator.number, 0
+        shape, is_double = graph.array_shapes[entry], graph.dtypes[entry] == 'float64'
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             # MXNet's PReLU may overwrite the gradient of the output with that of the data before it has used the former
             # for the slopes (leaky_relu-inl.h, backward of prelu).
-            slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(output_shard.box) - 2))
-            return learned_slopes(inputs[0], slope, graph.dtypes[operator.number, 0] == 'float64', name)
-        return OperatorShard([output_shard.box, *slopes], [output_shard.box], build=build if slopes else None)
+            slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(shape) - 2))
+            return learned_slopes(inputs[0], slope, is_double, name)
+        return build if len(operator.inputs) > 1 else None
 
 
 def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:

@@ -57,10 +57,10 @@ class ParameterSymbols:
             attrs = operator.settings
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
             return symbol_function(operator.op)(**attrs)
+        attrs, substitute = operator.settings, rule_of(operator).substitute(self.graph, operator)
         if is_elementwise(operator):
-            attrs = operator.settings
-            return symbol_function(operator.op)(self._constant(operator.inputs[0], box), **attrs)
-        attrs = operator.settings
+            read = [self._constant(operator.inputs[0], box)]
+            return symbol_function(operator.op)(*read, **attrs) if substitute is None else substitute(read, None, attrs)
         shard = shard_of_fixed(self.graph, operator, box)
         if shard is not None:
             if (entry[0], box) not in self._fixed:
@@ -69,7 +69,6 @@ class ParameterSymbols:
         if (entry[0], None) not in self._fixed:
             inputs = [self._as_array(source, self._constant(source, full(self.graph.shapes[source])))
                       for source in operator.inputs]
-            substitute = rule_of(operator).substitute(self.graph, operator)
             self._fixed[entry[0], None] = (
                 symbol_function(operator.op)(*inputs, name=operator.name, **attrs) if substitute is None else
                 substitute([mx.sym.identity(symbol) for symbol in inputs], operator.name, attrs))

@@ -122,3 +122,26 @@ def test_a_variance_without_its_mean(axes, keepdims):
         count = np.prod([array.shape[axis] for axis in axes])
         np.testing.assert_allclose(gradients[name], 4 * (array - array.mean(axes, keepdims=True)) / count, rtol=1e-12,
                                    atol=1e-15)
+
+
+
+@pytest.mark.parametrize('terms', [
+    lambda F, x, y: F.softsign(x) + F.hard_sigmoid(y), lambda F, x, y: x + F.hard_sigmoid(y, alpha=0.3),
+    lambda F, x, y: F.add_n(F.tanh(x), F.hard_sigmoid(y), F.sin(x))], ids=range(3))
+@pytest.mark.parametrize('of_weights', [False, True])
+def test_terms_of_a_sum_besides_hard_sigmoid(terms, of_weights):
+    """MXNet overwrites the gradient of the sum if it compiles the graph."""
+    def build(F, data, weight):
+        return F.sin(terms(F, data, weight if of_weights else data * 0.5 + F.BlockGrad(weight)))
+
+    values = dict(zip(('data', 'weight'), np.random.RandomState(0).uniform(-4, 4, (2, 3, 4))))
+    output, gradients = trained(build(mx.sym, *[mx.sym.var(name, shape=(3, 4)) for name in values]), **values)
+    arrays = {name: mx.nd.array(array, dtype='float64') for name, array in values.items()}
+    for array in arrays.values():
+        array.attach_grad()
+    with autograd.record():
+        expected = build(mx.nd, **arrays)
+    expected.backward(mx.nd.ones_like(expected) * 2)
+    np.testing.assert_array_equal(output, expected.asnumpy())
+    for name, array in arrays.items():
+        np.testing.assert_allclose(gradients[name], array.grad.asnumpy(), rtol=1e-12, err_msg=name)
