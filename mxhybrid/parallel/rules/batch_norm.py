@@ -258,7 +258,10 @@ def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
 
 @register('BatchNorm')
 class BatchNorm(Rule):
-    """BatchNorm: every dimension can be split; ranks compute joint statistics together (:class:`JointBatchNorm`)."""
+    """BatchNorm: every dimension can be split; ranks compute joint statistics together (:class:`JointBatchNorm`).
+    After ``autograd.record(train_mode=False)`` MXNet 1.9.1 computes a right gradient of the data only in
+    ``backward(train_mode=False)``.
+    """
 
     not_replicable = True
     adds_weight_gradients = keeps_blocked = has_statistics = True

@@ -20,14 +20,16 @@ def register(name, needs_gradient, inputs, outputs, states=0):
     """Register an operator of sums; without the gradient of its outputs, it is a loss."""
     class Sums(mx.operator.CustomOp):
         def forward(self, is_train, req, in_data, out_data, aux):
-            for at, target in enumerate(out_data):
-                self.assign(target, req[at], (at + 1) * mx.nd.add_n(*in_data) + mx.nd.add_n(*aux or [in_data[0] * 0]))
+            total = mx.nd.add_n(*in_data, *aux)
+            for position, target in enumerate(out_data):
+                self.assign(target, req[position], (position + 1) * total)
 
         def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
-            gradient = mx.nd.add_n(*[(at + 1) * one for at, one in enumerate(out_grad)]) if needs_gradient \
-                else in_data[0] - 1
-            for at, target in enumerate(in_grad):
-                self.assign(target, req[at], gradient)
+            gradient = in_data[0] - 1
+            if needs_gradient:
+                gradient = mx.nd.add_n(*[(position + 1) * array for position, array in enumerate(out_grad)])
+            for request, target in zip(req, in_grad):
+                self.assign(target, request, gradient)
 
     @mx.operator.register(name)
     class Properties(mx.operator.CustomOpProp):
