@@ -206,13 +206,11 @@ def run(program, job, record, directory):
                 if event['do'] in ('freeze', 'thaw'):
                     getattr(training, event['do'])(event['table'])
             training.load('moved')
-        waits = False  # whether a table was initialised since the last step, by each worker for itself
         for number, event in enumerate(events[first:last], first):
             arguments = {name: value for name, value in event.items() if name != 'do'}
             record.at(number + 1, event['do'])
             if event['do'] == 'step':
                 arguments['following'] = next((other for other in events[number + 1:] if other['do'] == 'step'), None)
             getattr(training, event['do'])(**arguments)
-            waits = event['do'] == 'initialise' or waits and event['do'] != 'step'
-            if not waits and (program['looks'] or event['do'] == 'evaluate' or number + 1 == len(events)):
+            if program['looks'] or event['do'] == 'evaluate' or number + 1 == len(events):
                 training.look()

@@ -172,8 +172,8 @@ class Training:
         self.net.out.weight.set_data(mx.nd.array(values, dtype=self.program['dtype']))
 
     def initialise(self, table, seed):
-        """Initialise a dynamic table again; worker 0's seed counts."""
-        mx.random.seed(seed + self.job.rank)
+        """Initialise a dynamic table again, by one seed: before a step, each worker reads by its own."""
+        mx.random.seed(seed)
         self.net.tables[table].initialize(force_reinit=True)
 
     def step(self, following, seed, samples, split='even', prefetch='', empty=False, backwards=1, zero=True):
