@@ -6,7 +6,7 @@ worker 0 fetches the files that servers write on their own disks, and sends the 
 """
 import os
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,7 +15,7 @@ from ..base.errors import CheckpointError, HybridError, InputError
 from ..base.log import get_logger, speaks_for_all
 from ..kvstore.table_parameter import TableParameter
 from ..kvstore.trainer_tables import tables_split_off
-from ..lane.row_files import AGE_SLOTS, Marks, remove_parts
+from ..lane.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts
 from ..lane.row_store import FirstValues
 from ..native import trainers
 from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
@@ -24,7 +24,7 @@ from . import files, npy_files, table_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged
 from .reader import MANIFEST, Reader, remaining_bases
-from .table_files import TableDescription
+from .table_files import Part, TableDescription
 from .workers import assign_rows
 
 logger = get_logger(__name__)
@@ -270,10 +270,10 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
 
 
 def _send_rows(item: Item, description: TableDescription, workers: Any, reader: Callable[[], Reader]) -> None:
-    """Send the rows of a table, with state and ages, from worker 0 to the servers, in pieces (collective)."""
+    """Send the rows of a table, and all that belongs to them, from worker 0 to the servers, in pieces (collective)."""
     table = item.param.table
     piece_rows = max(1, min(table.batch_rows, _PIECE_BYTES // (table.width * table.dtype.itemsize)))
-    slots = {'rows': -1, **{'state%d' % slot: slot for slot in range(len(description.state_widths))}, **AGE_SLOTS}
+    slots = {'rows': -1, **{'state%d' % slot: slot for slot in range(len(description.state_widths))}, **MORE_SLOTS}
     for column, slot in slots.items():
         pieces = _rows_of(reader(), item.name, description, column, piece_rows) if workers.rank == 0 else iter(())
         assign_rows(workers, table, pieces, slot)
@@ -281,10 +281,21 @@ def _send_rows(item: Item, description: TableDescription, workers: Any, reader: 
 
 def _rows_of(reader: Reader, name: str, description: TableDescription, column: str,
              piece_rows: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-    """Yield keys and the bytes of a column of all rows, as wide as rows are, `piece_rows` at most at a time."""
-    for keys, columns in merged(reader.layers(name, reader.bases()), description):
+    """Yield sorted keys and the bytes of a column, as wide as rows are, `piece_rows` at most at a time."""
+    layers = reader.layers(name, reader.bases())
+    for keys, columns in _waiting_in(layers[0]) if column == 'waiting' else merged(layers, description):
         for first in range(0, len(keys) if column in columns else 0, piece_rows):
-            values = columns[column][first:first + piece_rows]
-            rows = np.zeros((len(values), description.width), description.dtype)
-            rows.view(np.uint8)[:, :values[0].nbytes] = values.reshape(len(values), -1).view(np.uint8)
-            yield keys[first:first + piece_rows], rows
+            order = first + np.argsort(keys[first:first + piece_rows])
+            values = columns[column][order]
+            rows = np.zeros((len(order), description.width), description.dtype)
+            rows.view(np.uint8)[:, :values[0].nbytes] = values.reshape(len(order), -1).view(np.uint8)
+            yield keys[order], rows
+
+
+def _waiting_in(parts: Sequence[Part]) -> Iterator[Tuple[np.ndarray, Dict[str, np.ndarray]]]:
+    """Yield the keys that wait for admission in each part, and their numbers."""
+    for part in parts:
+        paths = [os.path.join(part.path, file + '.npy') for file, _ in WAITING_FILES]
+        if os.path.exists(paths[0]):
+            keys, numbers = map(npy_files.mapped, paths)
+            yield keys, {'waiting': numbers}

@@ -43,8 +43,9 @@ WAITING_FILES: Tuple[Tuple[str, Any], ...] = (('waiting', np.int64), ('sightings
 _WAITING_PORTIONS = 2
 #: The columns that ``lane_row_scan_read`` gives, by their number there.
 _COLUMNS = ('keys', 'rows', 'state0', 'state1', 'used', 'counts')
-#: The slots of the columns by which rows are chosen for removal: they follow those of optimizer state (``kFirstAge``).
-AGE_SLOTS = {'used': 2, 'counts': 3}
+#: The slots of what pushes may overwrite beside rows and optimizer state, see ``RowStore::kFirstAge``: the columns by
+#: which rows are chosen for removal, and the keys that wait for admission.
+MORE_SLOTS = {'used': 2, 'counts': 3, 'waiting': 4}
 #: The marks of the saves of a table's partitions by the number of the partition, as text.
 Marks = Dict[str, int]
 

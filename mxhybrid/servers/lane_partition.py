@@ -2,7 +2,7 @@
 from typing import Mapping, Optional
 
 from ..lane.agent import Agent
-from ..lane.row_files import AGE_SLOTS
+from ..lane.row_files import MORE_SLOTS
 from ..native.optimizers import TableOptimizer
 from .partition_state import Partition
 from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
@@ -19,7 +19,7 @@ class LanePartition(Partition):
     def set_mode(self, mode: str) -> None:
         super().set_mode(mode)
         slot = state_slot(mode)
-        if slot in AGE_SLOTS.values():
+        if slot in MORE_SLOTS.values():
             self._set_rule('assign state', slot)
         elif slot >= 0:
             assert self._optimizer is not None

@@ -138,8 +138,9 @@ class RowStore {
   /// Copy the records of slots to consecutive memory.
   void copy_records(const uint32_t* slots, size_t count, char* to) const;
   uint32_t version_of(uint64_t slot) const { return versions()[slot]; }
-  /// kAssignState also sets ages, in the first bytes of the pushed rows: their numbers follow those of optimizer state.
-  static constexpr uint32_t kFirstAge = 2;
+  /// kAssignState also sets ages, and the saved numbers of keys that wait for admission, in the first bytes of the pushed
+  /// rows: their numbers follow those of optimizer state.
+  static constexpr uint32_t kFirstAge = 2, kWaiting = 4;
   /// The number of ages of a row, by which rows are chosen for removal: the clock at its last update, and the number of
   /// its updates.
   uint32_t num_ages() const { return num_ages_; }

@@ -51,6 +51,12 @@ void RowStore::begin_update(const Rule& rule) {
 
 void RowStore::update_slot(uint32_t slot, int64_t key, uint64_t hash, const char* gradient) {
   if (rule_.kind == RuleKind::kIgnore) return;
+  if (rule_.kind == RuleKind::kAssignState && rule_.slot == kWaiting) {
+    uint16_t number;
+    std::memcpy(&number, gradient, sizeof number);
+    if (waiting_) waiting_->restore(&key, &number, 1);
+    return;
+  }
   if (slot == SlotIndex::kNone) {
     if (kernel_ != nullptr && waiting_ && waiting_->add(key, hash) < options_.admit) return;
     slot = place(key, hash);

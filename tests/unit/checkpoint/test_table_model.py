@@ -52,6 +52,7 @@ class Model:
                 if self.sightings[key] < self.admit:
                     continue
                 self.rows[key] = [FIRST, 0.0, 0, 0]
+                del self.sightings[key]
             value, momentum, _, updates = self.rows[key]
             momentum = momentum / 2 - gradient
             self.rows[key] = [value + momentum, momentum, self.clock, updates + 1]
@@ -81,6 +82,7 @@ class Model:
         for key in keys:
             _, momentum, _, updates = self.rows.get(key, [FIRST, 0.0, 0, 0])
             self.rows[key] = [value, momentum, self.clock, updates]
+            self.sightings.pop(key, None)
 
 
 class Operation(NamedTuple):
@@ -104,9 +106,9 @@ def drawn_program(seed):
     """Return the options of a table, and the jobs: shape, storage, whether servers see worker 0's files, operations."""
     random = np.random.RandomState(seed)
     options = [{'expire_after': [2, 5, 33][seed // 4 % 3]}, {'capacity': 50, 'evict': ['lru', 'rarest'][seed // 4 % 2]},
-               {'capacity': 60, 'expire_after': 4}, {'admit': 3}][seed % 4]
+               {'capacity': 60, 'expire_after': 4}, {'admit': 3, 'expire_after': 6}][seed % 4]
     jobs = [(JOBS[random.randint(len(JOBS))], random.choice(['memory', 'files', 'budget']),
-             random.rand() < 0.7 or 'admit' in options, drawn_operations(random)) for _ in range(3)]
+             random.rand() < 0.7, drawn_operations(random)) for _ in range(3)]
     return options, jobs
 
 
