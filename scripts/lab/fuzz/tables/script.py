@@ -12,7 +12,7 @@ from mxhybrid.checkpoint.philox import fill_first_values
 from mxhybrid.kvstore.local_table import LocalTable
 from mxhybrid.servers import dynamic_table
 
-WIDTH, MOST_IDS = %d, %d
+WIDTH, MOST_IDS, SLACK = %d, %d, False
 ''' % (pieces.WIDTH, pieces.MOST_IDS)
 
 
