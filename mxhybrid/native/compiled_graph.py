@@ -1,11 +1,9 @@
 """Graphs that MXNet compiles, and that a safe thread releases."""
 import atexit
 from collections import deque
-from typing import Any, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Deque, List, Tuple
 
 import mxnet as mx
-
-from .arrays import is_same
 
 #: Compiled graphs that nobody can call any more.
 _discarded: Deque[Any] = deque()
@@ -28,26 +26,13 @@ class CompiledGraph:
     thread.  The engine appends an operation to the queues of its arrays one by one.  If a thread gave it such an
     operation while the script gives it another one on the same arrays, each of the two could be before the other in one
     queue, and both would wait for ever.
-
-    MXNet writes the gradients of parameters to the arrays of the first backward pass for ever: in the place of another
-    array it takes the one that it has (StaticBackward of cached_op.cc).  So other arrays get another graph.
     """
 
     def __init__(self, symbol: Any, flags: List[Tuple[str, Any]]):
-        self._symbol, self._flags = symbol, flags
         self._compiled = mx.nd.CachedOp(symbol, flags)
-        self._gradients: Optional[Sequence[Any]] = None
 
-    def __call__(self, *inputs: Any, gradients: Optional[Sequence[Any]] = None) -> List[Any]:
-        """Run the graph; return its outputs.
-
-        If the run is recorded, `gradients` are objects that change with the gradient arrays of the parameters.
-        """
-        if gradients is not None:
-            if self._gradients is not None and not is_same(gradients, self._gradients):
-                _discarded.append(self._compiled)
-                self._compiled = mx.nd.CachedOp(self._symbol, self._flags)
-            self._gradients = gradients
+    def __call__(self, *inputs: Any) -> List[Any]:
+        """Run the graph; return its outputs."""
         release_discarded()
         outputs = self._compiled(*inputs)
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

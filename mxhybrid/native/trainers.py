@@ -233,14 +233,6 @@ def may_be_trained(param: Any) -> bool:
     return bool(param._differentiable)
 
 
-def gradient_lists(params: Sequence[Any]) -> List[Any]:
-    """Return gluon's lists of the gradients of parameters, None for a frozen one.
-
-    gluon makes another list when it makes other arrays.
-    """
-    return [param._grad for param in params]
-
-
 @contextmanager
 def taken_as_frozen(params: Sequence[Any]) -> Iterator[None]:
     """Let MXNet take parameters as frozen within the block; they keep their gradients."""

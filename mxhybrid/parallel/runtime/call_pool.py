@@ -15,7 +15,7 @@ from mxnet import autograd
 
 from ...base.errors import InputError
 from ...native.compiled_graph import CompiledGraph, release_discarded
-from ...native.trainers import gradient_lists, is_fresh, set_fresh
+from ...native.trainers import is_fresh, set_fresh
 from .dropped_networks import release_after
 from .fetched_inputs import TOKEN
 from .rank_program import COMPILED, SHARED, Program
@@ -40,8 +40,10 @@ class ProgramRunner:
         #: Inputs whose gradients are the next values of running averages, and the arrays of the averages.
         self._next: Dict[str, Any] = {}
         self._averages: Dict[str, Any] = {}
-        fixed = [at for at, name in enumerate(self._inputs)
-                 if name in self.constants or name in params or name == SHARED]
+        # MXNet writes gradients of static inputs, 'param_indices', to the arrays of the first backward pass for ever
+        # (StaticBackward of cached_op.cc).  But parameters get other arrays, and calls that share a backward pass write
+        # to temporary ones.
+        fixed = [at for at, name in enumerate(self._inputs) if name in self.constants]
         others = [at for at in range(len(self._inputs)) if at not in fixed]
         self._graph = CompiledGraph(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
@@ -49,9 +51,7 @@ class ProgramRunner:
         """Run the program; return its outputs after the leading ones."""
         self._find_averages(params)
         arrays = {**self.constants, **self._next, **inputs, TOKEN: self.token, SHARED: _shared()}
-        held = [params[name] for name in self._inputs if name not in arrays]
-        outputs = self._graph(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs],
-                              gradients=gradient_lists(held) if autograd.is_recording() else None)
+        outputs = self._graph(*[arrays[name] if name in arrays else params[name].data() for name in self._inputs])
         return outputs[self.program.leading:]
 
     def _find_averages(self, params: Any) -> None:

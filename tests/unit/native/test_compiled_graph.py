@@ -5,7 +5,6 @@ import mxnet as mx
 import pytest
 
 from mxhybrid.native.compiled_graph import CompiledGraph, release_discarded
-from mxhybrid.native.trainers import gradient_lists
 
 FLAGS = [('static_alloc', True), ('static_shape', True), ('data_indices', [0]), ('param_indices', [])]
 
@@ -19,21 +18,6 @@ def graph_of(*factors):
 def test_outputs_are_a_list():
     assert [[array.asscalar() for array in graph_of(*factors)(mx.nd.ones(1))]
             for factors in ((2,), (2, 3))] == [[2], [2, 3]]
-
-
-def test_gradients_go_to_the_present_arrays():
-    graph = CompiledGraph(mx.sym.var('given') * mx.sym.var('weight'), [
-        ('static_alloc', True), ('static_shape', True), ('data_indices', [0]), ('param_indices', [1])])
-    weight = mx.gluon.Parameter('weight', shape=(1,), init='ones')
-    weight.initialize()
-    gradients = []
-    for factor in (2, 3):
-        with mx.autograd.record():
-            result, = graph(mx.nd.full(1, factor), weight.data(), gradients=gradient_lists([weight]))
-        result.backward()
-        gradients.append(weight.grad().asscalar())
-        weight.initialize(force_reinit=True)
-    assert gradients == [2, 3]
 
 
 @pytest.mark.parametrize('release', [lambda: graph_of(3)(mx.nd.ones(1)), release_discarded],

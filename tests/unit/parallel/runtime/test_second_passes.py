@@ -1,11 +1,11 @@
-"""Second backward passes of one call, with ``retain_graph=True``, in one process."""
+"""Backward passes of several calls, and second ones of one call, in one process."""
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.parallel import pipeline
+from mxhybrid.parallel import data_parallel, pipeline
 
 
 def net_of(norm):
@@ -44,3 +44,27 @@ def test_a_second_pass_that_cannot_be_made_is_named(capfd, schedule, norm):
         pass_twice(net)
     words = "a pipeline with schedule='%s': a second backward pass of one call (retain_graph=True)" % schedule
     assert words in ''.join(capfd.readouterr())
+
+
+@pytest.mark.parametrize('actions', ['2121', '1221', '1r12', '2r11', '1c21'])
+def test_gradients_reach_the_present_arrays(actions):
+    """Each digit is a number of calls that share a backward pass; r initialises again, c makes other gradients."""
+    gradients = []
+    for plan in (None, data_parallel()):
+        net = net_of(0) if plan is None else mxhybrid.parallelize(net_of(0), plan, (4, 4))
+        seen = []
+        for action in actions:
+            if action == 'r':
+                net.initialize(mx.init.One(), force_reinit=True)
+            elif action == 'c':
+                net.collect_params().setattr('grad_req', 'null')
+                net.collect_params().setattr('grad_req', 'write')
+            else:
+                with autograd.record():
+                    outputs = [net(mx.nd.ones((4, 4)) * (call + 1)) for call in range(int(action))]
+                autograd.backward(outputs)
+                seen.append([param.grad().asnumpy().copy() for param in net.collect_params().values()])
+        gradients.append(seen)
+    for one, split in zip(*gradients):
+        for array, other in zip(one, split):
+            np.testing.assert_array_equal(array, other)
