@@ -21,12 +21,16 @@ def symbol_function(op: str) -> Any:
         return function
     # Other operators have functions under other names, as _linalg_gemm2 has mx.sym.linalg.gemm2, or only functions for
     # NumPy arrays.
+    return mx.symbol.register._make_symbol_function(_handle_of(op), 'mxhybrid' + op, 'mxhybrid' + op)
+
+
+def _handle_of(op: str) -> ctypes.c_void_p:
     handle = ctypes.c_void_p()
     try:
         check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
     except mx.base.MXNetError as error:
         raise AttributeError('MXNet %s has no operator %s' % (mx.__version__, op)) from error
-    return mx.symbol.register._make_symbol_function(handle, 'mxhybrid' + op, 'mxhybrid' + op)
+    return handle
 
 
 def is_differentiable(symbol: Any) -> bool:
@@ -46,14 +50,21 @@ def passes_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...], po
     """
     symbols = [mx.sym.var('input%d' % number) for number in range(inputs)]
     symbols[position] = mx.sym.random.shuffle(symbols[position])
-    return not is_differentiable(symbol_function(op)(*symbols, **dict(attrs)))
+    return not is_differentiable(_with_inputs(op, symbols, attrs))
 
 
 @functools.lru_cache(maxsize=None)
 def has_gradient(op: str, inputs: int, attrs: Tuple[Tuple[str, str], ...]) -> bool:
     """Return whether MXNet can compile a graph in which a gradient goes back to an operator with these attributes."""
-    return is_differentiable(symbol_function(op)(*[mx.sym.var('input%d' % number) for number in range(inputs)],
-                                                 **dict(attrs)))
+    return is_differentiable(_with_inputs(op, [mx.sym.var('input%d' % number) for number in range(inputs)], attrs))
+
+
+def _with_inputs(op: str, inputs: Sequence[Any], attrs: Tuple[Tuple[str, str], ...]) -> Any:
+    """Return the symbol of an operator with the inputs that it has: functions of Python name optional inputs, too, such
+    as the lengths of CTCLoss.
+    """
+    keys, values = [key for key, _ in attrs], [value for _, value in attrs]
+    return mx.symbol.register._symbol_creator(_handle_of(op).value, list(inputs), None, keys, values, 'operator', False)
 
 
 def part_of(symbol: Any, shape: Sequence[int], part: Sequence[slice]) -> Any:

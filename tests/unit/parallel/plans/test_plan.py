@@ -45,7 +45,7 @@ def without_model():
     ({'plan': 'layers', 'layers': {'dense*': {'ranks': 5}}}, "plan: 'dense*' has ranks=5: give a list"),
     ({'plan': 'layers', 'layers': {'dense*': {'ranks': [0.5]}}}, "plan: 'dense*' has ranks=[0.5]: give a list"),
     ({'plan': 'grid', 'modle': 2},
-     "modle is not a key of a plan of kind 'grid': remove it; the keys are batch, dense, do"),
+     "modle is not a key of a plan of kind 'grid': remove it; the keys are batch, domain"),
     ({'plan': 'data_parallel', 'sums': 'lane'}, 'sums is not a key'), (explicit(densee='lane'), 'densee is not a key'),
     (without_model(), "plan: 'model' is missing: give a plan"),
     (explicit(workers=float('inf')), 'not a valid explicit plan'),

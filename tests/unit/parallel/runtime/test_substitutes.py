@@ -124,7 +124,6 @@ def test_a_variance_without_its_mean(axes, keepdims):
                                    atol=1e-15)
 
 
-
 @pytest.mark.parametrize('terms', [
     lambda F, x, y: F.softsign(x) + F.hard_sigmoid(y), lambda F, x, y: x + F.hard_sigmoid(y, alpha=0.3),
     lambda F, x, y: F.add_n(F.tanh(x), F.hard_sigmoid(y), F.sin(x))], ids=range(3))
