@@ -130,7 +130,7 @@ class Training:
     def _trainer(self, name, options):
         program = self.program
         partitions = program['partitions'][min(self.job.part, len(program['partitions']) - 1)]
-        storage = {'storage': '*=' + self.directory} if program['files'] else {}
+        storage = {'storage': '*=' + os.path.dirname(self.directory)} if program['files'] else {}
         if program['files'] == 'cached':
             storage['storage_memory'] = '8M'
         return gluon.Trainer(self.net.collect_params(), name, options, update_on_kvstore=program['on_store'],
