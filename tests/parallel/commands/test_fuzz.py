@@ -20,7 +20,7 @@ from lab.launchers import SCRIPTS
 BATCHES, PROGRAMS = (0, 4), 8
 
 #: Batches of programs with dynamic tables, in one process and in two jobs, and the number of programs of each.
-TABLE_BATCHES, TABLE_PROGRAMS = (0, 1), 12
+TABLE_BATCHES, TABLE_PROGRAMS = (0, 1), 11
 
 #: Networks for each number of workers.
 NETWORKS = 10
