@@ -13,8 +13,8 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-# MXNet's library exports templates of the C++ library, which another compiler made.  What is compiled here must call
-# its own instead.
+# MXNet's library exports templates of the C++ library, which another compiler made.  The library of this package
+# must call its own.
 OWN = '-Wl,-Bsymbolic'
 
 # scripts/install sets this variable: it has a compiler, so an error of the compiler ends the installation.

@@ -1,4 +1,4 @@
-"""Reads what MXNet's autograd has recorded about an array."""
+"""Reads the record of MXNet's autograd about an array."""
 import ctypes
 from typing import Any
 

@@ -299,9 +299,9 @@ def test_messages_that_are_explained():
             assert not missing or 'MXNet' in first_sentence, (quote, missing)
 
 
-@pytest.mark.parametrize('index', ['README.md', 'docs/README.md', 'mkdocs.yml'])
+@pytest.mark.parametrize('index', ['docs/README.md', 'mkdocs.yml'])
 def test_index(index):
-    """Each index names every page once: the README, the map of the docs, and the navigation of the site."""
+    """Each index names every page once: the map of the docs, and the navigation of the site."""
     folder = (REPOSITORY / index).parent
     links = r'\]\(([^)#]*\.md)\)' if index.endswith('.md') else r'- (\S*\.md)$'
     starts = ('| [', '- [') if index.endswith('.md') else ' '

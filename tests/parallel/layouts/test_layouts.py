@@ -202,7 +202,7 @@ def test_optimizers_that_need_whole_weights_are_refused(two, optimizer):
 
 
 def test_a_split_network_follows_its_parameters(two):
-    """Whatever a script does with them between steps."""
+    """A script may re-initialise, freeze, set or load them between steps."""
     for rank in range(2):
         differences = two['actions'].results[rank]['differences']
         assert len(differences) > 100

@@ -1,4 +1,4 @@
-"""Draws what scripts do between and in the middle of steps, see :mod:`.training`, and layers that begin frozen."""
+"""Draws events between and in the middle of steps, see :mod:`.training`, and layers that begin frozen."""
 import random as randoms
 import re
 from typing import Any, Dict, List

@@ -1,4 +1,4 @@
-"""The pieces of a script that train a network, split or in one process: steps, and what scripts do between and in them.
+"""The pieces of a script that train a network, split or in one process: steps, and events between and in them.
 
 An event happens in a step: ``before`` the forward pass, ``between`` the passes, or ``after`` the backward pass.  The
 calls of the network that an event makes have its number, counted from 10 on, or from `EVALUATION` on.
@@ -119,11 +119,11 @@ class Training:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def happen(self, step, place):
-        """Let the events of a place in a step happen, except those that the split network has refused."""
+    def happen(self, step, moment):
+        """Let the events of a moment in a step happen, except those that the split network has refused."""
         for number, event in enumerate(self.spec['events']):
             name = '%d refused %d' % (step, number)
-            if [event['step'], event['place']] != [step, place] or name in self.drawn:
+            if [event['step'], event['place']] != [step, moment] or name in self.drawn:
                 continue
             self.note('step %d, %s' % (step, event['do']))
             try:

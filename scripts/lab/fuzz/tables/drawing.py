@@ -83,8 +83,8 @@ class _Drawing:
                 'split': random.choice(('even', 'even', 'uneven', 'one')),
                 'prefetch': random.choice(('', 'next', 'wrong')), 'empty': random.random() < 0.15}
         if self.program['grad_req'] == 'add':
-            # With a capacity, the keys of a step are few.  MXNet's sparse gradients are those of the last pass, in which
-            # a worker may have no share.
+            # With a capacity, the keys of a step are few.  MXNet's sparse gradients are those of the last pass, in
+            # which a worker may have no share.
             is_dynamic = len(self.dynamic) == len(self.initialised)
             step.update(backwards=random.choice((1,) if not is_dynamic else (1, 2) if self.has_capacity else (1, 2, 3)),
                         zero=self.has_capacity or random.random() < 0.7)

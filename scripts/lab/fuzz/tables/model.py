@@ -43,13 +43,13 @@ class ModelTable:
         else:
             bags, bag_of = len(ids), np.arange(len(flat)) // (len(flat) // len(ids))
         weights = np.ones(len(flat)) if weights is None else weights.reshape(-1).astype('float64')
-        kept = flat != padding if padding is not None else np.ones(len(flat), bool)
-        keys, places = np.unique(flat[kept], return_inverse=True)
+        is_used = flat != padding if padding is not None else np.ones(len(flat), bool)
+        keys, places = np.unique(flat[is_used], return_inverse=True)
         if not len(keys):
             return mx.nd.zeros((bags, WIDTH), dtype=self.dtype)
         matrix, squares = np.zeros((bags, len(keys))), np.zeros((bags, 1))
-        np.add.at(matrix, (bag_of[kept], places), weights[kept])
-        np.add.at(squares[:, 0], bag_of[kept], weights[kept] ** 2)
+        np.add.at(matrix, (bag_of[is_used], places), weights[is_used])
+        np.add.at(squares[:, 0], bag_of[is_used], weights[is_used] ** 2)
         divisors = {'mean': matrix.sum(1, keepdims=True), 'sqrtn': np.sqrt(squares)}.get(combine, np.ones((bags, 1)))
         rows = mx.nd.array(np.concatenate([self.read(key) for key in keys.tolist()]), dtype=self.dtype)
         if autograd.is_recording() and self.weight.grad_req != 'null':
