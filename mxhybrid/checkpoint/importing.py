@@ -6,10 +6,10 @@ import numpy as np
 
 from ..base.errors import CheckpointError, InputError
 from ..kvstore.table_parameter import TableParameter
-from ..native.trainers import start, trainer_of
+from ..native.trainers import trainer_of
 from . import npy_files, tensor_files
 from .npy_files import FormatError
-from .workers import assign_rows, on_worker_0, workers_of
+from .workers import assign_rows, on_worker_0, start_training, workers_of
 
 #: Bytes of rows that are read at a time.
 PIECE_BYTES = 8 << 20
@@ -56,7 +56,7 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
         raise InputError('import_rows: %s has no Trainer: make the Trainer first, whose store holds the rows'
                          % param.name)
     workers = workers_of(trainer)
-    start(trainer)
+    start_training(trainer)
     sources: List[_GivenRows] = []
 
     def check() -> int:

@@ -26,6 +26,7 @@ from ..native.optimizers import name_of
 from . import collect
 from .collect import Item, is_scalar, row_width, table_route
 from .split_weights import WholeArray, put_states, put_weight
+from .workers import start_training
 
 logger = get_logger(__name__)
 
@@ -144,7 +145,7 @@ def put(trainer: Any, items: List[Item], tables: List[Item], described: Dict[str
         else:
             shape = tuple(stored[item.name + '/weight']['shape'])
             put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
-    trainers.start(trainer)
+    start_training(trainer)
     _put_scalars(trainer, items + tables, described)
     split: List[Tuple[Item, Optional[List[WholeArray]]]] = []
     sharding = None if trainer_hooks is None else trainer_hooks.sharding

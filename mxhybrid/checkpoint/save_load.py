@@ -28,12 +28,12 @@ from ..base.files import sync_directory
 from ..base.log import get_logger
 from ..kvstore.on_demand_copy import uncounted_reads
 from ..kvstore.trainer_step import hooks_of
-from ..native.trainers import has_values, start
+from ..native.trainers import has_values
 from . import collect, files, folder, manifest, restore
 from .dynamic_tables import TableSave, misfit_of_tables, put_tables, split_off_tables, stored_tables, take_first_values
 from .newest import NewestCheckpoint
 from .split_weights import Gathering
-from .workers import on_worker_0, workers_of
+from .workers import on_worker_0, start_training, workers_of
 
 logger = get_logger(__name__)
 
@@ -98,7 +98,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     for item in tables:
         item.param.first_values  # noqa: B018 (an InputError before initialize)
     workers = workers_of(trainer)
-    start(trainer)
+    start_training(trainer)
     trainer_hooks = hooks_of(trainer)
     if trainer_hooks is not None:
         trainer_hooks.consistency.check_last_step()

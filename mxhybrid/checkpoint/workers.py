@@ -9,8 +9,8 @@ from ..base import launcher
 from ..base.errors import CheckpointError, InputError
 from ..base.log import get_logger
 from ..kvstore.hybrid import Hybrid
-from ..kvstore.trainer_step import is_hybrid
-from ..native.trainers import set_wanted_store, store_of, wanted_store
+from ..kvstore.trainer_step import hooks_of, is_hybrid
+from ..native.trainers import set_wanted_store, start, store_of, wanted_store
 
 logger = get_logger(__name__)
 
@@ -42,6 +42,14 @@ class _Together:
         backend: Any = store.backend
         self.rank, self.allgather_json = store.rank, backend.allgather_json
         self.broadcast, self.busy = backend.broadcast, backend.busy
+
+
+def start_training(trainer: Any) -> None:
+    """Make the Trainer's store, and dynamic tables that were initialised again, as the next step would (collective)."""
+    start(trainer)
+    trainer_hooks = hooks_of(trainer)
+    if trainer_hooks is not None:
+        trainer_hooks.tables.reopen_together(store_of(trainer))
 
 
 def workers_of(trainer: Any) -> Any:

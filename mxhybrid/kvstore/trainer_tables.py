@@ -155,6 +155,17 @@ class TrainerTables:
             if is_new:
                 self._serve(table, store)
 
+    def reopen_together(self, store: Any) -> None:
+        """Do as :meth:`reopen` outside of a step, where nothing else has compared the workers (collective)."""
+        if not self.params or store is None or not store.distributed:
+            return
+        checksums = store.backend.allgather_json(self.checksum(), 'dynamic_tables.initialised')
+        others = [rank for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
+        if others:
+            raise InputError('worker %d has frozen or initialised other dynamic tables than worker 0: make the same '
+                             'calls on all workers' % others[0])
+        self.reopen(store)
+
     def _serve(self, table: TableTraffic, store: Any) -> None:
         """Create a table on the servers (collective)."""
         param = table.param

@@ -52,6 +52,10 @@ def draw_event(program: Program, params: List[str], learned: List[str], random: 
     places = EVENTS[kind][1].split()
     if program['plan']['kind'] == 'pipeline' and kind == 'abandon':
         places.remove('between')  # a pipeline makes the backward pass of each recorded call before the next one
+    # New values make a new store, whose optimizer begins without the state of dense weights (docs/compatibility.md).
+    loses_state = program['on_store'] and program['optimizer'].get('momentum')
+    if loses_state and kind in ('initialize', 'set_data'):
+        return []
     event: Dict[str, Any] = {'do': kind, 'step': random.randrange(program['steps']), 'place': random.choice(places)}
     some = random.sample(learned, random.randint(1, min(3, len(learned))))
     if kind == 'initialize':
@@ -71,7 +75,8 @@ def draw_event(program: Program, params: List[str], learned: List[str], random: 
     if kind == 'again':
         return [dict(event, forgets=random.random() < 0.5)]
     if kind == 'file':
-        event['what'] = random.choice(('parameters', 'dict', 'states', 'checkpoint'))
+        event['what'] = random.choice(('states', 'checkpoint') if loses_state else
+                                      ('parameters', 'dict', 'states', 'checkpoint'))
         return [dict(event, loads=False), *_event_later(program, event, random)]
     return [event]
 

@@ -104,9 +104,11 @@ def refused(worker, directory):
 
 
 def imported(worker):
-    """Return imported rows, as all workers read them."""
+    """Return imported rows, as all workers read them; the table is initialised again between two imports."""
     training = Training(worker, 'adam', 99)
     rows = np.random.RandomState(0).standard_normal((50, 4)) if worker['rank'] == 0 else np.zeros((0, 4))
+    mxhybrid.checkpoint.import_rows(training.net.items, None, -rows)
+    training.net.items.initialize(force_reinit=True)
     mxhybrid.checkpoint.import_rows(training.net.items, None, rows)
     return training.net.items(np.arange(50)).asnumpy()
 
