@@ -1,5 +1,7 @@
 """Graphs that MXNet compiles, and that a safe thread releases."""
 import atexit
+import ctypes
+import weakref
 from collections import deque
 from typing import Any, Deque, List, Tuple
 
@@ -7,6 +9,8 @@ import mxnet as mx
 
 #: Compiled graphs that nobody can call any more.
 _discarded: Deque[Any] = deque()
+#: All others.
+_live: 'weakref.WeakSet[CompiledGraph]' = weakref.WeakSet()
 
 
 def release_discarded() -> None:
@@ -15,7 +19,14 @@ def release_discarded() -> None:
         _discarded.popleft()
 
 
-atexit.register(release_discarded)
+@atexit.register
+def _keep_all() -> None:
+    """Release discarded graphs, and keep all others until the process has ended: states of Custom operators call
+    functions of Python, which are gone when the interpreter frees the last objects.
+    """
+    release_discarded()
+    for graph in _live:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph.__dict__.get('_compiled')))
 
 
 class CompiledGraph:
@@ -30,6 +41,7 @@ class CompiledGraph:
 
     def __init__(self, symbol: Any, flags: List[Tuple[str, Any]]):
         self._compiled = mx.nd.CachedOp(symbol, flags)
+        _live.add(self)
 
     def __call__(self, *inputs: Any) -> List[Any]:
         """Run the graph; return its outputs."""
