@@ -426,7 +426,10 @@ class _Run:
             # MXNet's native code does not say more than that it could not write.
             return re.search('No space left|FileStream.Write incomplete', text) is not None
         elif case.fault in faults.LIMITS:
-            patterns = [r'%s \(host %s, pid %d\) failed: .*%s' % (
+            # All other processes write the first words of the reason.
+            if not re.search(_REFUSED[case.fault], text):
+                return False
+            patterns = [r'%s \(host %s, pid %d\) failed: .*(?:%s|in full in the output of)' % (
                 'worker %d' % case.rank if case.rank is not None else 'a parameter server', host, victim,
                 _REFUSED[case.fault])]
             leaving_workers = re.findall(r'(worker \d) \(.*\) ends, because ' + patterns[0], text)

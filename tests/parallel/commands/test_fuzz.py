@@ -68,7 +68,7 @@ def test_random_programs_with_dynamic_tables_equal_a_model(batch):
 
 
 def test_a_difference_of_dynamic_tables_is_made_small():
-    program = dict(TABLES.draw(2), job=dict(TABLES.draw(2)['job'], launcher='none', workers=1, servers=0))
+    program = dict(TABLES.draw(11), job=dict(TABLES.draw(11)['job'], launcher='none', workers=1, servers=0))
 
     def plant(source):
         # Rows that are imported have other values.

@@ -43,7 +43,9 @@ def check_training(env, words, folder):
     assert [weights[3:5], gradients[3:5]] == [[count, servers] for count in partitions]
     if 'scripts/launch.py' in words:
         sample = next(text for language, text in BLOCKS if language == 'text' and 'pulled/step' in text)
-        assert sample in output, 'docs/observing.md shows another report than the example prints'
+        # launch.py puts the rank before each line, except those before the workers have joined.
+        assert sample in re.sub(r'(?m)^\[0\]<std(out|err)>:', '', output), (
+            'docs/observing.md shows another report than the example prints')
 
 
 def check_several_hosts(env, words, folder):
