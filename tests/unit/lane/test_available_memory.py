@@ -50,7 +50,7 @@ def cgroup(path, version, limit, used, statistics):
         'proc/self/cgroup': '4:cpu,memory:/jobs/one\n0::/\n'}), (4350, 9000)),
     (dict(cgroup('sys/fs/cgroup/a/b', 2, 9000, 5000, STATISTICS_2), **{'proc/self/cgroup': '0::/a/b\n'}),
      (4350, 9000)),
-    # From memory.high on, processes hardly go on.
+    # Processes hardly continue beyond memory.high.
     (dict(cgroup('sys/fs/cgroup/a/b', 2, 9000, 5000, STATISTICS_2), **{
         'proc/self/cgroup': '0::/a/b\n', 'sys/fs/cgroup/a/b/memory.high': '6000\n'}), (1350, 6000)),
     (dict(cgroup('sys/fs/cgroup/a/b', 2, 'max', 5000, ''), **{
