@@ -225,7 +225,7 @@ def renew_arrays(param: Any) -> None:
 
 def frozen_names(params: Mapping[str, Any]) -> FrozenSet[str]:
     """Return the names of the parameters that have no gradients."""
-    return frozenset(name for name, param in params.items() if param._grad_req == 'null')
+    return frozenset(name for name, param in params.items() if param.grad_req == 'null')
 
 
 def may_be_trained(param: Any) -> bool:

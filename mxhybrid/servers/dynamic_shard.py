@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 from ..base.errors import JobError
 from ..base.settings import variable
 from ..lane.agent import Agent, RowStoreOptions
+from ..lane.row_files import MORE_SLOTS
 from ..lane.row_store import FirstValues, RowStore, naming_table
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
@@ -77,6 +78,12 @@ class DynamicShard(LanePartition):
         self.ensure_state(self._optimizer)
         rule, settings = kernel_rule(self._optimizer.live, has_state=bool(self._widths))
         self._set_rule(rule, settings=settings)
+
+    def _set_state_rule(self, slot: int) -> None:
+        if slot in MORE_SLOTS.values():  # they are no optimizer's
+            self._set_rule('assign state', slot)
+        else:
+            super()._set_state_rule(slot)
 
     def ensure_state(self, optimizer: TableOptimizer) -> None:
         if self.has_state:

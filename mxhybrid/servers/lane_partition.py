@@ -2,7 +2,6 @@
 from typing import Mapping, Optional
 
 from ..lane.agent import Agent
-from ..lane.row_files import MORE_SLOTS
 from ..native.optimizers import TableOptimizer
 from .partition_state import Partition
 from .protocol import CAPTURE, MODE_RULES, OPTIMIZE, state_slot
@@ -19,16 +18,18 @@ class LanePartition(Partition):
     def set_mode(self, mode: str) -> None:
         super().set_mode(mode)
         slot = state_slot(mode)
-        if slot in MORE_SLOTS.values():
-            self._set_rule('assign state', slot)
-        elif slot >= 0:
-            assert self._optimizer is not None
-            self.ensure_state(self._optimizer)
-            self._set_rule('assign state' if self._has_compiled_state else 'callback', slot)
+        if slot >= 0:
+            self._set_state_rule(slot)
         elif mode == OPTIMIZE:
             self._set_optimizer_rule()
         else:
             self._set_rule(MODE_RULES[mode])
+
+    def _set_state_rule(self, slot: int) -> None:
+        """Let pushes assign optimizer state."""
+        assert self._optimizer is not None
+        self.ensure_state(self._optimizer)
+        self._set_rule('assign state' if self._has_compiled_state else 'callback', slot)
 
     def follow(self, optimizer: TableOptimizer) -> None:
         self._optimizer = optimizer

@@ -10,6 +10,7 @@ import mxnet.model
 import mxnet.module.module
 import numpy as np
 import pytest
+from mxnet.gluon.contrib.estimator import CheckpointHandler
 
 import mxhybrid
 from mxhybrid.kvstore import hooks
@@ -22,8 +23,9 @@ HOOKED = {
     mx.gluon.Trainer: ['__init__', '_check_contexts', '_init_kvstore', '_reset_kvstore', '_row_sparse_pull',
                        '_allreduce_grads', '_update', 'step', 'update', 'save_states', 'load_states'],
     mx.gluon.Parameter: ['initialize', 'set_data', 'data', 'list_data', 'grad', 'list_grad', 'list_ctx', 'reset_ctx',
-                         '_load_init', '_reduce', '_set_trainer'],
-    mx.gluon.ParameterDict: ['zero_grad'], mx.gluon.nn.Embedding: ['forward']}
+                         'cast', '_load_init', '_reduce', '_set_trainer'],
+    mx.gluon.ParameterDict: ['zero_grad'], mx.gluon.nn.Embedding: ['forward'],
+    CheckpointHandler: ['__init__', '_save_symbol', '_save_params_and_trainer']}
 METHODS = [(owner, name) for owner, names in HOOKED.items() for name in names]
 
 

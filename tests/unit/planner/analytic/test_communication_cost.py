@@ -127,7 +127,7 @@ def test_a_plan_to_start_from():
     """The dense layers of MXNet's AlexNet are split as the formulas say, the other layers by samples."""
     net = gluon.model_zoo.vision.alexnet(classes=1000)
     net.initialize()
-    graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, net.prefix)
+    graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, {net.prefix: ''})
     layers, dimensions = sizes_of(graph, 64), Dimensions(graph, {'data': 0})
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
     settled = costs.split_plan(layers, plan).resolve(graph, dimensions, 8)
@@ -140,7 +140,7 @@ def test_a_plan_to_start_from():
 
 def test_calls_of_a_layer_have_choices_of_their_own():
     data, dense = mx.sym.var('data'), gluon.nn.Dense(8, flatten=False, in_units=8, prefix='net_dense0_')
-    graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, 'net_')
+    graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, {'net_': ''})
     layers = sizes_of(graph, 16)
     assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())

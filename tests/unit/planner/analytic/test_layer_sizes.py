@@ -11,7 +11,7 @@ from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convoluti
 def graph_of(net, shape):
     """The graph of a network that takes one input."""
     net.initialize()
-    return Graph(net(mx.sym.var('data')), {'data': shape}, {'data': 'float32'}, net.prefix)
+    return Graph(net(mx.sym.var('data')), {'data': shape}, {'data': 'float32'}, {net.prefix: ''})
 
 
 def test_alexnet_from_a_list():
@@ -74,5 +74,5 @@ def test_layers_without_sizes_are_refused():
         sizes_of(Graph(mx.sym.relu(mx.sym.var('data')), {'data': (2, 3)}, {'data': 'float32'}), 2)
     with pytest.raises(InputError, match='batch=0'):
         sizes_of(graph_of(gluon.nn.Dense(2, in_units=3), (2, 3)), 0)
-    with pytest.raises(InputError, match='conv has no output'):
+    with pytest.raises(InputError, match='conv: the layer has no output'):
         convolution_sizes('conv', (3, 4, 4), 8, 7)
