@@ -80,6 +80,7 @@ class Guard:
 
     def fails_like_another(self, text: str) -> bool:
         """Report that this worker fails with `text`; return whether another process has failed before with it."""
+        self._telemetry.fail(text)
         return self.lifeline is not None and self.lifeline.fails_like_another(text)
 
     def fail(self, text: str, echo: bool, is_written: bool = False) -> None:

@@ -104,7 +104,9 @@ class Session:
         return StepMeter(number, self.trace, self._outputs, routes, self._relieve, network)
 
     def fail(self, text: str) -> None:
-        """Send the events of this process before it reports that it fails with `text`."""
+        """Send the events of this process, once, before it reports that it fails with `text`."""
+        if self._failed:
+            return
         self._failed = True
         self.trace.instant('failed: ' + text)
         if self._trace_sender is not None:
