@@ -252,6 +252,10 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
     trainer.__dict__.pop(_LAST_SAVE, None)
     for item in tables:
         table, description = item.param.table, TableDescription.from_json(stored[item.name]['description'])
+        try:
+            table.load([], description.clock)  # state of another size is made for all rows that are there
+        except HybridError as error:
+            note(str(error))
         table.forget_optimizer()
         if description.state_widths:
             rates = rates_of(trainer.optimizer, item.key)

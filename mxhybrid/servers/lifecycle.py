@@ -146,7 +146,8 @@ def retire_named(servers: ParameterServers, names: Sequence[str]) -> None:
             member.collect()
     servers.barrier()
     for table in tables:
-        table.forget_optimizer()
+        # State is freed with the rows: a row store without it would be made anew first.
+        servers.command('forget_state', table=table.name, keys=[])
         servers.command('release', keys=table.server_keys)
         if servers.on_lane:
             servers.drop_table(table)

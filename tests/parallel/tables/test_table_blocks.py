@@ -50,6 +50,16 @@ def test_rows_in_files_equal_those_in_memory(expected, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_tables_whose_directory_is_gone_are_freed(tmp_path):
+    directory = tmp_path / 'rows'
+    directory.mkdir()
+    result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--dropped', str(directory)], timeout=120,
+                     env={'MXHYBRID_STORAGE': 'net_*=%s,*=memory' % directory}).ok()
+    for name in ('items', 'users', 'out'):
+        np.testing.assert_array_equal(result.results[0][name], result.results[1][name])
+    assert not directory.exists()
+
+
 def test_a_missing_directory_is_refused_on_every_worker(tmp_path):
     directory = tmp_path / 'none'
     result = run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--refused'], timeout=120,

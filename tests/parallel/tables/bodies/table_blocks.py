@@ -1,5 +1,7 @@
 """Train nets with dynamic tables on this worker's share of joint batches; one process trains on whole ones."""
 import argparse
+import gc
+import os
 
 import mxnet as mx
 import numpy as np
@@ -30,8 +32,8 @@ OVERFLOWS = (1, 5, 8)
 class Net(gluon.Block):
     """A numbered table, a table by keys with bags, both in a collection, and a dense layer."""
 
-    def __init__(self, dtype, width=4, **options):
-        super().__init__(prefix='net_')
+    def __init__(self, dtype, width=4, prefix='net_', **options):
+        super().__init__(prefix=prefix)
         with self.name_scope():
             self.tables = mxhybrid.nn.EmbeddingCollection({
                 'items': mxhybrid.nn.Embedding(ROWS, width, dtype, mx.init.Normal(0.5), prefix='items_'),
@@ -151,6 +153,20 @@ def refusal(worker):
         return str(error)
 
 
+def drop(worker, directory):
+    """Train a net whose rows are in files, drop it, remove their directory, and train another one."""
+    net, trainer = make(worker, 'momentum')
+    fit(worker, net, trainer, range(2), 'float64')
+    worker['barrier']()
+    del net, trainer
+    gc.collect()
+    if worker['rank'] == 0:
+        os.rmdir(directory)  # the files have no names
+    net, trainer = make(worker, 'momentum', prefix='other_')
+    fit(worker, net, trainer, range(2), 'float64')
+    return values(net)
+
+
 def freeze(worker):
     """Worker 1 alone freezes a table, which ends the job."""
     net, trainer = make(worker, 'sgd')
@@ -163,6 +179,7 @@ def freeze(worker):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--cases', default='')
+    parser.add_argument('--dropped', help='the directory of rows in files')
     for flag in ('--freeze', '--files', '--refused'):
         parser.add_argument(flag, action='store_true')
     arguments = parser.parse_args()
@@ -173,6 +190,9 @@ def main():
         report(worker['rank'], **{case: arrays, 'report': text})
     if arguments.refused:
         report(worker['rank'], refusal=refusal(worker))
+        return
+    if arguments.dropped:
+        report(worker['rank'], **{name: array.asnumpy() for name, array in drop(worker, arguments.dropped).items()})
         return
     if arguments.files:
         net, trainer = make(worker, 'sgd')
