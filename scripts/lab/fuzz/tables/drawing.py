@@ -48,8 +48,8 @@ class _Drawing:
             'tables': tables, 'features': features, 'collection': random.random() < 0.5,
             'grad_req': 'add' if random.random() < 0.25 else 'write',
             'on_store': random.choice((None, None, True, False)),
-            # Worker 0 sends rows that servers do not see; keys without a row are then counted from 0.
-            'unseen': random.random() < 0.25 and not any('admit' in table['options'] for table in tables),
+            # Worker 0 sends rows of files that servers do not see.
+            'unseen': random.random() < 0.25,
             'looks': random.random() < 0.5, 'files': random.choice(('', '', '', 'mapped', 'cached'))}
         self.dynamic = [number for number, table in enumerate(tables) if table['kind'] != 'sparse']
         self.frozen: Set[int] = set()

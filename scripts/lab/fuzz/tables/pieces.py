@@ -180,8 +180,9 @@ class Training:
         """Make a step with this worker's share of joint batches."""
         if prefetch and following and not self.job.alone:
             self._prefetch(prefetch, following)
-        if zero and self.program['grad_req'] == 'add':
-            self.net.collect_params().zero_grad()
+        if self.program['grad_req'] == 'add':
+            # The gradient of a dense weight is the sum of all workers after a step, which they would add up again.
+            (self.net.collect_params() if zero else self.net.out.weight).zero_grad()
         for number in range(backwards):
             self._backward(seed + 1000 * number, samples, split, empty)
         self.trainer.step(samples, ignore_stale_grad=True)
