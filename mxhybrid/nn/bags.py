@@ -60,7 +60,8 @@ class Bags(NamedTuple):
                 result = mx.nd.broadcast_div(result, _divisor(self.combine, ones, weights))
         else:
             matrix = self._matrix(self._coefficients(rows.dtype), positions, count, context, rows.shape[0])
-            result = _SparseProduct(matrix)(rows)
+            # MXNet's Function gives no gradient to an array with grad_req 'add', as rows may have it.
+            result = _SparseProduct(matrix)(mx.nd.identity(rows))
         return result.reshape(self.shape + (rows.shape[1],))
 
     def _matrix(self, values: np.ndarray, columns: np.ndarray, count: int, context: Any, width: int = 0) -> Any:

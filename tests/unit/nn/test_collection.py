@@ -48,6 +48,23 @@ def test_trains_like_single_calls():
         np.testing.assert_allclose(*(collection[feature](keys).asnumpy() for collection in collections), rtol=1e-12)
 
 
+@pytest.mark.parametrize('grad_req', ['write', 'add'])
+@pytest.mark.parametrize('ids, offsets', [([3, 4], [0, 0, 2]), ([], [0, 0, 0])])
+def test_a_feature_learns_beside_empty_bags_of_its_table(grad_req, ids, offsets):
+    collection = new_collection()
+    collection['item'].weight.grad_req = grad_req
+    trainer = gluon.Trainer(collection.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore='hybrid')
+    before = collection['item']([3, 4, 5, 6]).asnumpy()
+    with autograd.record():
+        rows = collection({'item': (np.array(ids, np.int64), offsets), 'last item': ([5, 6, 5], [0, 2, 3], 'mean')})
+        loss = sum(part.sum() for part in rows.values())
+    loss.backward()
+    trainer.step(1)
+    gradient = [[len(ids) / 2]] * 2 + [[1.5], [0.5]]
+    np.testing.assert_allclose(before - collection['item']([3, 4, 5, 6]).asnumpy(), np.repeat(gradient, 2, axis=1),
+                               rtol=1e-12)
+
+
 def test_all_rows_are_requested_in_one_call(monkeypatch):
     collection, calls = new_collection(), []
     deliver = LocalTable.deliver

@@ -146,6 +146,11 @@ class Model(Training):
             if zero or self.program['grad_req'] == 'write' or table.weight.grad_req == 'null':
                 table.lookups = []
 
+    def _backward(self, *arguments):
+        if self.program['grad_req'] == 'write':
+            self._forget()
+        super()._backward(*arguments)
+
     def initialise(self, table, seed):
         mx.random.seed(seed)
         weight = self.tables[table].weight
