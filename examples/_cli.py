@@ -126,9 +126,9 @@ class Checkpoints:
         """Return whether to save after this step."""
         return self._args.checkpoint is not None and step % self._args.save_every == 0
 
-    def gather(self, value):
+    def allgather(self, value):
         """The JSON value of every worker, in rank order."""
-        return mxhybrid.checkpoint.gather(self._trainer, value)
+        return mxhybrid.checkpoint.allgather(self._trainer, value)
 
     def save(self, step, extra, **options):
         """Save, on all workers; rank 0's `extra` counts."""

@@ -104,7 +104,7 @@ class OneProcess:
         """Return the mean loss of the joint batch, from the samples of each worker, and the loss of one process
         (collective).
         """
-        found = mxhybrid.checkpoint.gather(trainer, [
+        found = mxhybrid.checkpoint.allgather(trainer, [
             net.samples.start, loss.asnumpy().tolist(), None if alone is None else alone.mean().asscalar().item()])
         # If there are fewer samples than workers, several workers have the same sample.
         of_sample = {first + at: one for first, losses, _ in found for at, one in enumerate(losses)}

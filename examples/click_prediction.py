@@ -76,7 +76,7 @@ def movielens(data_dir):
     columns = []
     for name, column in texts.items():
         values, places = np.unique(column, return_inverse=True)
-        columns.append(np.array([mxhybrid.nn.key(name, str(value)) for value in values])[places.reshape(-1)])
+        columns.append(np.array([mxhybrid.nn.hash_key(name, str(value)) for value in values])[places.reshape(-1)])
     return Samples(np.stack(columns, axis=1), (stars >= 4).astype(np.float32))
 
 

@@ -222,7 +222,7 @@ class Progress:
 
     def save(self, checkpoints, sampler_state):
         """Write a checkpoint, with the LSTM's state of all workers' columns."""
-        parts = checkpoints.gather([array.asnumpy().tolist() for array in self.state])
+        parts = checkpoints.allgather([array.asnumpy().tolist() for array in self.state])
         columns = [np.concatenate(arrays, axis=1).tolist() for arrays in zip(*parts)]
         checkpoints.save(self.step, {'state': columns, 'total': self.total.asscalar().item(),
                                      'sampler': sampler_state})

@@ -13,7 +13,7 @@ from .errors import SettingError
 #: Routes of a table: measured, or one of both.
 TABLE_ROUTES = ('auto', 'servers', 'allreduce')
 #: Transports of rows between workers and servers; 'auto' takes the lane if it is available.
-WIRES = ('auto', 'ps-lite', 'lane')
+ROW_TRANSPORTS = ('auto', 'ps-lite', 'lane')
 #: Transports of dense sums of arrays on CPUs; 'auto' takes the lane if it carries rows.
 DENSE = ('auto', 'horovod', 'lane')
 #: Types in which values of float32 parameters travel.
@@ -218,13 +218,13 @@ def parse_level(setting: str, value: Any) -> str:
     return level
 
 
-def parse_wire(setting: str, value: Any) -> str:
+def parse_row_transport(setting: str, value: Any) -> str:
     """Return a transport of rows."""
-    return _one_of(setting, value, WIRES, "is not a wire: use 'ps-lite' or 'lane'; 'auto' takes the lane if it is "
-                   "available")
+    return _one_of(setting, value, ROW_TRANSPORTS, "is not a transport of rows: use 'ps-lite' or 'lane'; 'auto' takes "
+                   "the lane if it is available")
 
 
-def parse_dense(setting: str, value: Any) -> str:
+def parse_dense_transport(setting: str, value: Any) -> str:
     """Return a transport of dense sums."""
     return _one_of(setting, value, DENSE, "does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane "
                    "if it carries rows")

@@ -16,13 +16,14 @@ from .setting_values import (
     MEMORY,
     SHORTEST_SILENCE_S,
     parse_count,
-    parse_dense,
+    parse_dense_transport,
     parse_directories,
     parse_file,
     parse_level,
     parse_partitions,
     parse_path,
     parse_routes,
+    parse_row_transport,
     parse_seconds,
     parse_seconds_or_never,
     parse_silence,
@@ -30,7 +31,6 @@ from .setting_values import (
     parse_staleness,
     parse_switch,
     parse_switch_or_auto,
-    parse_wire,
     parse_wire_dtypes,
 )
 
@@ -131,7 +131,7 @@ class Settings:
         "for half the bytes, or `int8` for about a quarter; for all parameters, or by pattern of the name, of which "
         "the first match applies: `{'embed*': 'int8', '*': 'float16'}` or `'embed*=int8,*=float16'`", ALL,
         'all stores of a job have the same')
-    batch_rows: int = _declared(
+    max_batch_rows: int = _declared(
         1 << 20, parse_count, 'most distinct rows of a dynamic table that a worker pulls or pushes at a time; address '
         'space is reserved for this number, and memory is taken for the rows of the largest batch', ALL)
     storage: Tuple[Tuple[str, str], ...] = _declared(
@@ -150,13 +150,15 @@ class Settings:
         "may lack, 0 to 16, so that rows travel while workers compute; a worker's own changes are always there; for "
         "all tables, or by pattern of the parameter's name, of which the first match applies: `{'*words*': 1}` or "
         "`'*words*=1,*=0'`; needs the lane", ALL)
-    wire: str = _declared(
-        'auto', parse_wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
-        'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
-        'the lane if it is available', ALL, 'all stores of a job have the same')
-    dense: str = _declared(
-        'auto', parse_dense, 'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the '
-        'lane if it carries rows, but Horovod for arrays on GPUs if Horovod was built with NCCL', ALL,
+    row_transport: str = _declared(
+        'auto', parse_row_transport,
+        "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, through memory that "
+        'the servers and workers of a host share, and one connection between two hosts; `auto`: the lane if it is '
+        'available', ALL, 'all stores of a job have the same')
+    dense_transport: str = _declared(
+        'auto', parse_dense_transport,
+        'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the lane if it carries '
+        'rows, but Horovod for arrays on GPUs if Horovod was built with NCCL', ALL,
         'all stores of a job have the same')
     on_demand_rows: bool = _declared(
         True, parse_switch,
@@ -194,11 +196,11 @@ class Settings:
 
     def wire_dtype_for(self, name: str) -> str:
         """Return the type in which float32 values of the parameter `name` travel."""
-        return next((wire for pattern, wire in self.wire_dtype if fnmatch.fnmatchcase(name, pattern)), 'float32')
+        return next((dtype for pattern, dtype in self.wire_dtype if fnmatch.fnmatchcase(name, pattern)), 'float32')
 
-    def may_travel_as(self, wire: str) -> bool:
-        """Return whether float32 values of some parameters may travel as `wire`."""
-        return any(some_wire == wire for _, some_wire in self.wire_dtype)
+    def may_travel_as(self, wire_dtype: str) -> bool:
+        """Return whether float32 values of some parameters may travel as `wire_dtype`."""
+        return any(dtype == wire_dtype for _, dtype in self.wire_dtype)
 
     @property
     def rounds(self) -> bool:
@@ -321,10 +323,10 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
         raise SettingError("partitions='auto' moves rows between partitions, which wire_dtype=%s does not allow: give "
                            "partitions as counts, or leave one of the two settings out"
                            % as_written(settings.wire_dtype))
-    if settings.may_travel_as('int8') and settings.wire == 'ps-lite':
-        raise SettingError("wire_dtype=%s needs the lane, which wire='ps-lite' rules out: use float16 in place of "
-                           "int8, or leave wire out" % as_written(settings.wire_dtype))
-    if settings.dense == 'lane' and settings.wire == 'ps-lite':
-        raise SettingError("dense='lane' needs the lane, which wire='ps-lite' rules out: leave one of the two "
-                           "settings out")
+    if settings.may_travel_as('int8') and settings.row_transport == 'ps-lite':
+        raise SettingError("wire_dtype=%s needs the lane, which row_transport='ps-lite' rules out: use float16 in "
+                           "place of int8, or leave row_transport out" % as_written(settings.wire_dtype))
+    if settings.dense_transport == 'lane' and settings.row_transport == 'ps-lite':
+        raise SettingError("dense_transport='lane' needs the lane, which row_transport='ps-lite' rules out: leave one "
+                           "of the two settings out")
     return settings

@@ -276,7 +276,7 @@ def put_tables(trainer: Any, tables: List[Item], stored: Dict[str, Any], workers
 def _send_rows(item: Item, description: TableDescription, workers: Any, reader: Callable[[], Reader]) -> None:
     """Send the rows of a table, and all that belongs to them, from worker 0 to the servers, in pieces (collective)."""
     table = item.param.table
-    piece_rows = max(1, min(table.batch_rows, _PIECE_BYTES // (table.width * table.dtype.itemsize)))
+    piece_rows = max(1, min(table.max_batch_rows, _PIECE_BYTES // (table.width * table.dtype.itemsize)))
     slots = {'rows': -1, **{'state%d' % slot: slot for slot in range(len(description.state_widths))}, **MORE_SLOTS}
     for column, slot in slots.items():
         pieces = _rows_of(reader(), item.name, description, column, piece_rows) if workers.rank == 0 else iter(())

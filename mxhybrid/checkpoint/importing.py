@@ -21,7 +21,7 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
     ::
 
         mxhybrid.checkpoint.import_rows(net.items, None, 'items.npy')                       # rows 0, 1, 2, ...
-        words = [mxhybrid.nn.key(word) for word in open('words.txt').read().split()]
+        words = [mxhybrid.nn.hash_key(word) for word in open('words.txt').read().split()]
         mxhybrid.checkpoint.import_rows(net.words, words, ('vectors.safetensors', 'vectors'))
 
     Call it after the Trainer was made; optimizer state stays as it is, zeros for new rows.  Files are mapped and read
@@ -74,7 +74,7 @@ def import_rows(table: Any, keys: Any, rows: Any) -> int:
 
 def _piece_rows(param: Any) -> int:
     rows = max(1, PIECE_BYTES // (param.width * np.dtype(param.dtype).itemsize))
-    return min(rows, getattr(param.table, 'batch_rows', rows))
+    return min(rows, getattr(param.table, 'max_batch_rows', rows))
 
 
 class _GivenRows:

@@ -201,6 +201,6 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     return Checkpoint(step, extra, path)
 
 
-def gather(trainer: Any, value: Any) -> List[Any]:
+def allgather(trainer: Any, value: Any) -> List[Any]:
     """Return the JSON `value` of every worker of the job, in rank order, for `extra` (collective)."""
-    return workers_of(trainer).allgather_json(manifest.plain(value, 'value'), 'checkpoint.gather')
+    return workers_of(trainer).allgather_json(manifest.plain(value, 'value'), 'checkpoint.allgather')

@@ -91,8 +91,8 @@ class Collective:
         """
         by_lane = self.reduction is not None and self.reduction.serves(array)
         if quantized and not by_lane:
-            raise InputError("%s: its sums are to travel as int8, but Horovod carries them: use dense='lane', or "
-                             "another wire_dtype for it" % name)
+            raise InputError("%s: its sums are to travel as int8, but Horovod carries them: use "
+                             "dense_transport='lane', or another wire_dtype for it" % name)
         ends = self._begins('allreduce', array, name, priority)
         if by_lane:
             assert self.reduction is not None

@@ -29,9 +29,9 @@ ROUNDOFF = 2.0 ** -11
 _EXPONENT = np.uint16(0x7c00)
 
 
-def dtype_for(dtype: Any, wire: str) -> np.dtype:
-    """Return the type in which values of `dtype` travel with the setting `wire`: only float32 is changed."""
-    return np.dtype(wire if np.dtype(dtype) == np.float32 else dtype)
+def dtype_for(dtype: Any, wire_dtype: str) -> np.dtype:
+    """Return the type in which values of `dtype` travel with the setting `wire_dtype`: only float32 is changed."""
+    return np.dtype(wire_dtype if np.dtype(dtype) == np.float32 else dtype)
 
 
 def safe_magnitude(workers: int) -> float:

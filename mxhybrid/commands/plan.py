@@ -159,7 +159,7 @@ def _run(options: argparse.Namespace) -> int:
 def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
     from ..native.trainers import frozen_names
     from ..parallel.ops.tracing import traced
-    from ..planner import PAPER_NETWORK, alpha_beta_of, cost_report, cost_rows, draw_costs, sizes_of
+    from ..planner import PAPER_NETWORK, cost_report, cost_rows, draw_costs, fit_alpha_beta, layer_sizes
 
     try:
         ranks = [int(word) for word in options.formula.split(',')]
@@ -169,8 +169,8 @@ def _formula(options: argparse.Namespace, net: Any, shapes: List[Any], types: Li
         raise InputError('--formula: %d ranks: give at most %d' % (max(ranks), _MOST_RANKS))
     graph = traced(net, shapes, options.batch_axis, types).graph
     batch = shapes[0][options.batch_axis]
-    layers = sizes_of(graph, batch, frozen_names(net.collect_params()))
-    network = PAPER_NETWORK if cluster is None else alpha_beta_of(cluster)
+    layers = layer_sizes(graph, batch, frozen_names(net.collect_params()))
+    network = PAPER_NETWORK if cluster is None else fit_alpha_beta(cluster)
     console.write(cost_report(layers, batch, ranks, network))
     if options.formula_png:
         draw_costs(cost_rows(layers, batch, ranks, network), options.formula_png)
@@ -301,7 +301,7 @@ class _Planning:
         console.write(plan_report(planner.network_of(plan), planner.cluster, plan, planner.splits(plan), prediction,
                                   planner.stages(plan)))
         tables = dynamic_tables_report(planner.dynamic_tables, planner.cluster, self._options.states,
-                                       settings.batch_rows, lambda name: settings.storage_for(name)[0])
+                                       settings.max_batch_rows, lambda name: settings.storage_for(name)[0])
         if tables:
             console.write('\n' + tables)
 

@@ -26,7 +26,7 @@ from .job import Joined, create_native_store
 from .lone_task import compare_sizes, refuse_lone_task
 from .rendezvous_server import replace_rendezvous
 from .roll_call import RollCall
-from .wires import is_served, lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
+from .transport_choice import is_served, lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
 #: Seconds in which a worker that gets SIGTERM may still write why the job ends: horovodrun ends all workers as soon as
 #: one has failed, and kills them after 5 s.

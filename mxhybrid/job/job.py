@@ -28,7 +28,7 @@ from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
 from .guard import Guard
-from .wires import is_served
+from .transport_choice import is_served
 
 logger = log.get_logger(__name__)
 
@@ -120,7 +120,7 @@ class Job:
         lane = servers.open_lane(domains, lambda value: collective.allgather_json(value, 'mxhybrid.agents'),
                                  self.settings.timeout,
                                  lambda server_domains: is_served(self.settings, self.rank, domains, server_domains))
-        if lane is not None and self.settings.dense != 'horovod':
+        if lane is not None and self.settings.dense_transport != 'horovod':
             collective.use_reduction(LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus))
 
     @property
@@ -144,7 +144,7 @@ class Job:
         return next(self._trainers)
 
     @property
-    def wires(self) -> str:
+    def transports(self) -> str:
         """A phrase about the transports of rows and of dense sums."""
         assert self.servers is not None and self.collective is not None
         if self.collective.sums_together:

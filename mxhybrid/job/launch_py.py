@@ -26,7 +26,7 @@ from .guard import Guard
 from .horovod import configure_horovod, prepare_horovod, slots_of
 from .job import FIRST_KEY, Joined, create_native_store
 from .rendezvous_server import RendezvousServer
-from .wires import lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
+from .transport_choice import lane_unavailable_reason, reaches_gpus, sums_by_lane, takes_lane
 
 _ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
 

@@ -44,7 +44,7 @@ class Distributed:
         self._collective, self._servers, self._lifeline = job.collective, job.servers, job.guard.lifeline
         if settings.any_stale and not job.servers.on_lane:
             raise SettingError("%s: pulls with staleness need the lane, but in this job %s: leave %s out, or see the "
-                               "log of worker 0 for the reason" % (variable('staleness'), job.wires,
+                               "log of worker 0 for the reason" % (variable('staleness'), job.transports,
                                                                    variable('staleness')))
         self._leases = job.leases
         self._lease = job.leases.new()
@@ -303,7 +303,7 @@ class Distributed:
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
                                     StoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
-                                    self._settings.wire_dtype_for(name), self._settings.batch_rows,
+                                    self._settings.wire_dtype_for(name), self._settings.max_batch_rows,
                                     self._settings.staleness_for(name))
 
     def _storage_for(self, name: str) -> Tuple[str, int]:
@@ -334,8 +334,8 @@ class Distributed:
     def unshardable_reason(self) -> str:
         """The reason why updates cannot be sharded in this job, '' if they can."""
         if not self._collective.sums_together:
-            return 'Horovod carries the dense sums (%s)' % self._job.wires
-        rounding = [wire for wire in ('float16', 'int8') if self._settings.may_travel_as(wire)]
+            return 'Horovod carries the dense sums (%s)' % self._job.transports
+        rounding = [dtype for dtype in ('float16', 'int8') if self._settings.may_travel_as(dtype)]
         return 'values travel as %s (wire_dtype)' % ' or '.join(rounding) if rounding else ''
 
     def sharded_buckets(self, keys: List[Any]) -> List[ShardedBucket]:

@@ -50,7 +50,8 @@ def integer_ids(values: Any, table: str, rows: Optional[int]) -> np.ndarray:
                          % (table, int(array.max())))
     elif kind not in 'iu':
         raise InputError('%s: ids of type %s: give integers, int64 for example%s'
-                         % (table, array.dtype, '; mxhybrid.nn.key makes integers of strings' if kind in 'OUS' else ''))
+                         % (table, array.dtype,
+                            '; mxhybrid.nn.hash_key makes integers of strings' if kind in 'OUS' else ''))
     return np.ascontiguousarray(array, np.int64).reshape(array.shape)
 
 

@@ -45,8 +45,9 @@ def route_table(job: Any, routes: List[Any], network: Network, network_steps: in
     title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'
              % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
                 job.num_servers, 's' * (job.num_servers != 1), steps, job.rank))
-    changed = sorted({'%s travels as %s' % (route.dtype, route.wire) for route in routes if route.wire != route.dtype})
-    title = '; '.join([title, job.wires] + changed)
+    changed = sorted({'%s travels as %s' % (route.dtype, route.wire_dtype)
+                      for route in routes if route.wire_dtype != route.dtype})
+    title = '; '.join([title, job.transports] + changed)
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
     return '\n'.join([title, aligned(head, rows)] + _network_table(network, network_steps) + _rounding_table(routes)
                      + _choices_table(routes))
@@ -112,7 +113,7 @@ def _rounding_table(routes: List[Any]) -> List[str]:
             continue
         steps, moved = max(1, traffic.steps), traffic.pushed + traffic.pulled
         error = route.carried_error
-        rows.append([route.name, str(route.wire), size_text(moved / steps), size_text(traffic.saved / steps),
+        rows.append([route.name, str(route.wire_dtype), size_text(moved / steps), size_text(traffic.saved / steps),
                      '%.0f%%' % (100 * traffic.saved / (moved + traffic.saved)),
                      '-' if error is None else '%.2g%%' % (100 * error)])
     head = ['rounded', 'travels as', 'bytes/step', 'saved/step', 'saved', 'carried error']

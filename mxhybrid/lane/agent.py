@@ -63,7 +63,7 @@ class DynamicShape(NamedTuple):
     width: int
     dtype: str
     row_format: int
-    batch_rows: int
+    max_batch_rows: int
     owners: Sequence[int]
     staleness: int = 0
 
@@ -94,7 +94,7 @@ def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
 
 def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for the shape of a dynamic table."""
-    return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.batch_rows, len(shape.owners),
+    return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.max_batch_rows, len(shape.owners),
             library.numbers(shape.owners), shape.staleness)
 
 

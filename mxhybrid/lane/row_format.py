@@ -24,11 +24,11 @@ class RowFormat(enum.IntEnum):
         return width * (2 if self is RowFormat.FLOAT16 else dtype.itemsize)
 
 
-def row_format(dtype: np.dtype, wire: np.dtype, width: int, sums: bool = False) -> RowFormat:
-    """Return the form of rows of type `dtype` that travel as `wire`.
+def row_format(dtype: np.dtype, wire_dtype: np.dtype, width: int, sums: bool = False) -> RowFormat:
+    """Return the form of rows of type `dtype` that travel as `wire_dtype`.
 
     Rows of one element are never int8, which would need 5 bytes.  `sums` tells that rows are sums of gradients.
     """
-    if wire == np.int8 and dtype == np.float32 and width > 1:
+    if wire_dtype == np.int8 and dtype == np.float32 and width > 1:
         return RowFormat.INT8_SUMS if sums else RowFormat.INT8
-    return RowFormat.FLOAT16 if wire == np.float16 and dtype == np.float32 else RowFormat.EXACT
+    return RowFormat.FLOAT16 if wire_dtype == np.float16 and dtype == np.float32 else RowFormat.EXACT

@@ -4,7 +4,7 @@
 :class:`Embedding`                 a table of rows that are numbered, of any number of rows
 :class:`HashEmbedding`             a table of rows with any int64 as key, which grows as keys appear
 :class:`EmbeddingCollection`       several tables, which are looked up in one call
-:func:`key`                        a stable 64-bit key of strings, integers and tuples
+:func:`hash_key`                   a stable 64-bit key of strings, integers and tuples
 =================================  ===================================================================================
 
 The Trainer of such a net has ``kvstore='hybrid'``, in a job and in one process.
@@ -13,6 +13,6 @@ from ..kvstore.table_parameter import TableParameter
 from .collection import EmbeddingCollection
 from .embedding import Embedding
 from .hash_embedding import HashEmbedding
-from .stable_key import key
+from .hash_key import hash_key
 
-__all__ = ['Embedding', 'EmbeddingCollection', 'HashEmbedding', 'TableParameter', 'key']
+__all__ = ['Embedding', 'EmbeddingCollection', 'HashEmbedding', 'TableParameter', 'hash_key']

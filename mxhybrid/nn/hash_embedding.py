@@ -30,7 +30,7 @@ class HashEmbedding(TableBlock):
 
     Notes
     -----
-    :func:`mxhybrid.nn.key` makes keys of strings and tuples.  Two values with the same key share a row.
+    :func:`mxhybrid.nn.hash_key` makes keys of strings and tuples.  Two values with the same key share a row.
     """
 
     def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None, admit: int = 1,

@@ -4,8 +4,8 @@ from .plans.megatron import megatron
 from .plans.pipeline_plan import pipeline
 from .plans.plan import Plan
 from .plans.plan_json import load, save
-from .plans.strategies import data_parallel, grid, layers, one_weird_trick
-from .runtime.parallel_block import Parallel
+from .plans.strategies import by_name, data_parallel, grid, one_weird_trick
+from .runtime.parallel_block import ParallelBlock
 
-__all__ = ['Parallel', 'Plan', 'data_parallel', 'grid', 'layers', 'load', 'megatron',
+__all__ = ['ParallelBlock', 'Plan', 'data_parallel', 'by_name', 'grid', 'load', 'megatron',
            'one_weird_trick', 'pipeline', 'save']

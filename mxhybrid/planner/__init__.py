@@ -7,13 +7,13 @@ Users and commands import from here; the folders below may change.
 - Operators: :class:`OperatorProfiler` times them on this machine.
 - Clusters: :class:`Calibration` measures a :class:`Cluster`; :func:`load_cluster`, :func:`save_cluster`.
 - Formulas: :func:`cost_report` and :func:`draw_costs` show the α-β model of Gholami et al., for the layers that
-  :func:`sizes_of` finds in a network.
+  :func:`layer_sizes` finds in a network.
 - Reports: :func:`plan_report`, :func:`dynamic_tables_report`, :func:`prediction_summary`, :func:`draw_plan`,
   :func:`draw_gantt` and :func:`write_timeline`.
 """
-from .analytic.communication_cost import PAPER_NETWORK, alpha_beta_of
+from .analytic.communication_cost import PAPER_NETWORK, fit_alpha_beta
 from .analytic.cost_table import cost_report, cost_rows, draw_costs
-from .analytic.layer_sizes import sizes_of
+from .analytic.layer_sizes import layer_sizes
 from .calibration.calibration import Calibration
 from .cluster.cluster_spec import Cluster, load as load_cluster, save as save_cluster
 from .planner import SEARCH_SECONDS, FoundPlan, Planner, search
@@ -26,6 +26,6 @@ from .search.gc_control import skip_final_gc
 from .task_graph.prediction import Prediction
 
 __all__ = ['Calibration', 'Cluster', 'FoundPlan', 'OperatorProfiler', 'PAPER_NETWORK', 'Planner', 'Prediction',
-           'SEARCH_SECONDS', 'alpha_beta_of', 'check_diagram_path', 'cost_report', 'cost_rows', 'draw_costs',
+           'SEARCH_SECONDS', 'fit_alpha_beta', 'check_diagram_path', 'cost_report', 'cost_rows', 'draw_costs',
            'draw_gantt', 'draw_plan', 'dynamic_tables_report', 'load_cluster', 'skip_final_gc',
-           'plan_report', 'prediction_summary', 'save_cluster', 'search', 'sizes_of', 'write_timeline']
+           'plan_report', 'prediction_summary', 'save_cluster', 'search', 'layer_sizes', 'write_timeline']

@@ -23,7 +23,7 @@ from ..parallel.redistribution.worker_group import WorkerGroup, worker_group_of
 from ..parallel.runtime.builder import split_network
 from ..parallel.runtime.input_shards import InputShards
 from ..parallel.runtime.network_outline import outline_of
-from ..parallel.runtime.parallel_block import Parallel
+from ..parallel.runtime.parallel_block import ParallelBlock
 from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
 from .planner import SEARCH_SECONDS, Planner, preserve_rng_state
@@ -40,7 +40,7 @@ _STEPS, _WARM = 5, 2
 
 def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
                 batch_norm: str = 'joint', cluster: Any = None, search_seconds: float = SEARCH_SECONDS,
-                init: Any = None, recompute: Any = None) -> Parallel:
+                init: Any = None, recompute: Any = None) -> ParallelBlock:
     """Split a network over all workers of the job.
 
     Parameters
@@ -49,7 +49,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         Initialised, with worker 0's values, unless `init` is given.  It is not changed, except that weights that are
         split leave it.
     plan : plan, dict or str
-        A plan of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, the name of a JSON file, or
+        A plan of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.by_name`, the name of a JSON file, or
         ``'auto'``: then worker 0 searches for a plan, and the workers try it with copies of the network and data of
         zeros.  It is used if its steps are faster than steps with data parallelism, and than steps without a plan.
     data : tuple of int, or list of them
@@ -78,7 +78,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
 
     Returns
     -------
-    Parallel
+    ParallelBlock
         A Block that replaces the network.
 
     Raises
@@ -194,7 +194,7 @@ class _Automatic:
         """Return the seconds of a step by a plan, on the slowest worker, with a copy of the network."""
         net = split_network(_Copy(self._network, self._net), plan, data, batch_axis, dtype, False, 'joint')
         seconds = self._step_seconds(net, net.local_inputs)
-        net.forget()
+        net.release()
         return seconds
 
     def _plain(self) -> Tuple[Any, List[Tuple[Tuple[int, ...], Any]]]:

@@ -19,8 +19,8 @@ from ..parallel.plans.pipeline_plan import Pipeline
 from ..parallel.plans.plan import Plan
 from ..parallel.plans.plan_json import as_plan
 from ..parallel.plans.strategies import Explicit, Layers, data_parallel, grid, one_weird_trick
-from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
-from .analytic.layer_sizes import sizes_of
+from .analytic.communication_cost import best_choices, fit_alpha_beta, split_plan
+from .analytic.layer_sizes import layer_sizes
 from .cluster.cluster_spec import Cluster, load as load_cluster
 from .plain_network import differs_from_data_parallelism
 from .predictor import Predictor, check_number
@@ -100,8 +100,8 @@ class Planner(Predictor):
         batch = max((self.graph.data[name][axis] for name, axis in self.network.axes.items() if axis is not None),
                     default=0)
         if batch and ranks > 1 and self.graph.parameters.keys() - self._frozen - self.graph.auxiliary:
-            sizes = sizes_of(self.graph, batch, self._frozen)
-            plans['formula'] = split_plan(sizes, best_choices(sizes, batch, ranks, alpha_beta_of(self.cluster)))
+            sizes = layer_sizes(self.graph, batch, self._frozen)
+            plans['formula'] = split_plan(sizes, best_choices(sizes, batch, ranks, fit_alpha_beta(self.cluster)))
         for model in range(2, ranks + 1):
             if ranks % model == 0:
                 for plan in (grid(model=model, batch=ranks // model), grid(domain=(model,), batch=ranks // model)):

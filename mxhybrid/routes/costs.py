@@ -91,9 +91,9 @@ def ring_share(size: int, workers: int) -> int:
     return int(ring_bytes(size, workers, workers) / 2)
 
 
-def dense_bytes(count: int, wire: np.dtype) -> int:
-    """Return the bytes of `count` values of a dense sum that travel as `wire`; int8 needs a scale for each block."""
-    return count * wire.itemsize + (_SCALE_BYTES * -(-count // _INT8_BLOCK) if wire == np.int8 else 0)
+def dense_bytes(count: int, wire_dtype: np.dtype) -> int:
+    """Return the bytes of `count` values of a dense sum that travel as `wire_dtype`; int8 needs scales for blocks."""
+    return count * wire_dtype.itemsize + (_SCALE_BYTES * -(-count // _INT8_BLOCK) if wire_dtype == np.int8 else 0)
 
 
 def gather_bytes(size: float, workers: int, hosts: int) -> float:

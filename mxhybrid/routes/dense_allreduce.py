@@ -110,7 +110,7 @@ class DenseAllreduce(Route):
         """The bytes that a dense sum moves, and saves, as arguments of :meth:`Traffic.add`."""
         count = self.rows * self.width
         moved, exact = (ring_share(dense_bytes(count, dtype), self._collective.size)
-                        for dtype in (self.wire, self.dtype))
+                        for dtype in (self.wire_dtype, self.dtype))
         return {'pushed': moved, 'pulled': moved, 'saved': 2 * (exact - moved)}
 
     def held(self) -> Any:

@@ -66,7 +66,7 @@ class DenseBuckets:
                     if type(route) is DenseAllreduce and route.rows * route.width}
         # Sorted by the types of their values; the order is otherwise kept.
         routes = sorted((route for route, _, _ in selected.values()),
-                        key=lambda route: (route.dtype.name, route.wire.name))
+                        key=lambda route: (route.dtype.name, route.wire_dtype.name))
         keys = tuple(selected)
         buckets = self._buckets.get(keys)
         if buckets is None or not is_same([route for bucket in buckets for route in bucket.routes], routes):
@@ -86,7 +86,7 @@ def divide(routes: List[Any]) -> List[List[Any]]:
     room_bytes = 0
     for route in routes:
         size_bytes = route.rows * route.width * route.buffer_dtype.itemsize
-        same_type = buckets and (buckets[-1][0].dtype, buckets[-1][0].wire) == (route.dtype, route.wire)
+        same_type = buckets and (buckets[-1][0].dtype, buckets[-1][0].wire_dtype) == (route.dtype, route.wire_dtype)
         if not same_type or size_bytes > room_bytes:
             buckets.append([])
             room_bytes = BUCKET_BYTES

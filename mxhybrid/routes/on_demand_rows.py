@@ -30,8 +30,8 @@ def unsupported_reason(route: ParameterSpec, optimizer: Any, state: Any = None) 
 
     `state` is the state that the optimizer made in this worker, before its settings may have changed.
     """
-    if route.wire != route.dtype:
-        return 'its rows travel as %s, and a forward pass would see rounded values' % route.wire
+    if route.wire_dtype != route.dtype:
+        return 'its rows travel as %s, and a forward pass would see rounded values' % route.wire_dtype
     name = name_of(optimizer)
     if not is_known(optimizer) or name not in KERNELS or not getattr(optimizer, 'lazy_update', True):
         return 'optimizer %r may change rows without a gradient' % name

@@ -18,8 +18,8 @@ from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..servers.protocol import ASSIGN
 from .costs import Network, Speed, rate, ring_bytes, server_bytes
 from .replicated import Replica
+from .row_interfaces import Rows
 from .row_sums import buffer_elements
-from .wire import Rows
 
 #: Number of float32 elements in a row of a probe.
 WIDTH = 64

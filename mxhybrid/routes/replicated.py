@@ -27,15 +27,16 @@ BROADCAST_CHUNK_BYTES = 32 << 20
 class Replica(OptimizedTable):
     """A table of which every worker holds all rows and all optimizer state, with the calls of a table on the servers.
 
-    Gradients travel as `wire`, by default as `dtype`.  An update is made when its result is first needed, so that the
-    sums of several tables overlap.
+    Gradients travel as `wire_dtype`, by default as `dtype`.  An update is made when its result is first needed, so that
+    the sums of several tables overlap.
     """
 
-    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Collective, wire: Any = None):
+    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Collective, wire_dtype: Any = None):
         super().__init__(name, width, dtype)
         self._collective = collective
-        wire = self.dtype if wire is None else np.dtype(wire)
-        self._sum = RowSum(rows, width, wire, name + '.rows', collective, wire != self.dtype)
+        wire_dtype = self.dtype if wire_dtype is None else np.dtype(wire_dtype)
+        self._sum = RowSum(rows, width, wire_dtype, name + '.rows', collective,
+                           wire_dtype != self.dtype)
         self._part = Partition(0, name, rows, width, OPTIMIZE)
         stored, values = allocate_rows(np.arange(rows, dtype=np.int64), (rows, width), self.dtype)
         self._part.hold(stored)
@@ -144,8 +145,9 @@ class Replicated(TableWeight):
 
     def __init__(self, key: Any, name: str, array: Any, context: RouteContext, replica: Optional[Replica] = None):
         super().__init__(key, name, array, context)
-        self.wire = self.buffer_dtype  # int8 would round the marks of rows
-        self._table = replica or Replica(self.tag, self.rows, self.width, self.dtype, context.collective, self.wire)
+        self.wire_dtype = self.buffer_dtype  # int8 would round the marks of rows
+        self._table = replica or Replica(self.tag, self.rows, self.width, self.dtype, context.collective,
+                                         self.wire_dtype)
 
     def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
         """Drop the optimizer state, and overwrite the rows by worker 0's."""

@@ -90,13 +90,13 @@ class ParameterSpec:
     #: Whether there is a table, of which a step may move no row.
     has_table = False
 
-    def __init__(self, key: Any, name: str, array: Any, wire: str = 'float32'):
+    def __init__(self, key: Any, name: str, array: Any, wire_dtype: str = 'float32'):
         self.key = key
         self.name = name
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
         #: Type in which values travel.
-        self.wire = dtype_for(self.dtype, wire)
+        self.wire_dtype = dtype_for(self.dtype, wire_dtype)
         self.traffic = Traffic()
         #: The choice between servers and allreduce for a table, once it was made.
         self.choice: Optional[Choice] = None
@@ -120,12 +120,12 @@ class ParameterSpec:
     @property
     def is_quantized(self) -> bool:
         """True if values travel as int8, which the transport rounds: they are float32 where routes handle them."""
-        return self.wire != self.dtype and self.wire == np.int8
+        return self.wire_dtype != self.dtype and self.wire_dtype == np.int8
 
     @property
     def buffer_dtype(self) -> np.dtype:
         """The type of values in the buffers of sums."""
-        return self.dtype if self.is_quantized else self.wire
+        return self.dtype if self.is_quantized else self.wire_dtype
 
     @property
     def partitioning(self) -> Optional[Partitioning]:
@@ -226,7 +226,7 @@ class Route(ParameterSpec):
         table = self.server_table
         if table is None:
             raise InputError('repartition: %s has no table on the servers: %s' % (self.name, self._without_table))
-        if self.wire != self.dtype:
+        if self.wire_dtype != self.dtype:
             raise InputError('repartition: the rows of %s travel as %s, so its partitions cannot change: leave %s out, '
-                             'or start with another count' % (self.name, self.wire, variable('wire_dtype')))
+                             'or start with another count' % (self.name, self.wire_dtype, variable('wire_dtype')))
         repartition(table, partitions)

@@ -17,9 +17,9 @@ class RowAllreduce(RowGradients):
 
     def __init__(self, former: Route):
         super().__init__(former)
-        self.wire = self.buffer_dtype  # int8 would round the marks of rows
-        self._sum = RowSum(self.rows, self.width, self.wire, self.tag + '.rowsum', self._collective,
-                           self.wire != self.dtype)
+        self.wire_dtype = self.buffer_dtype  # int8 would round the marks of rows
+        self._sum = RowSum(self.rows, self.width, self.wire_dtype, self.tag + '.rowsum', self._collective,
+                           self.wire_dtype != self.dtype)
 
     def _sum_rows(self, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         self._sum.push(ids, rows, priority)

@@ -10,7 +10,7 @@ from ..servers.partitioning import ROW_OVERHEAD_BYTES
 from ..telemetry.recorder import AnyRecorder
 from . import checks
 from .route import ParameterSpec
-from .wire import ServerRows
+from .row_interfaces import ServerRows
 
 
 def sum_devices(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ class ServerGradients(RowGradients):
         self._servers = self.context.servers
         self._table = create_table(self._servers, self.tag + '.gradient', self.shape, self.dtype,
                                    self.context.partitions_for(self), ASSIGN,
-                                   row_format=row_format(self.dtype, self.wire, self.width, sums=True),
+                                   row_format=row_format(self.dtype, self.wire_dtype, self.width, sums=True),
                                    exact=False,
                                    staleness=self.context.settings.staleness_for(self.name))
         self._touched = np.empty(0, np.int64)

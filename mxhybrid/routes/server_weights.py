@@ -38,7 +38,7 @@ class ServerWeights(TableWeight):
         if not self._has_table:
             self._table = create_table(self._servers, self.tag, self.shape, self.dtype,
                                        self.context.partitions_for(self), REPLACE, row_reader(value),
-                                       row_format=row_format(self.dtype, self.wire, self.width),
+                                       row_format=row_format(self.dtype, self.wire_dtype, self.width),
                                        staleness=self.context.settings.staleness_for(self.name))
             self._has_table = True
             if self._servers.initialiser != 0 and not self._starts_alike(value):

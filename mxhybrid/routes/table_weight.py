@@ -5,7 +5,7 @@ import numpy as np
 
 from ..native.optimizer_state import count_update, rates_of, state_shapes, state_widths, update_count
 from .route import Route
-from .wire import Rows
+from .row_interfaces import Rows
 
 
 class TableWeight(Route):

@@ -144,12 +144,12 @@ class ParameterServers:
         """Create a dynamic table, without rows, on the lane (collective)."""
         assert isinstance(self.link, Lane)
         number = next(self._lane_numbers)
-        shape = DynamicShape(table.width, table.dtype.name, int(table.row_format), table.batch_rows, table.owners,
+        shape = DynamicShape(table.width, table.dtype.name, int(table.row_format), table.max_batch_rows, table.owners,
                              table.staleness)
         self.command('dynamic_table', table=table.name, keys=table.server_keys, number=number, shape=shape,
                      first_values=table.first_values, options=table.options)
         self.barrier()
-        with named_table(table.name, table.batch_rows):
+        with named_table(table.name, table.max_batch_rows):
             self.link.open_dynamic(table, number, shape)
 
     def storage_problems(self, directory: str) -> List[Tuple[str, str]]:

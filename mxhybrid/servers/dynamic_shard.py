@@ -47,14 +47,14 @@ def row_store_options(first_values: FirstValues, options: StoreOptions, partitio
 
 
 @contextmanager
-def named_table(name: str, batch_rows: int) -> Iterator[None]:
+def named_table(name: str, max_batch_rows: int) -> Iterator[None]:
     """Name a table, and a remedy, in errors about the shared memory that it needs."""
     try:
         yield
     except JobError as error:
         raise JobError('%s: %s. A dynamic table reserves address space for the rows of batches: another remedy is to '
-                       'lower batch_rows=%d (%s) to the most distinct rows of a batch of a worker'
-                       % (name, error, batch_rows, variable('batch_rows'))) from None
+                       'lower max_batch_rows=%d (%s) to the most distinct rows of a batch of a worker'
+                       % (name, error, max_batch_rows, variable('max_batch_rows'))) from None
 
 
 class DynamicShard(LanePartition):

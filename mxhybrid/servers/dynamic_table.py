@@ -37,13 +37,13 @@ class DynamicTable(OptimizedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
     def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                 row_format: RowFormat, batch_rows: int, first_values: FirstValues, options: StoreOptions,
+                 row_format: RowFormat, max_batch_rows: int, first_values: FirstValues, options: StoreOptions,
                  staleness: int = 0):
         super().__init__(name, width, dtype)
         self.servers = servers
         #: The number of the table in its job, equal on all workers.
         self.index = next(servers.table_numbers)
-        self.batch_rows, self.first_values, self.options = batch_rows, first_values, options
+        self.max_batch_rows, self.first_values, self.options = max_batch_rows, first_values, options
         #: The form of rows between hosts.
         self.row_format = row_format
         #: The number of last pushes of other workers that pulled rows may lack.
@@ -104,10 +104,10 @@ class DynamicTable(OptimizedTable):
 
     def _check_count(self, keys: np.ndarray, doing: str) -> None:
         """Refuse more keys than a push or pull may have (InputError)."""
-        if len(keys) > self.batch_rows:
-            raise InputError('%s: %s %d distinct rows at a time, but batch_rows allows %d: raise batch_rows (%s), or '
-                             'use smaller batches' % (self.name, doing, len(keys), self.batch_rows,
-                                                      variable('batch_rows')))
+        if len(keys) > self.max_batch_rows:
+            raise InputError('%s: %s %d distinct rows at a time, but max_batch_rows allows %d: raise max_batch_rows '
+                             '(%s), or use smaller batches' % (self.name, doing, len(keys), self.max_batch_rows,
+                                                               variable('max_batch_rows')))
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -352,8 +352,8 @@ class DynamicTable(OptimizedTable):
 
 
 def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
-                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, wire: Any = 'float32',
-                         batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
+                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, wire_dtype: Any = 'float32',
+                         max_batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
     """Create a dynamic table without rows (collective).
 
     Parameters
@@ -370,9 +370,9 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
         The number of partitions, which are placed on the servers in turn.
     options : StoreOptions
         Admission, expiry and storage of rows.
-    wire : numpy.dtype or str
+    wire_dtype : numpy.dtype or str
         The type in which float32 rows travel: float32, float16 or int8.
-    batch_rows : int
+    max_batch_rows : int
         The most distinct rows of a worker in a push or pull.
     staleness : int
         The number of last pushes of other workers that pulled rows may lack.
@@ -383,28 +383,28 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
         Settings that are not valid; on all workers, before anything is sent.
     """
     dtype = np.dtype(dtype)
-    check_dynamic_table(servers, name, width, dtype, partitions, options, batch_rows)
-    table = DynamicTable(servers, name, width, dtype, partitions, row_format(dtype, np.dtype(wire), width), batch_rows,
-                         first_values, options, staleness)
+    check_dynamic_table(servers, name, width, dtype, partitions, options, max_batch_rows)
+    table = DynamicTable(servers, name, width, dtype, partitions, row_format(dtype, np.dtype(wire_dtype), width),
+                         max_batch_rows, first_values, options, staleness)
     servers.open_dynamic_table(table)
     servers.tables[name] = table, None
     return table
 
 
 def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                        options: StoreOptions, batch_rows: int) -> None:
+                        options: StoreOptions, max_batch_rows: int) -> None:
     """Raise InputError for settings of a dynamic table that are not valid."""
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
                          'out, and see the log of worker 0 for the reason if it is not set'
-                         % (name, variable('wire')))
+                         % (name, variable('row_transport')))
     if dtype.name not in DTYPES:
         raise InputError("%s: a dynamic table of type %s: give float32 or float64, for which optimizers have kernels. "
                          "Rows may travel as float16 or int8 nevertheless, see %s"
                          % (name, dtype, variable('wire_dtype')))
     for setting, value, least, most in (
             ('width', width, 1, 1 << 24), ('partitions', partitions, 1, (1 << 16) - 1),
-            ('batch_rows', batch_rows, 1, 1 << 28)):
+            ('max_batch_rows', max_batch_rows, 1, 1 << 28)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
     check_options(options._asdict(), name + ': ')

@@ -192,7 +192,7 @@ class Handler(Optimizer):
         store_options = StoreOptions(*options)
         self._directories[number] = store_options.directory
         row_options = row_store_options(FirstValues(*first_values), store_options, len(keys), len(own_parts))
-        with named_table(table, table_shape.batch_rows):
+        with named_table(table, table_shape.max_batch_rows):
             self._agent.add_dynamic_table(number, table, table_shape, row_options)
         for part, key in enumerate(keys):
             if part in own_parts:

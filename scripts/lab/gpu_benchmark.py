@@ -32,11 +32,11 @@ def contenders(workers, carrier):
     compared = [Contender("MXNet's device, one process", 'none', 1, 'device', {}),
                 Contender('mxhybrid, one process', 'none', 1, 'hybrid', {}),
                 Contender('mxhybrid, dense sums on the host', 'horovodrun', workers, 'hybrid',
-                          {'MXHYBRID_DENSE': 'lane'}),
+                          {'MXHYBRID_DENSE_TRANSPORT': 'lane'}),
                 Contender("MXNet's dist_sync", 'launch.py', workers, 'dist_sync', {})]
     if carrier:
         compared += [Contender("mxhybrid, dense sums by Horovod's " + carrier, 'horovodrun', workers, 'hybrid',
-                               {'MXHYBRID_DENSE': 'horovod'}),
+                               {'MXHYBRID_DENSE_TRANSPORT': 'horovod'}),
                      Contender("Horovod's DistributedTrainer, dense tables, " + carrier, 'horovodrun', workers,
                                'horovod', {})]
     return compared

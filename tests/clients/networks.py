@@ -5,7 +5,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from mxhybrid.parallel import grid, layers
+from mxhybrid.parallel import by_name, grid
 
 from .translation import GluonNlpTransformer, Sockeye
 
@@ -153,7 +153,7 @@ CLIENTS: Dict[str, Client] = {
                                               'bertmodel?_dense0_*')),
     'Transformer of GluonNLP': Client(GluonNlpTransformer, [(4, 8), (4, 7), (4,), (4,)], grid(model=2), 'float64',
                                       limits=(50, 50, 8, 7), whole_weights=('*coder_const',)),
-    'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], layers({'*dense*': {'channels': 2}}), 'float64',
+    'AWD-LSTM of GluonNLP': Client(_LanguageModel, [(8, 4)], by_name({'*dense*': {'channels': 2}}), 'float64',
                                    batch_axis=1, limits=(50,)),
     'DeepAR of GluonTS': Client(_deepar, DEEPAR, grid(model=2), 'float64', limits=(5, 0, 0, 0, 2, 2, 0, 0, 2),
                                 mixing=SCALER, unsplit=('*_distr_*_fwd',)),

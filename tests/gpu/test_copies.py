@@ -5,8 +5,8 @@ from lab.jobs import run_job
 from . import BODIES
 
 #: Launcher, workers, environment.
-JOBS = [('horovodrun', 2, {'MXHYBRID_DENSE': 'lane'}), ('launch.py', 3, {'MXHYBRID_DENSE': 'lane'}),
-        ('horovodrun', 2, {'MXHYBRID_DENSE': 'lane', 'MXHYBRID_ROUTES': 'allreduce'})]
+JOBS = [('horovodrun', 2, {'MXHYBRID_DENSE_TRANSPORT': 'lane'}), ('launch.py', 3, {'MXHYBRID_DENSE_TRANSPORT': 'lane'}),
+        ('horovodrun', 2, {'MXHYBRID_DENSE_TRANSPORT': 'lane', 'MXHYBRID_ROUTES': 'allreduce'})]
 
 #: Launcher, workers, arguments of tables.py.
 TABLE_JOBS = [('horovodrun', 2, []), ('launch.py', 3, ['--staleness', '1']),

@@ -22,10 +22,11 @@ if GPUS < 2:
     CASES = [case for case in CASES if not case.startswith('contexts')]
 
 #: Launcher, workers, environment.
-JOBS = [('none', 1, {}), ('horovodrun', 2, {'MXHYBRID_DENSE': 'lane'}), ('launch.py', 3, {'MXHYBRID_DENSE': 'lane'}),
-        ('horovodrun', 2, {'MXHYBRID_ROUTES': 'allreduce', 'MXHYBRID_DENSE': 'lane'})]
+JOBS = [('none', 1, {}), ('horovodrun', 2, {'MXHYBRID_DENSE_TRANSPORT': 'lane'}),
+        ('launch.py', 3, {'MXHYBRID_DENSE_TRANSPORT': 'lane'}),
+        ('horovodrun', 2, {'MXHYBRID_ROUTES': 'allreduce', 'MXHYBRID_DENSE_TRANSPORT': 'lane'})]
 if GPUS > 1 or not hvd.nccl_built():  # NCCL takes one worker for each GPU
-    JOBS += [('horovodrun', 2, {}), ('horovodrun', 2, {'MXHYBRID_WIRE': 'ps-lite'}),
+    JOBS += [('horovodrun', 2, {}), ('horovodrun', 2, {'MXHYBRID_ROW_TRANSPORT': 'ps-lite'}),
              ('horovodrun', 2, {'MXHYBRID_WIRE_DTYPE': 'float32', 'MXHYBRID_ON_DEMAND_ROWS': '0'})]
 
 SMALL = ['--gpus', '--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
@@ -53,7 +54,7 @@ def test_equals_one_process(references, case, launcher, workers, env):
 def test_the_language_model_ends_with_the_perplexity_of_one_process():
     def perplexity(launcher, workers, *args):
         result = run_job(REPOSITORY / 'examples' / 'word_lm.py', launcher, workers=workers, args=SMALL + list(args),
-                         env={'MXHYBRID_DENSE': 'lane'}, timeout=800).ok()
+                         env={'MXHYBRID_DENSE_TRANSPORT': 'lane'}, timeout=800).ok()
         return float(re.findall(r'final test perplexity ([\d.]+)', result.output)[0])
 
     assert perplexity('horovodrun', 2) == pytest.approx(perplexity('none', 1, '--kvstore', 'device'), rel=1e-2)

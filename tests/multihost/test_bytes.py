@@ -6,10 +6,10 @@ from . import BODIES
 BODY = BODIES / 'bytes.py'
 
 
-def run(cluster, wire):
+def run(cluster, transport):
     """Bytes received and sent by each host, and the output of worker 0, on the first host."""
     before = [cluster.traffic(i) for i in range(2)]
-    env = {'MXHYBRID_WIRE': wire, 'MXHYBRID_ROUTES': 'servers'}
+    env = {'MXHYBRID_ROW_TRANSPORT': transport, 'MXHYBRID_ROUTES': 'servers'}
     result = cluster.run(0, over_hosts([('hosta', 3), ('hostb', 3)], [BODY]), env=env, body=BODY).ok()
     moved = [[after - early for after, early in zip(cluster.traffic(i), before[i])] for i in range(2)]
     return moved, result.results[0]

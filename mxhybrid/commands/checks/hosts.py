@@ -133,7 +133,8 @@ def _shared_memory(seconds: float) -> Finding:
     if ended.status != 0:
         return Finding(GROUP, 'shared memory', FAILED, 'processes cannot share memory: the test %s: %s'
                        % (ended.how(seconds), ended.last_words()),
-                       'allow memfd_create and Unix sockets, or switch the lane off: MXHYBRID_WIRE=ps-lite', data)
+                       'allow memfd_create and Unix sockets, or switch the lane off: MXHYBRID_ROW_TRANSPORT=ps-lite',
+                       data)
     text = 'processes can share memory (memfd); /dev/shm %s' % (
         'has %s, %s free' % (size_text(data['shm']), size_text(data['shm_free'])) if data else 'is missing')
     if data.get('shm_free', 0) < _SMALL_SHM:

@@ -34,11 +34,11 @@ inline TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, uint32
   return shape;
 }
 
-inline TableShape dynamic_shape_of(uint32_t width, uint32_t dtype, uint32_t format, uint32_t batch_rows,
+inline TableShape dynamic_shape_of(uint32_t width, uint32_t dtype, uint32_t format, uint32_t max_batch_rows,
                                    uint32_t parts, const uint32_t* owners, uint32_t staleness) {
   TableShape shape = shape_of(0, width, dtype, format, parts, owners, staleness);
   shape.dynamic = true;
-  shape.batch_rows = batch_rows;
+  shape.max_batch_rows = max_batch_rows;
   return shape;
 }
 

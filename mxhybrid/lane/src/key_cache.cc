@@ -18,13 +18,13 @@ constexpr int kSmallestSize = 11;
 
 }  // namespace
 
-KeyCache::KeyCache(uint64_t batch_rows, uint32_t workers)
-    : batch_rows_(batch_rows), workers_(workers), written_(kMaxRowRequests * workers + 1, 0) {
-  if (max_slots(batch_rows, workers) > UINT32_MAX - 1) {
-    throw std::runtime_error("batch_rows=" + std::to_string(batch_rows) + " is too large for a host with " +
+KeyCache::KeyCache(uint64_t max_batch_rows, uint32_t workers)
+    : max_batch_rows_(max_batch_rows), workers_(workers), written_(kMaxRowRequests * workers + 1, 0) {
+  if (max_slots(max_batch_rows, workers) > UINT32_MAX - 1) {
+    throw std::runtime_error("max_batch_rows=" + std::to_string(max_batch_rows) + " is too large for a host with " +
                              std::to_string(workers) + " workers: give at most " +
                              std::to_string((UINT32_MAX - 1) / written_.size()) +
-                             "; a table with staleness has as many batch_rows as rows");
+                             "; a table with staleness has as many max_batch_rows as rows");
   }
   forget();
 }
@@ -59,7 +59,7 @@ void KeyCache::begin_round(const InUse& in_use, const Discard& discard) {
     const uint64_t usual =
         region == region_ ? kUnusualGrowth * std::max({uint64_t{used}, uint64_t{used_before_}, kFewSlots}) : 0;
     if (written_[region] <= usual || in_use(region)) continue;
-    discard(region * batch_rows_, written_[region]);
+    discard(region * max_batch_rows_, written_[region]);
     written_[region] = 0;
   }
   if (used > 0) used_before_ = used;
@@ -68,12 +68,12 @@ void KeyCache::begin_round(const InUse& in_use, const Discard& discard) {
 void KeyCache::make_room(uint32_t count, const InUse& in_use) {
   largest_ = std::max(largest_, count);
   const uint64_t limit =
-      std::min(batch_rows_, std::max(kFewSlots, kRequestsCached * workers_ * uint64_t{largest_}));
+      std::min(max_batch_rows_, std::max(kFewSlots, kRequestsCached * workers_ * uint64_t{largest_}));
   if (uint64_t{used_} + count > limit) begin_region(in_use);
 }
 
 uint32_t KeyCache::take(uint32_t count) {
-  const uint32_t first = static_cast<uint32_t>(region_ * batch_rows_) + used_;
+  const uint32_t first = static_cast<uint32_t>(region_ * max_batch_rows_) + used_;
   used_ += count;
   written_[region_] = std::max(written_[region_], used_);
   return first;

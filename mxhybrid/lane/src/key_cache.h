@@ -1,6 +1,6 @@
 // The cache of a table in an agent, where all rows are requested: which key's row is in which slot of its memory.
 //
-// The memory is divided into regions of `batch_rows` slots.  Slots are taken from the current region one after the
+// The memory is divided into regions of `max_batch_rows` slots.  Slots are taken from the current region one after the
 // other, until it has enough of them; then all keys are forgotten, and a region of which no request reads slots becomes
 // the current one.  A request takes all of its slots from one region, and a worker has a limited number of requests, so
 // there always is such a region: a request never waits for room, and many requests without a push need no more memory.
@@ -22,10 +22,10 @@ class KeyCache {
   using Discard = std::function<void(uint64_t first, uint64_t count)>;
 
   /// Return the number of slots in all regions, for `workers` workers.
-  static uint64_t max_slots(uint64_t batch_rows, uint32_t workers) {
-    return (uint64_t{kMaxRowRequests} * workers + 1) * batch_rows;
+  static uint64_t max_slots(uint64_t max_batch_rows, uint32_t workers) {
+    return (uint64_t{kMaxRowRequests} * workers + 1) * max_batch_rows;
   }
-  KeyCache(uint64_t batch_rows, uint32_t workers);
+  KeyCache(uint64_t max_batch_rows, uint32_t workers);
 
   /// Forget all keys, after a push, and begin a region; `discard` memory that earlier rounds needed, and the last one
   /// did not.
@@ -68,7 +68,7 @@ class KeyCache {
     return position;
   }
 
-  const uint64_t batch_rows_;
+  const uint64_t max_batch_rows_;
   const uint32_t workers_;
   /// For each region: the number of slots whose memory may have been written since it was given back.
   std::vector<uint32_t> written_;

@@ -92,9 +92,9 @@ void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count) {
                                " keys of a dynamic table are not sorted or not unique: sum repeated rows and sort them "
                                "first");
     }
-    if (count > shape.batch_rows) {
-      throw std::runtime_error(std::to_string(count) + " keys are too many for a dynamic table with batch_rows=" +
-                               std::to_string(shape.batch_rows) + ": raise batch_rows, or use a smaller batch");
+    if (count > shape.max_batch_rows) {
+      throw std::runtime_error(std::to_string(count) + " keys are too many for a dynamic table with max_batch_rows=" +
+                               std::to_string(shape.max_batch_rows) + ": raise max_batch_rows, or use a smaller batch");
     }
     return;
   }

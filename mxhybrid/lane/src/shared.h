@@ -115,7 +115,7 @@ struct TableShape {
   std::vector<uint32_t> owners;
   bool dynamic = false;
   /// The most rows of a worker in one push or request of a dynamic table.
-  uint32_t batch_rows = 0;
+  uint32_t max_batch_rows = 0;
   uint32_t staleness = 0;
 
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
@@ -124,10 +124,10 @@ struct TableShape {
   /// The number of groups of rows in a request.
   uint32_t groups() const { return staleness + 1; }
   /// The most rows of a worker in one push or request.
-  uint64_t max_rows() const { return dynamic ? batch_rows : rows; }
+  uint64_t max_rows() const { return dynamic ? max_batch_rows : rows; }
   /// The most rows that `workers` workers together push to a partition, or that one of them requests from it.
   uint64_t max_rows_of(uint32_t part, uint32_t workers) const {
-    return dynamic ? uint64_t{batch_rows} * workers : rows_of(part);
+    return dynamic ? uint64_t{max_batch_rows} * workers : rows_of(part);
   }
   /// Bytes of a local id or of a key.
   size_t id_bytes() const { return dynamic ? sizeof(int64_t) : sizeof(int32_t); }

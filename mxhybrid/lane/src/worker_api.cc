@@ -50,10 +50,10 @@ int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t
 }
 /// Do the same for a dynamic table.
 int lane_worker_add_dynamic_table(void* worker, uint32_t number, uint32_t width, uint32_t dtype, uint32_t format,
-                                  uint32_t batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness) {
+                                  uint32_t max_batch_rows, uint32_t parts, const uint32_t* owners, uint32_t staleness) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->add_table(
-        number, dynamic_shape_of(width, dtype, format, batch_rows, parts, owners, staleness));
+        number, dynamic_shape_of(width, dtype, format, max_batch_rows, parts, owners, staleness));
   }, -1);
 }
 int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descriptor) {

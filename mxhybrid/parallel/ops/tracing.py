@@ -129,7 +129,7 @@ def dimensions_of(graph: Graph, axes: Dict[str, Optional[int]]) -> Dimensions:
 
 
 def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
-    """Return the network for joint batches of another shape; errors as :meth:`~.parallel_block.Parallel.for_data`."""
+    """Return the network for joint batches of another shape; errors as :meth:`~.ParallelBlock.for_data`."""
     shapes, axes = shapes_of(data), network.axes
     if len(shapes) != len(axes):
         raise InputError('for_data: shapes of %d inputs, but the network takes %d: give the shape of each input'

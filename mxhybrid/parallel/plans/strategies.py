@@ -338,7 +338,7 @@ def one_weird_trick() -> Plan:
     return OneWeirdTrick()
 
 
-def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
+def by_name(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
     """Split operators by patterns of their names; :func:`mxhybrid.parallelize` also takes the dict itself.
 
     Parameters

@@ -22,7 +22,7 @@ from .dropped_networks import collect_dropped, release_dropped
 from .joint_work import joint_operators, joint_warning
 from .model_files import ModelFiles
 from .network_outline import outline_of_split
-from .parallel_block import NUMBERS, Parallel
+from .parallel_block import NUMBERS, ParallelBlock
 from .sharded_parameters import shard_parameters
 from .split_network import SplitNetwork, apply_plan
 
@@ -30,7 +30,7 @@ logger = get_logger(__name__)
 
 
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-                  tell: bool = True, init: Any = None, recompute: Any = None) -> Parallel:
+                  tell: bool = True, init: Any = None, recompute: Any = None) -> ParallelBlock:
     """Split a network by a given plan; parameters and errors are those of :func:`mxhybrid.parallelize`.
 
     Worker 0 logs the split, if `tell`.
@@ -76,7 +76,7 @@ def _read(plan: Any, recompute: Any) -> Tuple[Optional[Plan], str]:
         return None, str(error)
 
 
-def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
+def _build(net: Any, network: SplitNetwork, seed: int) -> ParallelBlock:
     """Move the weights, and return the Block (collective)."""
     workers = network.workers
     collect_dropped()
@@ -97,7 +97,7 @@ def _build(net: Any, network: SplitNetwork, seed: int) -> Parallel:
         operator.op == 'Custom' for operator in network.graph.operators)
     if has_custom_operators and not member().distributed:
         _wait_at_exit()
-    return Parallel(network, params, ModelFiles(workers, params, paths, network.traced.symbol, net.prefix), first)
+    return ParallelBlock(network, params, ModelFiles(workers, params, paths, network.traced.symbol, net.prefix), first)
 
 
 @functools.lru_cache(maxsize=None)
@@ -110,7 +110,7 @@ def _wait_at_exit() -> None:
     atexit.register(mx.nd.waitall)
 
 
-def _log(parallel: Parallel, network: SplitNetwork) -> None:
+def _log(parallel: ParallelBlock, network: SplitNetwork) -> None:
     graph, ranks = network.graph, network.workers.size
     logger.info('%s', parallel.report())
     _warn_once(joint_warning(graph, joint_operators(graph, network.traced.dimensions, network.shards.splits, ranks,

@@ -1,5 +1,5 @@
-"""Networks that a script no longer refers to, although it did not call ``forget()``: its next call of any split network
-releases them.
+"""Release networks that a script no longer refers to, although it did not call their ``release()``: its next call of
+any split network does it.
 
 Python's garbage collector runs in any thread, also in one of MXNet's that calls an operator of a network.  Therefore a
 finalizer releases nothing itself: it only notes the network.  The thread of the script releases it later, on this
@@ -76,7 +76,7 @@ def release_after(owner: Any, is_done: Callable[[], bool], release: Callable[[],
 
 
 def collect_dropped() -> None:
-    """Find the networks that no script refers to, if there are networks without ``forget()``.
+    """Find the networks that no script refers to, if there are networks without ``release()``.
 
     They are in cycles of objects, which Python collects by the number of its objects, whatever memory their arrays
     have.

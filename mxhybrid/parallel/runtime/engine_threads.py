@@ -50,7 +50,7 @@ class CallingThread:
         replies: Any = queue.SimpleQueue()
         with self._lock:
             if self._is_closed:
-                raise InputError('a parallelized network: it was called after its forget(), which released its thread '
+                raise InputError('a parallelized network: it was called after its release(), which released its thread '
                                  '%s: call it before, or parallelize the network again' % self._name)
             self._calls.put((function, arguments, replies))
         result, error = replies.get()

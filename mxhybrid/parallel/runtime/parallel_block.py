@@ -41,7 +41,7 @@ _EIGHTH = NUMBERS // 8
 _MOST_BUILDS = 2
 
 
-class Parallel(gluon.Block):
+class ParallelBlock(gluon.Block):
     """A network of which this worker computes its shards.  Made by :func:`mxhybrid.parallelize`.
 
     The forward pass takes and returns this worker's samples, as without a plan: those of :attr:`samples` in the joint
@@ -51,7 +51,7 @@ class Parallel(gluon.Block):
     """
 
     def __init__(self, network: SplitNetwork, params: ShardedParameters, files: ModelFiles, first: int,
-                 root: Optional['Parallel'] = None):
+                 root: Optional['ParallelBlock'] = None):
         super().__init__(prefix='', params=None)
         self._workers, self._parameters, self._files = network.workers, params, files
         self._graph, self._shards, self._input_shards = network.graph, network.shards, network.input_shards
@@ -107,7 +107,7 @@ class Parallel(gluon.Block):
         """The shape and type of each input on this worker."""
         return list(self._local_inputs)
 
-    def for_data(self, data: Any) -> 'Parallel':
+    def for_data(self, data: Any) -> 'ParallelBlock':
         """Return this network for joint batches of another shape, for example the last batch of an epoch or batches of
         a test, with the same parameters (collective).  It is built once for each shape.
 
@@ -118,7 +118,7 @@ class Parallel(gluon.Block):
 
         Returns
         -------
-        Parallel
+        ParallelBlock
             Its :attr:`samples` are those of such a batch.  The Trainer remains the same.
 
         Raises
@@ -141,7 +141,7 @@ class Parallel(gluon.Block):
             self._workers.agree('for_data', None, str(error))
             raise
         self._workers.agree('for_data', outline_of_split('for_data', network, self._parameters.by_name))
-        other = self._others.by_shapes[shapes] = Parallel(network, self._parameters, self._files,
+        other = self._others.by_shapes[shapes] = ParallelBlock(network, self._parameters, self._files,
                                                           self._workers.reserve_numbers(NUMBERS), self)
         return other
 
@@ -244,7 +244,7 @@ class Parallel(gluon.Block):
 
     __repr__ = report
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Release the memory of redistributions: no worker calls the network again.
 
         A later call of a split network does this for a network to which no object refers any more, once no backward
@@ -253,7 +253,7 @@ class Parallel(gluon.Block):
         for build in self._builds.values():
             build.calls.forget()
         for other in self._others.by_shapes.values():
-            other.forget()
+            other.release()
 
     # -- whole models ----------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class _Others:
     """The same network for joint batches of other shapes, in an object: gluon warns of a Block's dict of Blocks."""
 
     def __init__(self) -> None:
-        self.by_shapes: Dict[Any, Parallel] = {}
+        self.by_shapes: Dict[Any, ParallelBlock] = {}
 
 
 def _program(network: SplitNetwork, training: bool, first: int) -> Program:

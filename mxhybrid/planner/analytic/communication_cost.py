@@ -314,7 +314,7 @@ def split_plan(layers: Sequence[LayerSizes], plan: AnalyticPlan) -> Plan:
     return Layers(by_name, strict=False)
 
 
-def alpha_beta_of(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
+def fit_alpha_beta(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
     """Return one α and one β for all ranks of a cluster.
 
     They are those of the link between hosts, of which each rank of the largest host has its share, or of a host's
@@ -332,7 +332,7 @@ def alpha_beta_of(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
 
 def _check(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> None:
     if not layers:
-        raise InputError('layers is empty: give the LayerSizes of a network, as mxhybrid.planner.sizes_of returns them')
+        raise InputError('layers is empty: give the LayerSizes of a network, from mxhybrid.planner.layer_sizes')
     for name, value in (('batch', batch), ('ranks', ranks)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError('%s=%r: give a whole number of at least 1' % (name, value))

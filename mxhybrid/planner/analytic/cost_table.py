@@ -43,7 +43,7 @@ def cost_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], ne
     Parameters
     ----------
     layers : sequence of LayerSizes
-        In the order in which they run, from :func:`mxhybrid.planner.analytic.layer_sizes.sizes_of` or by hand.
+        In the order in which they run, from :func:`mxhybrid.planner.analytic.layer_sizes.layer_sizes` or by hand.
     batch : int
         Samples of the joint batch, the same for all numbers of ranks.
     ranks : sequence of int

@@ -92,7 +92,7 @@ ALEXNET = (convolution_sizes('conv1', (3, 227, 227), 96, 11, stride=4, first=Tru
            dense_sizes('fc6', 256 * 6 * 6, 4096), dense_sizes('fc7', 4096, 4096), dense_sizes('fc8', 4096, 1000))
 
 
-def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[LayerSizes]:
+def layer_sizes(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[LayerSizes]:
     """Return the sizes of a network's layers: convolutions and dense layers in the order in which they run, then, as
     ``other``, the parameters of all other layers, small ones together.
 

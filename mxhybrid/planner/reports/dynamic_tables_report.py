@@ -9,7 +9,7 @@ from ..task_graph.dynamic_tables import DynamicTable
 _SAMPLE_ROWS = 1_000_000
 
 
-def dynamic_tables_report(tables: Sequence[DynamicTable], cluster: Cluster, states: int, most_batch_rows: int,
+def dynamic_tables_report(tables: Sequence[DynamicTable], cluster: Cluster, states: int, max_batch_rows: int,
                           storage: Callable[[str], str]) -> str:
     """Return a table with the bytes of dynamic tables, and the assumptions; '' without tables.
 
@@ -18,8 +18,8 @@ def dynamic_tables_report(tables: Sequence[DynamicTable], cluster: Cluster, stat
     tables : sequence of DynamicTable
     states : int
         The number of arrays of optimizer state.
-    most_batch_rows : int
-        The setting `batch_rows`.
+    max_batch_rows : int
+        The setting `max_batch_rows`.
     storage : callable
         Returns the directory with the rows of a table, by its name; '' for memory.
     """
@@ -36,9 +36,9 @@ def dynamic_tables_report(tables: Sequence[DynamicTable], cluster: Cluster, stat
         rows.append([table.name, str(table.rows) if table.rows else 'any', str(table.width), '%.0f' % batch_rows,
                      size_text(float(table.worker_bytes().max())), _rows_text(table), size_text(host_bytes),
                      directory or 'memory'])
-        if batch_rows > most_batch_rows:
-            notes.append('%s: a batch of a worker may have %.0f distinct rows, but batch_rows allows %d: raise '
-                         'batch_rows' % (table.name, batch_rows, most_batch_rows))
+        if batch_rows > max_batch_rows:
+            notes.append('%s: a batch of a worker may have %.0f distinct rows, but max_batch_rows allows %d: raise '
+                         'max_batch_rows' % (table.name, batch_rows, max_batch_rows))
     notes += _memory_notes(tables, cluster, memory_bytes)
     assumptions = ['assumed: no id occurs twice in a batch; servers have one partition of each table on each host; the '
                    'optimizer keeps %d array%s of state' % (states, 's' * (states != 1))]

@@ -8,12 +8,12 @@ from typing import Any, Dict
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.planner.analytic.communication_cost import (
     ProcessGrid,
-    alpha_beta_of,
+    fit_alpha_beta,
     layer_times,
     pure_batch,
     redistribution_time,
 )
-from mxhybrid.planner.analytic.layer_sizes import sizes_of
+from mxhybrid.planner.analytic.layer_sizes import layer_sizes
 from mxhybrid.planner.cluster.cluster_spec import Cluster, load
 
 from .layers_training import network
@@ -25,8 +25,8 @@ def communication(workload: str, batch: int, cluster: Cluster) -> Dict[str, Any]
     """
     net, sample, _ = network(workload)
     net.initialize()
-    layers = sizes_of(traced(net, [(batch,) + sample, (batch,)]).graph, batch)
-    links, grid = alpha_beta_of(cluster), ProcessGrid(cluster.ranks, 1)
+    layers = layer_sizes(traced(net, [(batch,) + sample, (batch,)]).graph, batch)
+    links, grid = fit_alpha_beta(cluster), ProcessGrid(cluster.ranks, 1)
     split, before = 0.0, ''
     for layer in layers:
         choice = 'model' if layer.kind == 'dense' else 'batch'

@@ -75,7 +75,7 @@ def plan_of(name: str, size: int) -> Any:
     """Return the plan of a name, for a number of workers."""
     return {'data': parallel.data_parallel, 'trick': parallel.one_weird_trick,
             'grid': lambda: parallel.grid(model=size), 'height': lambda: parallel.grid(domain=(size,)),
-            'vocabulary': lambda: parallel.layers({'*dense*': {'channels': size}, '*log_softmax*': {'channels': size},
+            'vocabulary': lambda: parallel.by_name({'*dense*': {'channels': size}, '*log_softmax*': {'channels': size},
                                                    '*pick*': {'partials': size}})}[name]()
 
 

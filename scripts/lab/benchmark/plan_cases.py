@@ -102,14 +102,14 @@ def _images(ranks: int) -> Dict[str, Any]:
 
 def _placed(ranks: int) -> Dict[str, Any]:
     """Return plans as for images, and one with everything on one rank, for which the others wait."""
-    return dict(_images(ranks), alone=parallel.layers({'*': {'ranks': [0], 'samples': 1}}))
+    return dict(_images(ranks), alone=parallel.by_name({'*': {'ranks': [0], 'samples': 1}}))
 
 
 def _recurrent(ranks: int) -> Dict[str, Any]:
     plans = _common(ranks)
-    plans['vocabulary'] = parallel.layers({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
+    plans['vocabulary'] = parallel.by_name({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
                                            '*pick*': {'partials': ranks}})
-    plans['placed'] = parallel.layers({'*lstm*': {'ranks': [0], 'samples': 1}})
+    plans['placed'] = parallel.by_name({'*lstm*': {'ranks': [0], 'samples': 1}})
     return plans
 
 
@@ -117,8 +117,8 @@ def _attention(ranks: int) -> Dict[str, Any]:
     """Return some plans of a Transformer, of which one has all on one rank."""
     plans = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick(),
              'megatron': parallel.megatron(ranks),
-             'alone': parallel.layers({'*': {'ranks': [0], 'samples': 1}}),
-             'vocabulary': parallel.layers({'dense0_fwd': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
+             'alone': parallel.by_name({'*': {'ranks': [0], 'samples': 1}}),
+             'vocabulary': parallel.by_name({'dense0_fwd': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
                                             '*pick*': {'partials': ranks}, 'embedding0_fwd': {'partials': ranks}})}
     if ranks % 2 == 0:
         plans['megatron 2'] = parallel.megatron(2, ranks // 2)
@@ -129,7 +129,7 @@ def _attention(ranks: int) -> Dict[str, Any]:
 
 def _dense(ranks: int) -> Dict[str, Any]:
     plans = _common(ranks)
-    plans['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'partials': ranks}})
+    plans['in and out'] = parallel.by_name({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'partials': ranks}})
     # If a plan does not mention a table, the store measures both routes in the first steps.
     table = StorePlan({'embedding0_weight': TablePlan('servers')})
     return {name: plan.with_store(table) for name, plan in plans.items()}

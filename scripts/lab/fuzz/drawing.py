@@ -22,10 +22,10 @@ def draw_job(number: int) -> Dict[str, Any]:
     """Settings of the job that runs a batch of programs."""
     random = randoms.Random('job %d' % number)
     if random.random() < 0.05:
-        return {'launcher': 'none', 'workers': 1, 'servers': 0, 'wire': 'auto'}
+        return {'launcher': 'none', 'workers': 1, 'servers': 0, 'row_transport': 'auto'}
     return {'launcher': random.choice(('horovodrun', 'horovodrun', 'launch.py')),
             'workers': random.choice((2, 2, 2, 3, 3, 4)), 'servers': random.choice((1, 2, 3)),
-            'wire': random.choice(('auto', 'auto', 'ps-lite'))}
+            'row_transport': random.choice(('auto', 'auto', 'ps-lite'))}
 
 
 def draw(seed: int) -> Dict[str, Any]:

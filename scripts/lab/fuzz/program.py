@@ -3,7 +3,7 @@
 A program is a dict that JSON can hold::
 
     {'seed': 17,
-     'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'wire': 'auto'},
+     'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'row_transport': 'auto'},
      'model': {'dtype': 'float32', 'devices': 1, 'bias': True, 'units': 3, 'add': False,
                'branches': [{'block': 'Branch', 'kind': 'weight', 'rows': 20, 'width': 4, 'uses': 1}]},
      'optimizer': {'name': 'sgd', 'options': {'learning_rate': 0.1}, 'scheduler': None},

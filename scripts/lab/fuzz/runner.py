@@ -179,8 +179,8 @@ def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> 
 
 def _run_job(directory: Path, side: str, job: Optional[Dict[str, Any]]) -> Optional[Outcome]:
     """Run the body to its end; return its problem, None if it succeeded."""
-    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'wire': 'auto'}
-    env = {'MXHYBRID_WIRE': job['wire'], 'MXHYBRID_LOG_LEVEL': 'WARNING',
+    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'row_transport': 'auto'}
+    env = {'MXHYBRID_ROW_TRANSPORT': job['row_transport'], 'MXHYBRID_LOG_LEVEL': 'WARNING',
            'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
     with start_job(BODY, job['launcher'], workers=job['workers'], servers=job['servers'], args=[directory, side],
                    env=env) as running:

@@ -170,7 +170,7 @@ def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str
 def commands(program: Dict[str, Any], file: str) -> List[str]:
     """Command lines that show the difference."""
     job = program['job']
-    settings = 'MXHYBRID_WIRE=%s ' % job['wire']
+    settings = 'MXHYBRID_ROW_TRANSPORT=%s ' % job['row_transport']
     lines = ['    python %s --mxnet    # what one process with MXNet alone finds' % file]
     if job['launcher'] == 'horovodrun':
         lines.append('    %sMXHYBRID_SERVERS_PER_HOST=%d horovodrun -np %d --gloo python %s' % (

@@ -123,7 +123,7 @@ def _simpler_structure(program: Program) -> Iterator[Program]:
 
 
 def _simpler_job(program: Program) -> Iterator[Program]:
-    job, simple = program['job'], {'workers': 2, 'servers': 1, 'wire': 'auto', 'launcher': 'horovodrun'}
+    job, simple = program['job'], {'workers': 2, 'servers': 1, 'row_transport': 'auto', 'launcher': 'horovodrun'}
     if job['workers'] == 1:
         return
     changes = {name: value for name, value in simple.items() if job[name] != value}

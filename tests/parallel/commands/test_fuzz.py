@@ -38,7 +38,7 @@ def test_random_programs_give_what_mxnet_alone_gives(batch):
 
 def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
     program = draw(3)
-    program['job'] = {'launcher': 'none', 'workers': 1, 'servers': 1, 'wire': 'auto'}
+    program['job'] = {'launcher': 'none', 'workers': 1, 'servers': 1, 'row_transport': 'auto'}
     program['events'] = program['events'][:4]
 
     def plant(source):
@@ -105,7 +105,8 @@ def test_a_planted_difference_of_a_network_is_found_and_shown(tmp_path):
                        {'name': 'x2', 'op': 'cos', 'code': 'F.cos({0})', 'reads': ['x1']}],
         'heads': [{'name': 'x0', 'drawn': None}, {'name': 'x2', 'drawn': None}, {'name': 'x1', 'drawn': 'numbers'}],
         'plan': {'kind': 'one_weird_trick'}, 'frozen': [], 'input_grad': True, 'steps': 2, 'calls': 1,
-        'optimizer': {'learning_rate': 0.0625}, 'on_store': None, 'shard_updates': False, 'end': 'forget', 'events': []}
+        'optimizer': {'learning_rate': 0.0625}, 'on_store': None, 'shard_updates': False, 'end': 'release',
+        'events': []}
     with Drawer() as drawer:
         program = drawer.examined(program)
     outcome, = networks_runner.run([program])

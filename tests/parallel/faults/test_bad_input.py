@@ -41,7 +41,7 @@ def test_wrong_calls(request, launcher, workers):
 @pytest.mark.parametrize('launcher, workers', [('none', 1), ('launch.py', 2)])
 def test_wrong_input_of_dynamic_tables(tmp_path, launcher, workers):
     result = run_job(TABLE_INPUT, launcher, workers=workers, servers=2, timeout=90,
-                     env={'MXHYBRID_BATCH_ROWS': '100', 'MXHYBRID_TEST_CHECKPOINT': str(tmp_path / 'saved')}).ok()
+                     env={'MXHYBRID_MAX_BATCH_ROWS': '100', 'MXHYBRID_TEST_CHECKPOINT': str(tmp_path / 'saved')}).ok()
     assert sorted(result.results) == list(range(workers))
     for values in result.results.values():
         assert not {name: problem for name, problem in values['problems'].items() if problem}

@@ -16,7 +16,8 @@ BODY = BODIES / 'strangers.py'
 def test_strangers(launcher, said, tmp_path):
     trace = tmp_path / 'trace.json'
     result = run_job(BODY, launcher, workers=2, servers=2, args=[tmp_path], timeout=120,
-                     env={'MXHYBRID_WIRE': 'ps-lite', 'MXHYBRID_LOG_LEVEL': 'DEBUG', 'MXHYBRID_TRACE': trace}).ok()
+                     env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'MXHYBRID_LOG_LEVEL': 'DEBUG',
+                          'MXHYBRID_TRACE': trace}).ok()
     for rank in (0, 1):
         np.testing.assert_allclose(result.results[rank]['weight'], result.results[rank]['expected'], rtol=1e-5)
     for words in said:

@@ -138,7 +138,7 @@ def others(four):
     return found_by(four['others'], 4, OTHERS)
 
 
-@pytest.mark.parametrize('launcher, env', [('together', {}), ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite'}),
+@pytest.mark.parametrize('launcher, env', [('together', {}), ('horovodrun', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite'}),
                                            ('launch.py', {})], ids=['horovodrun', 'without the lane', 'launch.py'])
 def test_convolutions_and_dense_layers(request, launcher, env):
     if launcher == 'together':

@@ -9,7 +9,7 @@ from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.plan import Plan
 from mxhybrid.parallel.plans.recompute import recomputed_segments
-from mxhybrid.parallel.plans.strategies import grid, layers
+from mxhybrid.parallel.plans.strategies import by_name, grid
 
 from ...helpers.split_networks import Ranks, run_whole, weights_of
 from . import BODIES
@@ -117,7 +117,7 @@ def run_twice(ranks, network, data, weights, plan, *patterns):
 
 PLANS = [(1, Plan()), (2, Plan()), (2, megatron(2)), (2, megatron(2, sequence=True)), (4, megatron(4)),
          (4, megatron(2, 2, True)), (4, grid(2, sequence=2)), (4, grid(2, 2)),
-         (4, layers({'layer0_*': {'ranks': [1]}, 'layer1_*': {'ranks': [3]}, 'layer2_*': {'samples': 2}}))]
+         (4, by_name({'layer0_*': {'ranks': [1]}, 'layer1_*': {'ranks': [3]}, 'layer2_*': {'samples': 2}}))]
 
 
 @pytest.mark.parametrize('count, plan', PLANS, ids=lambda value: getattr(value, 'name', None))
@@ -136,7 +136,7 @@ def test_a_transformer_has_the_same_bits(rank_groups, count, plan, dtype):
     assert redistributions > before or plan.name not in ('megatron of model 2', 'by layers')
 
 
-@pytest.mark.parametrize('count, plan', [(2, Plan()), (4, grid(domain=(2, 2))), (2, layers({'*': {'channels': 2}}))],
+@pytest.mark.parametrize('count, plan', [(2, Plan()), (4, grid(domain=(2, 2))), (2, by_name({'*': {'channels': 2}}))],
                          ids=['samples', 'height and width', 'channels'])
 def test_a_network_with_joint_statistics(rank_groups, count, plan):
     network, data, weights = ready(Images(), (4, 3, 6, 6))

@@ -3,14 +3,14 @@ import numpy as np
 import pytest
 
 from mxhybrid.parallel.plans.megatron import megatron
-from mxhybrid.parallel.plans.strategies import grid, layers
+from mxhybrid.parallel.plans.strategies import by_name, grid
 
 from ...helpers.split_networks import Ranks, run_whole
 from ...helpers.transformer_variants import VARIANTS, variant
 from ...helpers.transformers import NAMES, network
 
 #: A plan for networks with attention.
-HEADS = layers({'*': {'heads': 2, 'samples': 2}})
+HEADS = by_name({'*': {'heads': 2, 'samples': 2}})
 #: Plans by the number of ranks.
 PLANS = {2: [megatron(2), megatron(2, sequence=True)],
          4: [megatron(4), megatron(2, 2), megatron(2, 2, True), megatron(4, sequence=True), grid(2, sequence=2),

@@ -168,19 +168,19 @@ def test_errors_of_worker_0_are_raised_on_all(resumed):
     assert not [name for name in first['files'] if 'part' in name or name in ('alone.params', 'faults-never.params')]
 
 
-@pytest.mark.parametrize('wire', ['lane', 'ps-lite'])
-def test_pieces_may_be_of_any_size(request, tmp_path, wire):
-    if wire == 'lane':
+@pytest.mark.parametrize('transport', ['lane', 'ps-lite'])
+def test_pieces_may_be_of_any_size(request, tmp_path, transport):
+    if transport == 'lane':
         result = request.getfixturevalue('resumed')[2]['pieces']
     else:
         result = run_job(BODIES / 'uneven_pieces.py', 'horovodrun', workers=2, timeout=60, args=[tmp_path],
-                         env={'MXHYBRID_WIRE': wire}).ok()
+                         env={'MXHYBRID_ROW_TRANSPORT': transport}).ok()
     for rank in range(2):
         assert result.results[rank] == {'same': [True] * 10, 'held': [513, 4096]}
 
 
 def test_networks_that_no_script_refers_to_are_released(resumed):
-    """Networks without forget(), also such whose backward pass comes after the last reference is gone, or never."""
+    """Networks without release(), also such whose backward pass comes after the last reference is gone, or never."""
     for rank in range(2):
         result = dict(resumed[2]['dropped'].results[rank])
         assert result.pop('growth_mb') < 150

@@ -1,5 +1,5 @@
-"""Tables on servers and on workers: routes, wires, partitions, row pulls, and the sums of dense weights in the same
-jobs.
+"""Tables on servers and on workers: routes, transports, partitions, row pulls, and the sums of dense weights in the
+same jobs.
 """
 from pathlib import Path
 

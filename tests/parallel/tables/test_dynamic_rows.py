@@ -19,5 +19,5 @@ def test_rows_equal_those_of_one_process(launcher):
 
 
 def test_ps_lite_alone_is_refused():
-    result = run_job(BODY, 'horovodrun', workers=2, servers=1, timeout=120, env={'MXHYBRID_WIRE': 'ps-lite'})
-    result.failed('test.users: the rows of a dynamic table travel by the lane only', 'MXHYBRID_WIRE')
+    result = run_job(BODY, 'horovodrun', workers=2, servers=1, timeout=120, env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'})
+    result.failed('test.users: the rows of a dynamic table travel by the lane only', 'MXHYBRID_ROW_TRANSPORT')

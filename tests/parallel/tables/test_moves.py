@@ -31,7 +31,7 @@ def test_moves_equal_one_process_and_change_no_bit(expected, tmp_path):
 def test_moves_with_three_clients_and_servers(expected, tmp_path):
     cases = ['weight-sgd-momentum', 'weight-rmsprop-centered', 'weight-groupadagrad', 'gradient-adam', 'saved',
              'frozen', 'plain', 'plain-float64']
-    moved = run_job(MOVES, 'launch.py', workers=3, servers=3, timeout=150, env={'MXHYBRID_WIRE': 'ps-lite'},
+    moved = run_job(MOVES, 'launch.py', workers=3, servers=3, timeout=150, env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'},
                     args=['--directory', str(tmp_path), '--cases', ','.join(cases)]).ok()
     comparing.assert_cases({case: expected[case] for case in cases}, moved, 3)
 

@@ -73,11 +73,11 @@ def test_states_of_moved_tables_load_into_one_process(expected, switched):
         comparing.assert_equal(last, result.results[0][name], name)
 
 
-@pytest.mark.parametrize('wire', ['auto', slow('ps-lite')])
-def test_measured_on_the_running_job(expected, tmp_path, wire):
+@pytest.mark.parametrize('transport', ['auto', slow('ps-lite')])
+def test_measured_on_the_running_job(expected, tmp_path, transport):
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=150,
                      args=['--directory', str(tmp_path), '--optimizers', 'adam'],
-                     env={'MXHYBRID_WIRE': wire}).ok()
+                     env={'MXHYBRID_ROW_TRANSPORT': transport}).ok()
     comparing.assert_cases({'adam': expected['adam']}, result, 3)
     choices = assert_agree(result)
     assert len(choices) == len(KINDS)

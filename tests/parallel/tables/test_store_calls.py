@@ -1,6 +1,6 @@
-"""Calls of the store itself, by every wire: values are those of MXNet's own store, or of NumPy.
+"""Calls of the store itself, by every transport: values are those of MXNet's own store, or of NumPy.
 
-A job runs all bodies that its launcher and its wire suit.
+A job runs all bodies that its launcher and its transport suit.
 """
 import numpy as np
 import pytest
@@ -17,16 +17,19 @@ DIRECT, SUMS = BODIES / 'direct.py', BODIES / 'sums.py'
 #: Launcher, settings and bodies of each job. They have three workers and two servers.
 JOBS = {
     'horovodrun': ('horovodrun', {}, {
-        'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT), 'wires': body(BODIES / 'wires.py'),
+        'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT),
+        'transports': body(BODIES / 'transports.py'),
         'repeated ids': body(BODIES / 'repeated_ids.py'), 'sums': body(SUMS, 3), 'killed': body(SUMS, 3, 1)}),
-    'horovodrun without the lane': ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite', 'MXHYBRID_DENSE': 'horovod'}, {
-        'random pushes': body(BODIES / 'random_pushes.py'), 'wires': body(BODIES / 'wires.py'), 'sums': body(SUMS, 3)}),
-    'launch.py': ('launch.py', {'MXHYBRID_WIRE': 'lane', 'MXHYBRID_DENSE': 'lane'}, {
+    'horovodrun without the lane': (
+        'horovodrun', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'MXHYBRID_DENSE_TRANSPORT': 'horovod'}, {
+            'random pushes': body(BODIES / 'random_pushes.py'), 'transports': body(BODIES / 'transports.py'),
+            'sums': body(SUMS, 3)}),
+    'launch.py': ('launch.py', {'MXHYBRID_ROW_TRANSPORT': 'lane', 'MXHYBRID_DENSE_TRANSPORT': 'lane'}, {
         'random pushes': body(BODIES / 'random_pushes.py'), 'direct': body(DIRECT, '--strings'),
-        'wires': body(BODIES / 'wires.py'), 'sums': body(SUMS, 3)}),
+        'transports': body(BODIES / 'transports.py'), 'sums': body(SUMS, 3)}),
     # ps-lite talks by Unix sockets where it can be told to.
-    'launch.py without the lane': ('launch.py', {'MXHYBRID_WIRE': 'ps-lite', 'DMLC_LOCAL': '1'}, {
-        'random pushes': body(BODIES / 'random_pushes.py'), 'wires': body(BODIES / 'wires.py'),
+    'launch.py without the lane': ('launch.py', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'DMLC_LOCAL': '1'}, {
+        'random pushes': body(BODIES / 'random_pushes.py'), 'transports': body(BODIES / 'transports.py'),
         'repeated ids': body(BODIES / 'repeated_ids.py')}),
     'float16': ('horovodrun', {'MXHYBRID_WIRE_DTYPE': 'float16'}, {'repeated ids': body(BODIES / 'repeated_ids.py')})}
 
@@ -79,7 +82,7 @@ def test_calls_give_what_mxnets_own_store_gives(alone, results_of, job, referenc
     ('horovodrun', 'Lane', [True, False, False]), ('horovodrun without the lane', 'PsLiteLink', [True] * 3),
     ('launch.py', 'Lane', [True] * 3), ('launch.py without the lane', 'PsLiteLink', [True] * 3)])
 def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
-    """Use both wires; check also which workers are clients of the servers."""
+    """Use both transports; check also which workers are clients of the servers."""
     result = results_of(job)['random pushes']
     workers = [result.results[rank] for rank in range(3)]
     assert [counts['link'] for counts in workers] == [link] * 3
@@ -98,7 +101,7 @@ def test_random_pushes_and_pulls_equal_a_model(results_of, job, link, clients):
     ('horovodrun', 'Lane'), ('horovodrun without the lane', 'PsLiteLink'), ('launch.py', 'Lane'),
     ('launch.py without the lane', 'PsLiteLink')])
 def test_rows_travel_as_asked(results_of, job, link):
-    assert results_of(job)['wires'].results[0]['link'] == link
+    assert results_of(job)['transports'].results[0]['link'] == link
 
 
 @pytest.mark.parametrize('job, trainer', [
@@ -133,5 +136,5 @@ def test_a_worker_that_dies_among_sums_is_named(results_of):
 @pytest.mark.slow
 def test_random_pushes_of_two_workers_without_the_lane():
     result = run_job(BODIES / 'random_pushes.py', 'launch.py', workers=2, servers=2, timeout=120,
-                     env={'MXHYBRID_WIRE': 'ps-lite'}).ok()
+                     env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'}).ok()
     assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink'] * 2

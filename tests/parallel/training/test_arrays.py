@@ -50,7 +50,7 @@ def test_convolutions_equal_one_process(alone, together, updates):
 def test_arrays_of_mxhybrid_are_on_the_host_whatever_the_current_device(request, tmp_path, job):
     if job == 'launch.py':
         result = run_job(SCOPE, job, workers=2, timeout=90, env={
-            'MXHYBRID_WIRE': 'ps-lite', 'SCOPE_DIRECTORY': str(scope_directory(tmp_path))}).ok()
+            'MXHYBRID_ROW_TRANSPORT': 'ps-lite', 'SCOPE_DIRECTORY': str(scope_directory(tmp_path))}).ok()
     else:
         result = request.getfixturevalue('together')[job]
     for rank in range(2):

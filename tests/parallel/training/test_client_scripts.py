@@ -22,7 +22,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize('launcher, args, env', [
     ('horovodrun', ['--first'], REPLACED), ('launch.py', ['--twice'], REPLACED), ('horovodrun', ['--twice'], {}),
-    slow('horovodrun', [], {'MXHYBRID_WIRE': 'ps-lite'})])
+    slow('horovodrun', [], {'MXHYBRID_ROW_TRANSPORT': 'ps-lite'})])
 def test_scripts_and_libraries(alone, launcher, args, env, tmp_path):
     args = [tmp_path / 'checkpoints', *args]
     result = run_job(BODY, launcher, workers=2, args=args, env=env, timeout=100).ok()  # after hvd.shutdown(), too

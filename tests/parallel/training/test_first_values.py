@@ -16,7 +16,7 @@ def expected():
 
 
 @pytest.mark.parametrize('launcher, env', [('horovodrun', {}), slow('launch.py', {}),
-                                           slow('horovodrun', {'MXHYBRID_WIRE': 'ps-lite'})])
+                                           slow('horovodrun', {'MXHYBRID_ROW_TRANSPORT': 'ps-lite'})])
 def test_first_steps_equal_one_process(expected, launcher, env):
     result = run_job(BODY, launcher, workers=2, env=env, timeout=200).ok()
     assert len(expected) > 20

@@ -25,7 +25,7 @@ def alone():
 @pytest.fixture(scope='module')
 def together(tmp_path_factory):
     """The results of two workers, each with its own link to the servers."""
-    return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_WIRE': 'ps-lite'}, timeout=120,
+    return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_ROW_TRANSPORT': 'ps-lite'}, timeout=120,
                    args=['--wire', 'float16', '--partitions', 3, '--extra',
                          '--directory', tmp_path_factory.mktemp('apart')]).ok()
 
@@ -120,7 +120,7 @@ def test_overflow_reaches_the_weights_and_is_warned_of_by_name(together):
 
 
 def test_on_the_lane_overflow_is_warned_of_too(tmp_path):
-    result = run_job(BODY, 'horovodrun', workers=2, servers=2, timeout=120, env={'MXHYBRID_WIRE': 'lane'},
+    result = run_job(BODY, 'horovodrun', workers=2, servers=2, timeout=120, env={'MXHYBRID_ROW_TRANSPORT': 'lane'},
                      args=['--wire', 'float16', '--partitions', 3, '--extra', '--directory', tmp_path]).ok()
     lines = result.output.splitlines()
     for name, what in (('table_one', 'gradients pushed'), ('table_both', 'rows pulled'),

@@ -19,14 +19,14 @@ def expected():
     return found
 
 
-@pytest.mark.parametrize('launcher, workers, servers, partitions, wire', [
+@pytest.mark.parametrize('launcher, workers, servers, partitions, transport', [
     ('horovodrun', 2, 1, None, 'lane'), ('horovodrun', 3, 2, 5, 'lane'), slow('horovodrun', 4, 1, 3, 'lane'),
     slow('launch.py', 2, 2, None, 'lane'), ('launch.py', 3, 1, 2, 'lane'), slow('launch.py', 4, 3, 7, 'lane'),
     ('horovodrun', 2, 2, 3, 'ps-lite'), slow('launch.py', 4, 3, 7, 'ps-lite')])
-def test_equals_one_process(expected, launcher, workers, servers, partitions, wire):
+def test_equals_one_process(expected, launcher, workers, servers, partitions, transport):
     args = [] if partitions is None else ['--partitions', str(partitions)]
     result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=240,
-                     env={'MXHYBRID_WIRE': wire}).ok()
+                     env={'MXHYBRID_ROW_TRANSPORT': transport}).ok()
     comparing.assert_cases(expected, result, workers)
     assert sorted(result.results[rank]['seen'] for rank in range(workers)) == [(r, workers) for r in range(workers)]
 
@@ -59,7 +59,7 @@ def two_servers():
     partitioned = ['--cases', ','.join(PARTITIONED_CASES), '--partitions']
     return run_together({'pinned': body(BODY, *PINNED), '1': body(BODY, *partitioned, 1),
                          '40': body(BODY, *partitioned, 40)}, 'horovodrun', workers=2, servers=2,
-                        env={'MXHYBRID_DENSE': 'lane'}, timeout=240)
+                        env={'MXHYBRID_DENSE_TRANSPORT': 'lane'}, timeout=240)
 
 
 @pytest.mark.parametrize('dense', ['horovod', 'lane'])
@@ -67,7 +67,8 @@ def test_arrays_that_horovod_does_not_reach_equal_one_process(request, expected,
     if dense == 'lane':
         result = request.getfixturevalue('two_servers')['pinned']
     else:
-        result = run_job(BODY, 'horovodrun', workers=2, args=PINNED, env={'MXHYBRID_DENSE': dense}, timeout=120).ok()
+        result = run_job(BODY, 'horovodrun', workers=2, args=PINNED, env={'MXHYBRID_DENSE_TRANSPORT': dense},
+                         timeout=120).ok()
     comparing.assert_cases({case: expected[case] for case in PINNED_CASES}, result, 2)
 
 

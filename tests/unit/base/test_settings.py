@@ -46,8 +46,8 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
         'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PARTITION_FILE', 'MXHYBRID_WIRE_DTYPE',
-        'MXHYBRID_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY', 'MXHYBRID_STALENESS',
-        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_ON_DEMAND_ROWS', 'MXHYBRID_SHARD_UPDATES',
+        'MXHYBRID_MAX_BATCH_ROWS', 'MXHYBRID_STORAGE', 'MXHYBRID_STORAGE_MEMORY', 'MXHYBRID_STALENESS',
+        'MXHYBRID_ROW_TRANSPORT', 'MXHYBRID_DENSE_TRANSPORT', 'MXHYBRID_ON_DEMAND_ROWS', 'MXHYBRID_SHARD_UPDATES',
         'MXHYBRID_REPLACE_LOCAL_STORES', 'MXHYBRID_BIND_TO_CORES', 'MXHYBRID_SILENCE_TIMEOUT',
         'MXHYBRID_STALL_TIMEOUT']
 
@@ -390,9 +390,9 @@ def test_the_type_on_the_wire_follows_the_first_pattern_that_matches():
 
 
 def test_int8_needs_the_lane():
-    text = problem({'wire_dtype': 'a*=int8', 'wire': 'ps-lite'})
-    assert text.startswith("wire_dtype='a*=int8' needs the lane, which wire='ps-lite' rules out: use float16")
-    resolve({'wire_dtype': 'float16', 'wire': 'ps-lite'}, {})
+    text = problem({'wire_dtype': 'a*=int8', 'row_transport': 'ps-lite'})
+    assert text.startswith("wire_dtype='a*=int8' needs the lane, which row_transport='ps-lite' rules out: use float16")
+    resolve({'wire_dtype': 'float16', 'row_transport': 'ps-lite'}, {})
 
 
 # ------------------------------------------------------------------------------------------ messages

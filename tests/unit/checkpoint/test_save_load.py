@@ -484,7 +484,7 @@ def test_state_of_another_shape_is_refused(tmp_path, monkeypatch):
 
 
 def test_gathering_in_one_process():
-    assert checkpoint.gather(Training().trainer, {'a': (1, 2)}) == [{'a': [1, 2]}]
+    assert checkpoint.allgather(Training().trainer, {'a': (1, 2)}) == [{'a': [1, 2]}]
 
 
 def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatch):

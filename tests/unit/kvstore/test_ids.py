@@ -54,7 +54,7 @@ def test_ids_on_both_sides_of_powers_of_two(table):
     (np.array([1, ROWS]), r'id 1099511627776 is out of range: .*HashEmbedding'),
     (np.array([1 << 63], 'uint64'), r'id 9223372036854775808 is out of range'),
     (np.array([True]), r'ids of type bool: give integers'),
-    (['a', 'b'], r'ids of type <U1: give integers, int64 for example; mxhybrid.nn.key'),
+    (['a', 'b'], r'ids of type <U1: give integers, int64 for example; mxhybrid.nn.hash_key'),
     ([1 << 70], r'ids of type object'),
     (np.array([], 'int64'), r'items_weight: there are no ids'),
     ([], r'there are no ids'),

@@ -211,7 +211,7 @@ def test_optimizers_that_servers_cannot_compute_are_refused():
     assert 'wd' in unsupported_reason(route(), mx.optimizer.AdaGrad(wd=0.1))
     assert 'multi_precision' in unsupported_reason(route('float16'), mx.optimizer.SGD(multi_precision=True))
     assert 'float32' in unsupported_reason(route('float64'), mx.optimizer.AdaGrad())
-    assert 'float16' in unsupported_reason(route(wire='float16'), mx.optimizer.SGD())
+    assert 'float16' in unsupported_reason(route(wire_dtype='float16'), mx.optimizer.SGD())
 
 
 def test_a_setting_that_is_neither_yes_nor_no_is_refused():

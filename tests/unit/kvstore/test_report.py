@@ -11,17 +11,17 @@ from mxhybrid.servers.partitioning import Partitioning
 from mxhybrid.telemetry.traffic import Traffic
 
 
-def route(name, shape, kind, traffic, partitioning=None, wire='float32'):
+def route(name, shape, kind, traffic, partitioning=None, wire_dtype='float32'):
     """Return a route with the attributes that the table reads."""
     return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, partitioning=partitioning,
-                                 choice=None, all_rows=kind == 'allreduce', dtype='float32', wire=wire,
+                                 choice=None, all_rows=kind == 'allreduce', dtype='float32', wire_dtype=wire_dtype,
                                  carried_error=None)
 
 
 def job(**changes):
     """Return a job with the attributes that the table reads."""
     made = {'num_workers': 4, 'num_servers': 2, 'rank': 0, 'hosts': ['a', 'a', 'b', 'b'],
-            'wires': 'rows and dense sums by the lane', **changes}
+            'transports': 'rows and dense sums by the lane', **changes}
     return types.SimpleNamespace(topology=types.SimpleNamespace(hosts=made.pop('hosts')), **made)
 
 
@@ -52,8 +52,8 @@ def test_tables_that_go_by_allreduce_show_the_rows_that_were_pushed(kind):
 
 
 def test_the_title_tells_what_travels_as_something_else():
-    title = route_table(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire='float16'),
-                         route('v', (3, 2), 'allreduce', Traffic(), wire='float16')]).split('\n')[0]
+    title = route_table(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire_dtype='float16'),
+                         route('v', (3, 2), 'allreduce', Traffic(), wire_dtype='float16')]).split('\n')[0]
     assert title.endswith('; rows and dense sums by the lane; float32 travels as float16')
 
 
@@ -118,8 +118,8 @@ def test_the_numbers_that_chose_a_route_are_shown_below_the_table():
 
 
 def test_parameters_that_are_rounded_are_shown_with_the_bytes_saved_and_the_carried_error():
-    dense = route('layer_weight', (100, 10), 'allreduce', Traffic(2, 200, 2000, 2000, saved=12000), wire='int8')
-    table = route('words', (1000, 8), 'server weights', Traffic(2, 40, 400, 800, saved=1200), wire='float16')
+    dense = route('layer_weight', (100, 10), 'allreduce', Traffic(2, 200, 2000, 2000, saved=12000), wire_dtype='int8')
+    table = route('words', (1000, 8), 'server weights', Traffic(2, 40, 400, 800, saved=1200), wire_dtype='float16')
     exact = route('bias', (10,), 'allreduce', Traffic(2, 20, 80, 80))
     dense.carried_error = 0.0123
     *_, title, head, _, first, second = route_table(job(), [dense, table, exact]).split('\n')

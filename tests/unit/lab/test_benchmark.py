@@ -159,9 +159,9 @@ def test_expected_sums_are_those_of_adding_up(small, times):
             assert len(texts) == 1 and texts[0].startswith('%s on worker 2' % name)
 
 
-@pytest.mark.parametrize('wire', ['float16', 'int8'])
-def test_sums_of_rounded_values_may_be_off_by_the_roundoff_and_no_more(small, wire):
-    roundoff = gradients.ROUNDOFF[wire]
+@pytest.mark.parametrize('wire_dtype', ['float16', 'int8'])
+def test_sums_of_rounded_values_may_be_off_by_the_roundoff_and_no_more(small, wire_dtype):
+    roundoff = gradients.ROUNDOFF[wire_dtype]
     past, step = gradients.Expected(small, 4, {0: 3, 1: 3}), gradients.Expected(small, 4, {1: 1})
     rounded = [past, step]
     checksums = {array.name: step.of_table(array, np.unique(small.draw(1, 0)[array.name])) for array in small.tables}

@@ -26,7 +26,7 @@ def small(**changes):
     """A program of two steps."""
     step = {'do': 'step', 'seed': 3, 'samples': 6, 'use': ['all', 'all'], 'ids': 'any'}
     program = {
-        'seed': 1, 'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'wire': 'ps-lite'},
+        'seed': 1, 'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'row_transport': 'ps-lite'},
         'model': {'dtype': 'float32', 'devices': 1, 'bias': True, 'units': 3, 'add': False, 'branches': [
             {'block': 'Branch', 'kind': kind, 'rows': 12, 'width': 4, 'uses': 1} for kind in ('gradient', 'dense')]},
         'optimizer': {'name': 'adam', 'options': {'learning_rate': 0.1, 'wd': 0.1}, 'scheduler': None},
@@ -139,7 +139,7 @@ def test_a_failing_program_is_made_small():
     assert [event['do'] for event in shrunk['events']] == ['rate', 'step']
     assert [branch['kind'] for branch in shrunk['model']['branches']] == ['gradient']
     assert sorted(shrunk['optimizer']['options']) == ['learning_rate', 'wd']
-    assert shrunk['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'wire': 'auto'}
+    assert shrunk['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'row_transport': 'auto'}
     assert shrunk['store'] == {} and shrunk['model']['devices'] == 1 and not shrunk['model']['bias']
     assert len(rounds) < 40
 

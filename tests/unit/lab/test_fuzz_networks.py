@@ -40,7 +40,7 @@ def small(**changes):
         'heads': [{'name': 'x2', 'drawn': None}, {'name': 'x3', 'drawn': None}], 'frozen': [],
         'plan': {'kind': 'splits', 'splits': {'x0': [[2, 1], [0, 1], 1, 1], 'x2': [[3, 1], [0, 1, 2], 1, 1]}},
         'input_grad': True, 'steps': 3, 'calls': 2, 'optimizer': {'learning_rate': 0.0625, 'momentum': 0.5},
-        'on_store': True, 'shard_updates': False, 'end': 'forget', 'events': []}, **changes)))
+        'on_store': True, 'shard_updates': False, 'end': 'release', 'events': []}, **changes)))
 
 
 def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):
@@ -68,7 +68,7 @@ def test_all_sorts_are_drawn(programs):
     ops = {statement['op'] for program in programs for statement in program['statements']}
     assert len(ops) > 80 and ops & {'Dense again', 'Conv again', 'BatchNorm again', 'LayerNorm again'}
     assert 'Custom' in ops and any(len(each['shape']) == 6 for each in inputs)
-    assert {'forget', 'drop', 'keep'} == {program['end'] for program in programs}
+    assert {'release', 'drop', 'keep'} == {program['end'] for program in programs}
     assert any(program['frozen'] for program in programs) and any(program['shard_updates'] for program in programs)
     assert any(len(program['events']) > 2 for program in programs)
 

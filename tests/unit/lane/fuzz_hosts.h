@@ -100,7 +100,7 @@ class Hosts {
     tables_[2].shape = shape(20, 700, RowFormat::kExact, {0, 1});  // 28 kB in one message
     tables_[3].shape = shape(0, 2, RowFormat::kInt8, {0, 1, 0});
     tables_[3].shape.dynamic = true;
-    tables_[3].shape.batch_rows = kKeys;
+    tables_[3].shape.max_batch_rows = kKeys;
     for (uint32_t table = 0; table < tables_.size(); ++table) {
       tables_[table].number = table;
       open_table(tables_[table]);

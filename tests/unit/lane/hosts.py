@@ -153,10 +153,10 @@ class Hosts:
                     else:
                         self.agent_memories[number, agent] = agent_memory
 
-    def dynamic_table(self, number, width, owners, dtype=np.float32, row_format=0, batch_rows=1000, first=('zero', 0.0),
-                      seed=0, admit=1, capacity=0, expire_after=0, staleness=0):
+    def dynamic_table(self, number, width, owners, dtype=np.float32, row_format=0, max_batch_rows=1000,
+                      first=('zero', 0.0), seed=0, admit=1, capacity=0, expire_after=0, staleness=0):
         """Add a dynamic table; `first` has the kind and value of its first values."""
-        shape = (number, width, lib.dtypes[np.dtype(dtype).name], row_format, batch_rows, len(owners),
+        shape = (number, width, lib.dtypes[np.dtype(dtype).name], row_format, max_batch_rows, len(owners),
                  library.numbers(owners), staleness)
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:

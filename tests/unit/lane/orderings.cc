@@ -92,7 +92,7 @@ void keyed_pulls() {
   TableShape shape;
   shape.width = kWidth;
   shape.dynamic = true;
-  shape.batch_rows = 1;
+  shape.max_batch_rows = 1;
   shape.owners = {0};
   job.add_table(0, shape);
   serve(job);

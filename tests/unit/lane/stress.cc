@@ -293,7 +293,7 @@ void set_up(Job& job, RowFormat format) {
     shape.width = kWidth;
     shape.format = format;
     shape.dynamic = true;
-    shape.batch_rows = static_cast<uint32_t>(rows_of(table));
+    shape.max_batch_rows = static_cast<uint32_t>(rows_of(table));
     for (uint32_t part = 0; part < 1 + 3 * (table - kTables); ++part) shape.owners.push_back((part + 1) % agents);
     job.add_table(table, shape);
   }
@@ -303,7 +303,7 @@ void set_up(Job& job, RowFormat format) {
     shape.format = format == RowFormat::kInt8 ? RowFormat::kExact : format;
     shape.dynamic = dynamic;
     if (dynamic) {
-      shape.batch_rows = static_cast<uint32_t>(rows_of(kStaleTables + 1));
+      shape.max_batch_rows = static_cast<uint32_t>(rows_of(kStaleTables + 1));
     } else {
       shape.rows = rows_of(kStaleTables);
     }

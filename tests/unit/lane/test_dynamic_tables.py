@@ -78,7 +78,7 @@ def test_pushes_are_summed_and_pulls_see_them(workers, agents, parts, dtype):
 def test_lookups_insert_no_rows_and_need_little_memory():
     """An evaluation without pushes recycles the cache."""
     with hosts([2, 1], [1, 1]) as job:
-        job.dynamic_table(0, 64, [0, 1], batch_rows=1 << 20, first=('normal', 1.0))
+        job.dynamic_table(0, 64, [0, 1], max_batch_rows=1 << 20, first=('normal', 1.0))
         job.rule(0, SGD, lr=1.0)
 
         def evaluate(worker):
@@ -104,13 +104,13 @@ def test_lookups_insert_no_rows_and_need_little_memory():
 @pytest.mark.parametrize('workers, agents', [([1], [1]), ([1, 1], [1, 1])])
 def test_malformed_keys_are_refused_before_a_byte_is_written(workers, agents):
     with hosts(workers, agents) as job:
-        job.dynamic_table(0, 3, [part % len(job.agents) for part in range(3)], batch_rows=4)
+        job.dynamic_table(0, 3, [part % len(job.agents) for part in range(3)], max_batch_rows=4)
         job.rule(0, ASSIGN)
         last = len(job.workers) - 1
         for worker in range(len(job.workers)):
             assert job.push(worker, 0, [-7, 2 ** 60] if worker == last else [], np.ones((2 * (worker == last), 3)))
         for keys, text in [([1, 1], 'not sorted or not unique'), ([2, 1], 'not sorted'), ([1, -1], 'not sorted'),
-                           (range(5), '5 keys are too many for a dynamic table with batch_rows=4')]:
+                           (range(5), '5 keys are too many for a dynamic table with max_batch_rows=4')]:
             for call in (lambda keys=keys: job.push(last, 0, keys, np.ones((len(keys), 3))),
                          lambda keys=keys: job.pull(last, 0, keys)):
                 with pytest.raises(JobError, match=text):
@@ -124,7 +124,7 @@ def test_keys_that_a_worker_changes_end_the_agent(call, change):
     keys = np.array([-2 ** 40, 5, 2 ** 50 + 1])
     job = Hosts([2], [1])
     try:
-        job.dynamic_table(0, 3, [0, 0], batch_rows=10)
+        job.dynamic_table(0, 3, [0, 0], max_batch_rows=10)
         job.rule(0, ASSIGN)
         # The other worker completes the round after the change.
         assert job.push(0, 0, keys, np.ones((3, 3)))
@@ -192,7 +192,7 @@ def test_rows_that_two_workers_of_a_host_request_travel_once():
 
 def test_a_large_round_gives_its_memory_back():
     with hosts([1], [1]) as job:
-        job.dynamic_table(0, 64, [0], batch_rows=1 << 20)
+        job.dynamic_table(0, 64, [0], max_batch_rows=1 << 20)
         job.rule(0, SGD, lr=1.0)
         memory = job.agent_memories[0, 0]
         for step, count in enumerate((1000, 100000, 1000, 1000, 1000)):
@@ -225,7 +225,7 @@ def test_values_that_overflow_float16_are_reported(workers, agents):
 def test_pushes_without_pulls_wait_for_a_late_host():
     keys, most = np.arange(3000) * 12345678901, 10
     with hosts([1, 1], [1, 1]) as job:
-        job.dynamic_table(0, 4, [1, 1], batch_rows=3000)
+        job.dynamic_table(0, 4, [1, 1], max_batch_rows=3000)
         job.rule(0, SGD, lr=1.0, rescale=-1.0)
         rows = np.ones((len(keys), 4), np.float32)
 

@@ -207,7 +207,7 @@ def test_a_push_waits_for_deliveries_and_earlier_pushes():
 def test_calls_with_malformed_rows_do_nothing():
     with hosts([1], [1]) as job:
         for number in range(2):
-            job.dynamic_table(number, 1, [0], batch_rows=3)
+            job.dynamic_table(number, 1, [0], max_batch_rows=3)
             job.rule(number, SGD, lr=-1.0)
         ones = np.ones((3, 1), np.float32)
         good = KeyedRows(np.arange(3), None, ones)

@@ -113,7 +113,7 @@ def test_a_marked_class_is_accepted_and_found_by_its_name(kind):
     check_row_wise(optimizer, 'words', (7, 3), 'float32')
     assert find_class(reference_of(optimizer)) is kind
     assert reference_of(optimizer) == '%s:%s' % (__name__, kind.__qualname__)
-    route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire=np.dtype('f4'),
+    route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire_dtype=np.dtype('f4'),
                                   dtype=np.dtype('f4'))
     assert unsupported_reason(route, optimizer)  # servers do not hold dense weights for it
 

@@ -172,7 +172,7 @@ def test_hits_of_the_cache_are_counted_on_each_host(workers, servers, width):
 
 def test_rows_travel_as_float16_and_all_workers_see_the_same_rows():
     def train(servers):
-        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, wire='float16')
+        table = create_dynamic_table(servers, 'items', WIDTH, 'float32', FIRST, 4, wire_dtype='float16')
         rows, exact = np.empty((len(KEYS), WIDTH), 'float32'), np.empty((len(KEYS), WIDTH), 'float32')
         table.set_optimizer(mx.optimizer.create('sgd'), 1.0, 0.0, 0)
         table.push(KEYS, np.ones((len(KEYS), WIDTH)))
@@ -191,18 +191,18 @@ def test_bad_input_is_refused_before_anything_is_sent():
     with dynamic_job([1], [1]) as job:
         servers, = job.workers
 
-        def create(width=WIDTH, dtype='float32', partitions=2, batch_rows=4, **options):
+        def create(width=WIDTH, dtype='float32', partitions=2, max_batch_rows=4, **options):
             return create_dynamic_table(servers, 'net.items', width, dtype, FIRST, partitions, StoreOptions(**options),
-                                        batch_rows=batch_rows)
+                                        max_batch_rows=max_batch_rows)
         for arguments, text in [({'width': 0}, 'width=0'), ({'dtype': 'float16'}, 'type float16'),
-                                ({'partitions': 0}, 'partitions=0'), ({'batch_rows': 0}, 'batch_rows=0'),
+                                ({'partitions': 0}, 'partitions=0'), ({'max_batch_rows': 0}, 'max_batch_rows=0'),
                                 ({'admit': 0}, 'admit=0'), ({'capacity': -1}, 'capacity=-1'),
                                 ({'capacity': 1}, 'capacity=1 is less'), ({'evict': 'oldest'}, "evict='oldest'")]:
             with pytest.raises(InputError, match='net.items: .*' + text):
                 create(**arguments)
         assert not job.servers[0]._partitions
         table = create()
-        for keys, text in [([1, 2, 3, 4, 5], '5 distinct rows at a time, but batch_rows allows 4.*_BATCH_ROWS'),
+        for keys, text in [([1, 2, 3, 4, 5], '5 distinct rows at a time, but max_batch_rows allows 4.*_MAX_BATCH_ROWS'),
                            ([2, 1], 'not sorted'), ([1, 1], 'not unique'), ([0.5], 'type float64'),
                            (np.array([1], np.uint64), 'type uint64'), ([[1]], 'a vector')]:
             keys = np.asarray(keys)
@@ -435,6 +435,6 @@ def test_updates_are_recorded_in_a_trace():
 
 
 def test_errors_about_shared_memory_name_the_table_and_its_setting():
-    with pytest.raises(JobError, match=r'users: cannot map .*lower batch_rows=7 \(MXHYBRID_BATCH_ROWS\)'):
+    with pytest.raises(JobError, match=r'users: cannot map .*lower max_batch_rows=7 \(MXHYBRID_MAX_MAX_BATCH_ROWS\)'):
         with named_table('users', 7):
             raise JobError('cannot map shared memory')

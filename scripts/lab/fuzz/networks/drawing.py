@@ -250,7 +250,7 @@ def draw(seed: int, workers: int, attempt: int, dtype: str = 'float64') -> Progr
         input_grad=random.random() < 0.5, steps=random.choice((2, 2, 3)), calls=random.choice((1, 1, 1, 1, 2)),
         optimizer={'learning_rate': 0.0625, **random.choice(({}, {'momentum': 0.5}))},
         on_store=random.choice((None, None, None, True)), shard_updates=random.random() < 0.2,
-        end='forget', plan={'kind': 'data_parallel'})
+        end='release', plan={'kind': 'data_parallel'})
     if dtype == 'float32' and re.search(r'Conv2DTranspose\(|Deconvolution\(', str(program)):
         program['calls'] = 1  # MXNet alone cannot add up the gradients, see Deconvolution.lone_weight
     if all(head['drawn'] for head in program['heads']):

@@ -37,7 +37,7 @@ def draw_events(program: Program, random: randoms.Random) -> Program:
         if frozen and random.random() < 0.7:
             events.append({'do': 'grad_req', 'step': random.randrange(program['steps']), 'place': 'before',
                            'requests': [random.choice(('write', 'write', 'add'))], 'params': frozen})
-        changed = dict(program, frozen=frozen, events=events, end=random.choice(('forget', 'drop', 'keep')))
+        changed = dict(program, frozen=frozen, events=events, end=random.choice(('release', 'drop', 'keep')))
         try:
             check_trains(changed)
         except Rejected:

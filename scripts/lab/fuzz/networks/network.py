@@ -9,7 +9,7 @@ A program is a dict that JSON can hold::
      'statements': [{'name': 'x0', 'op': 'relu', 'code': 'F.relu({0})', 'reads': ['data0']}],
      'heads': [{'name': 'x0', 'shape': [4, 3], 'samples': [[0, 1]], 'drawn': None}],
      'plan': {'kind': 'data_parallel'}, 'frozen': [], 'input_grad': False, 'steps': 2, 'calls': 1,
-     'optimizer': {'learning_rate': 0.125}, 'on_store': None, 'shard_updates': False, 'end': 'forget',
+     'optimizer': {'learning_rate': 0.125}, 'on_store': None, 'shard_updates': False, 'end': 'release',
      'events': [{'do': 'set_data', 'step': 1, 'place': 'before', 'params': ['net_weight0'], 'value': 0.25}]}
 
 A statement reads inputs, parameters and statements before it; ``x1[0]`` is an output of one that has several.  A

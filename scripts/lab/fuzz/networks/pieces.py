@@ -135,7 +135,7 @@ def plan_of(plan):
     if kind == 'splits':
         return Splits(arguments['splits'])
     if kind == 'layers':
-        return mxhybrid.parallel.layers(arguments['by_pattern'])
+        return mxhybrid.parallel.by_name(arguments['by_pattern'])
     if 'inside' in arguments:
         arguments['inside'] = plan_of(arguments['inside'])
     return getattr(mxhybrid.parallel, kind)(**arguments)

@@ -125,7 +125,7 @@ def _inputs(program: Program, examine: Examine) -> Iterator[Program]:
 
 def _settings(program: Program, examine: Examine) -> Iterator[Program]:
     simple: Dict[str, Any] = {'steps': 1, 'calls': 1, 'optimizer': {'learning_rate': 0.0625}, 'on_store': None,
-                              'shard_updates': False, 'end': 'forget', 'input_grad': False, 'frozen': []}
+                              'shard_updates': False, 'end': 'release', 'input_grad': False, 'frozen': []}
     plain = [dict(each, values='reals') if each['values'] == 'ties' else each for each in program['inputs']]
     yield dict(program, **simple)
     yield dict(program, **simple, inputs=plain)

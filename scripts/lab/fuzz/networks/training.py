@@ -201,7 +201,7 @@ class Training:
         if self.rank is not None:
             self.net.save_plan(plan)
             if forgets:
-                self.net.forget()
+                self.net.release()
         self.make_net(plan)
         self.net.load_parameters(weights)
 
@@ -232,8 +232,8 @@ def run_split(rank, make, spec, directory, note):
     """Train the network split over all workers; return the results of this worker, by name."""
     training = Training(make, spec, directory, rank, note)
     record = training.run()
-    if spec['end'] == 'forget':
-        training.net.forget()
+    if spec['end'] == 'release':
+        training.net.release()
     if spec['end'] == 'keep':
         Training.alive.append(training.net)
     return record

@@ -17,7 +17,7 @@ _INITIALIZERS = [('Normal', 0.3), ('Uniform', 0.3), ('Constant', 0.2)]
 def draw_job(number: int) -> Dict[str, Any]:
     """Return the settings of the job that runs a batch of programs, and of the 'next' one, in which some go on."""
     random = randoms.Random('tables %d' % number)
-    job, following = ({'launcher': random.choice(('horovodrun', 'horovodrun', 'launch.py')), 'wire': 'auto',
+    job, following = ({'launcher': random.choice(('horovodrun', 'horovodrun', 'launch.py')), 'row_transport': 'auto',
                        'workers': random.choice((2, 2, 3)), 'servers': random.choice((1, 2, 2))} for _ in range(2))
     if random.random() < 0.25:
         job.update(launcher='none', workers=1, servers=0)

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator
 
 from .. import shrinking
 
-_ALONE = {'launcher': 'none', 'workers': 1, 'servers': 0, 'wire': 'auto'}
+_ALONE = {'launcher': 'none', 'workers': 1, 'servers': 0, 'row_transport': 'auto'}
 #: Simple values, by name: of a program, a feature, and events; None stands for no such argument.
 _SIMPLE = {'partitions': [1], 'unseen': False, 'collection': False, 'dtype': 'float32', 'grad_req': 'write',
            'on_store': None, 'looks': True, 'files': ''}

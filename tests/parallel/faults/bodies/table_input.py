@@ -61,13 +61,13 @@ def wrong_inputs(training, directory):
         ('float32', lambda: training.step(mx.nd.array([1, 2.0 ** 24 + 2, 3])), [items, '16777218', '2^24', as_int64]),
         ('float32 key', lambda: training.step(GOOD, mx.nd.array([1, -2.0 ** 24, 3])), [users, '-16777216', as_int64]),
         ('fraction', lambda: training.step(np.array([1, 2.5, 3])), [items, '2.5', as_int64]),
-        ('string', lambda: training.step(GOOD, np.array(['a', 'b', 'c'])), [users, 'mxhybrid.nn.key']),
+        ('string', lambda: training.step(GOOD, np.array(['a', 'b', 'c'])), [users, 'mxhybrid.nn.hash_key']),
         ('width', lambda: Net(width=0), [items, 'width=0', '1 to']),
         ('rows', lambda: Net(rows=0), [items, 'rows=0', '1 to']),
         ('capacity', lambda: Training(capacity=10).step(np.arange(30), np.arange(30)),
          [users, '30 distinct keys', 'capacity=10', 'smaller batches']),
-        ('batch_rows', lambda: training.step(np.arange(101), np.arange(101)),
-         ['items_weight', '101', 'MXHYBRID_BATCH_ROWS']),
+        ('max_batch_rows', lambda: training.step(np.arange(101), np.arange(101)),
+         ['items_weight', '101', 'MXHYBRID_MAX_BATCH_ROWS']),
         ('checkpoint of another width', lambda: Training(width=5).load(directory),
          ['items.weight', 'width 4', '5 in the net']),
         ('checkpoint of other rows', lambda: Training(rows=2).load(directory), ['items.weight', str(ROWS), '2 in'])]
@@ -80,7 +80,7 @@ def answers(store, directory):
     mxhybrid.checkpoint.save(directory, training.net, training.trainer, 1)
     saved = training.net(np.arange(9), np.arange(9)).asnumpy()
     for name, call, words in wrong_inputs(training, directory):
-        if name == 'batch_rows' and store.num_workers == 1:
+        if name == 'max_batch_rows' and store.num_workers == 1:
             continue
         try:
             call()

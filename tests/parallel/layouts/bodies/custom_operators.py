@@ -9,7 +9,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
-from mxhybrid.parallel import data_parallel, layers
+from mxhybrid.parallel import by_name, data_parallel
 
 BATCH, STEPS = 4, 3
 store = mxhybrid.create()
@@ -123,7 +123,7 @@ def apart(operators, dtype, plan, **settings):
     return worst
 
 
-CHANNELS = layers({'scale*': {'channels': 2}})
+CHANNELS = by_name({'scale*': {'channels': 2}})
 distances = {'%s, %s' % (' '.join(operators), dtype): apart(operators, dtype, CHANNELS)
              for dtype in ('float64', 'float32', 'float16') for operators in NETWORKS}
 distances['samples, float64'] = apart(NETWORKS[1], 'float64', data_parallel())

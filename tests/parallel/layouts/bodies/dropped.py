@@ -1,4 +1,4 @@
-"""Makes split networks, trains them, and drops them without forget(); args: none."""
+"""Makes split networks, trains them, and drops them without release(); args: none."""
 import gc
 import re
 import threading

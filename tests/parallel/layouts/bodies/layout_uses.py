@@ -45,7 +45,7 @@ def batch(step, samples, count=BATCH):
 
 
 def samples_of(net):
-    return net.samples if isinstance(net, parallel.Parallel) else slice(None)
+    return net.samples if isinstance(net, parallel.ParallelBlock) else slice(None)
 
 
 def twice_in_a_step(net, trainer):
@@ -93,7 +93,7 @@ def inference_between_the_passes(net, trainer):
 
 def batches_of_other_sizes(net, trainer):
     for step, count in enumerate([BATCH, 5, 7, 5]):
-        here = net.for_data((count,) + SHAPE) if isinstance(net, parallel.Parallel) else net
+        here = net.for_data((count,) + SHAPE) if isinstance(net, parallel.ParallelBlock) else net
         data, labels = batch(step, samples_of(here), count)
         with autograd.record():
             loss = loss_of(here(data), labels)

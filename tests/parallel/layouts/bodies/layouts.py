@@ -144,7 +144,7 @@ def compare_plans(first):
                          'pooling': sum(sum(array.bytes)
                                         for array in net._programs[True].redistributions if 'pool' in array.label)})
         # The next stores and Trainers begin with a garbage collection, which takes longer the more objects there are.
-        net.forget()
+        net.release()
     return outcomes
 
 
@@ -154,7 +154,7 @@ def main():
     for name, given in json.loads(sys.argv[1]).items():
         GIVEN.update({**OPTIONS, **given})
         found[name] = compare_plans(first)
-    report(first.rank, outcomes=found, wires=first._job.wires)
+    report(first.rank, outcomes=found, transports=first._job.transports)
 
 
 main()

@@ -82,7 +82,7 @@ def problems_of(name, axes):
     if apart(summed(net, scale), whole_scale) > bound:
         problems.append('gradient of the scale')
     report_of = net.report()
-    net.forget()
+    net.release()
     return problems, report_of
 
 

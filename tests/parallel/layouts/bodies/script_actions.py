@@ -16,15 +16,15 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.kvstore.weight_shards import shard_of
-from mxhybrid.parallel import data_parallel, grid, layers, pipeline
+from mxhybrid.parallel import by_name, data_parallel, grid, pipeline
 
 BATCH, WIDTH, STEPS = 8, 6, 6
 FOLDER = tempfile.mkdtemp()
 store = mxhybrid.create()
 two = {'channels': 2}
 PLANS = {
-    'data': data_parallel(), 'grid': grid(model=2), 'partials': layers({'layer0*': two, 'layer1*': {'partials': 2}}),
-    'ranks': layers({'layer0*': {'ranks': [0]}, 'norm*': {'ranks': [0]}, 'layer1*': {'ranks': [1]}}),
+    'data': data_parallel(), 'grid': grid(model=2), 'partials': by_name({'layer0*': two, 'layer1*': {'partials': 2}}),
+    'ranks': by_name({'layer0*': {'ranks': [0]}, 'norm*': {'ranks': [0]}, 'layer1*': {'ranks': [1]}}),
     'sharded updates': data_parallel(), 'stages': pipeline(2, 2), 'gpipe': pipeline(2, 2, 'gpipe'),
     'one stage': pipeline(1, 2), 'recomputed': grid(model=2).with_recompute(['layer*', 'norm*']),
     'recomputed stages': pipeline(2, 2, 'gpipe').with_recompute(['layer0*']),

@@ -54,7 +54,7 @@ def plans(ranks):
         'trick': parallel.one_weird_trick(),
         'grid': parallel.grid(model=2, batch=ranks // 2),
         'domain': parallel.grid(domain=(ranks,)),
-        'layers': parallel.layers({'*conv0_fwd': {'channels': ranks}, '*batchnorm0_fwd': {'channels': 2},
+        'layers': parallel.by_name({'*conv0_fwd': {'channels': ranks}, '*batchnorm0_fwd': {'channels': 2},
                                    '*features_dense0_fwd': {'partials': ranks},
                                    '*output_fwd': {'ranks': [1], 'samples': 1}})}
 
@@ -207,7 +207,7 @@ def faults(directory, dtype, store):
     # A worker that updates nothing counts updates all the same.
     small_net = nn.Dense(2, in_units=3, prefix='one_')
     small_net.initialize()
-    small_net = mxhybrid.parallelize(small_net, parallel.layers({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
+    small_net = mxhybrid.parallelize(small_net, parallel.by_name({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
     schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
     trainer = gluon.Trainer(small_net.collect_params(), 'sgd', {'lr_scheduler': schedule}, kvstore='hybrid')
     for _ in range(4):

@@ -46,10 +46,11 @@ class Tables(gluon.Block):
 
 
 def main():
-    wire = sys.argv[1]
-    store = mxhybrid.create(staleness=1, routes={'*summed*': 'allreduce', '*': 'servers'}, wire_dtype=wire)
+    wire_dtype = sys.argv[1]
+    store = mxhybrid.create(staleness=1, routes={'*summed*': 'allreduce', '*': 'servers'}, wire_dtype=wire_dtype)
     directory = os.environ['MXHYBRID_TEST_CHECKPOINT']
-    rank, tolerance, expected = store.rank, TOLERANCES[wire], counts_by_step(store.num_workers, STEPS, ROWS, batch)
+    rank, tolerance = store.rank, TOLERANCES[wire_dtype]
+    expected = counts_by_step(store.num_workers, STEPS, ROWS, batch)
     net = Tables(store.num_workers)
     net.initialize(mx.init.Zero())
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': -1.0}, kvstore=store)
@@ -80,7 +81,7 @@ def main():
         if step % 5 == 4:
             check_all(step + 1)
         if step == 8:
-            move(store, trainer._param2idx[net.sparse.weight.name], wire)
+            move(store, trainer._param2idx[net.sparse.weight.name], wire_dtype)
         if step == 10:
             mxhybrid.checkpoint.save(directory, net, trainer, step)
     check_all(STEPS)
@@ -90,17 +91,17 @@ def main():
     report(rank, lagging=lagging, kind=kind, text=store.report())
 
 
-def move(store, key, wire):
+def move(store, key, wire_dtype):
     """Move partitions, which rounded rows do not allow."""
-    if wire == 'float32':
+    if wire_dtype == 'float32':
         store.repartition(key, 3)
         return
     try:
         store.repartition(key, 3)
     except mxhybrid.InputError as error:
-        assert 'sparse_weight travel as %s, so its partitions cannot change' % wire in str(error), error
+        assert 'sparse_weight travel as %s, so its partitions cannot change' % wire_dtype in str(error), error
     else:
-        raise AssertionError('partitions of rows that travel as %s have moved' % wire)
+        raise AssertionError('partitions of rows that travel as %s have moved' % wire_dtype)
 
 
 if __name__ == '__main__':

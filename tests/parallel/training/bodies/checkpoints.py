@@ -125,7 +125,7 @@ def faults(worker, directory):
         os.remove(os.path.join(path, '00000001-step-1', 'manifest.json'))
     attempt(checkpoint.load, path, net, trainer)
     fit(worker, net, trainer, steps=1)
-    everyone = checkpoint.gather(trainer, worker.rank * 10)
+    everyone = checkpoint.allgather(trainer, worker.rank * 10)
     return {'errors': errors, 'left': left, 'gathered': everyone}
 
 

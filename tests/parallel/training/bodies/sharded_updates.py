@@ -320,8 +320,8 @@ def plans(store):
     """Networks that a plan splits: weights that all workers hold whole are sharded, others are shards already."""
     results, expected = {}, {}
     for name, plan in {'data parallel': mxhybrid.parallel.data_parallel(),
-                       'split': mxhybrid.parallel.layers({'*dense*': {'channels': 2}}),
-                       'some ranks': mxhybrid.parallel.layers({'*': {'ranks': [1]}})}.items():
+                       'split': mxhybrid.parallel.by_name({'*dense*': {'channels': 2}}),
+                       'some ranks': mxhybrid.parallel.by_name({'*': {'ranks': [1]}})}.items():
         alone = Training(None, dense(), 'momentum').fit()
         expected[name] = alone.values
         net = mxhybrid.parallelize(dense(), plan, data=(BATCH, 5), dtype='float64')

@@ -4,7 +4,7 @@ import pytest
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from mxhybrid.parallel import data_parallel, layers
+from mxhybrid.parallel import by_name, data_parallel
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import Explicit
@@ -135,7 +135,7 @@ def test_a_plan_fits_the_same_network_with_other_names(name):
 
 def test_splits_follow_labels_whatever_their_order():
     found = network('blocks in blocks', scope=False)
-    plan, splits = saved(found, layers({'dense1_fwd': {'channels': 2}}))
+    plan, splits = saved(found, by_name({'dense1_fwd': {'channels': 2}}))
     plan['operators'] = dict(sorted(plan['operators'].items(), reverse=True))
     assert from_json(plan).resolve(found.graph, found.dimensions, 2).splits == splits
 

@@ -10,7 +10,7 @@ from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.megatron import megatron
 from mxhybrid.parallel.plans.plan_json import from_json, load, save
-from mxhybrid.parallel.plans.strategies import grid, layers
+from mxhybrid.parallel.plans.strategies import by_name, grid
 from mxhybrid.parallel.runtime.joint_work import joint_operators
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.box import size_of
@@ -173,7 +173,7 @@ def test_a_file_keeps_the_plan(tmp_path):
 
 def test_heads_by_pattern():
     """Heads are a dimension, channels or partial sums; layers without heads follow."""
-    resolved = resolved_splits(layers({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
+    resolved = resolved_splits(by_name({'layer0_*': {'heads': 2}, 'gemm2*': {'heads': 4}}), 'gpt', 4)
     graph, _, _ = resolved
     assert words_of(*resolved, 'layer0_query') == {'channels': 2}
     assert words_of(*resolved, 'layer0_out') == {'partials': 2}
@@ -183,7 +183,7 @@ def test_heads_by_pattern():
 
 
 def test_heads_with_samples_and_ranks():
-    found = resolved_splits(layers({'interleaved*': {'heads': 2, 'samples': 2, 'ranks': [3, 2, 1, 0]}}), 'sockeye', 4)
+    found = resolved_splits(by_name({'interleaved*': {'heads': 2, 'samples': 2, 'ranks': [3, 2, 1, 0]}}), 'sockeye', 4)
     assert words_of(*found, 'interleaved_matmul_selfatt_qk0') == {'samples': 2, 'heads': 2}
     assert words_of(*found, 'interleaved_matmul_selfatt_valatt0') == {'samples': 2, 'channels': 2}
     assert found[2]['interleaved_matmul_encdec_qk0'].ranks == (3, 2, 1, 0)
@@ -199,7 +199,7 @@ def test_heads_with_samples_and_ranks():
     ({'*query': {'heads': 2, 'partials': 2}}, "plan: '*query' has heads and partials: give heads alone")], ids=str)
 def test_heads_that_cannot_be_split_are_refused(by_pattern, words):
     with pytest.raises(InputError) as raised:
-        resolved_splits(layers(by_pattern), 'gpt', 4)
+        resolved_splits(by_name(by_pattern), 'gpt', 4)
     assert words in str(raised.value)
 
 

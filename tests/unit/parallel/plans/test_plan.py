@@ -9,7 +9,7 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.registry import rule_of
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.plan_json import as_plan, from_json, load, save
-from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers
+from mxhybrid.parallel.plans.strategies import Explicit, by_name, data_parallel, grid
 from mxhybrid.parallel.sharding.split import Split, whole_on
 
 
@@ -135,7 +135,7 @@ def test_degrees_that_do_not_fit_are_named_with_their_product(twice):
                            ({'channels': 4, 'partials': 2}, r'8 shards \(channels 4 x partials 2\)')):
         with pytest.raises(InputError, match='it has %s, but there are 4 ranks: give numbers whose product is at most 4'
                                              % words):
-            layers({'dense1_fwd': request}).resolve(twice.graph, twice.dimensions, 4)
+            by_name({'dense1_fwd': request}).resolve(twice.graph, twice.dimensions, 4)
 
 
 def test_a_plan_of_another_network_says_what_differs(twice):
@@ -174,14 +174,14 @@ def test_calls_of_one_layer_may_be_split_otherwise(twice, tmp_path):
 
 
 def test_a_pattern_is_for_all_calls_of_a_layer(twice):
-    found = layers({'dense0_fwd': {'channels': 2}, 'dense1_fwd#2': {'channels': 4}}).resolve(
+    found = by_name({'dense0_fwd': {'channels': 2}, 'dense1_fwd#2': {'channels': 4}}).resolve(
         twice.graph, twice.dimensions, 4).splits
     assert [found[one.number].degrees for one in twice.graph.computing if one.op == 'FullyConnected'] == [
         (1, 2), (1, 2), (4, 1), (1, 4)]
 
 
 @pytest.mark.parametrize('plan, is_said', [
-    (grid(model=2), True), (layers({'*': {'channels': 2}}), False),
+    (grid(model=2), True), (by_name({'*': {'channels': 2}}), False),
     (data_parallel(), False), (grid(domain=(2,)), False)], ids=repr)
 def test_a_plan_that_divides_no_weight_says_so(plan, is_said):
     net = nn.Conv2D(4, 3, in_channels=2, prefix='conv0_')
@@ -200,7 +200,7 @@ def test_a_grid_has_whole_factors():
 def test_a_pattern_that_fits_nothing_is_named(twice):
     with pytest.raises(InputError,
                        match=r"plan: 'conv\*' matches no operator: .*; there are dense0_fwd, dense0_fwd#2, "):
-        layers({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).resolve(twice.graph, twice.dimensions, 2)
+        by_name({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).resolve(twice.graph, twice.dimensions, 2)
 
 
 class Nameless(mx.gluon.HybridBlock):

@@ -9,7 +9,7 @@ from mxhybrid.base.settings import TablePlan, resolve
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.plan_json import from_json, load, save
 from mxhybrid.parallel.plans.store_plan import StorePlan
-from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers, one_weird_trick
+from mxhybrid.parallel.plans.strategies import Explicit, by_name, data_parallel, grid, one_weird_trick
 
 TABLE, OTHER = 'embedding0_weight', 'embedding1_weight'
 STORE = StorePlan({TABLE: TablePlan('servers', 3), OTHER: TablePlan('allreduce')})
@@ -40,7 +40,7 @@ def explicit(net, store=STORE):
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), grid(model=2), one_weird_trick(),
-                                  layers({'dense*': {'channels': 2}})], ids=repr)
+                                  by_name({'dense*': {'channels': 2}})], ids=repr)
 @pytest.mark.parametrize('store', [StorePlan(), STORE], ids=repr)
 def test_files_keep_what_a_plan_says_of_the_store(tmp_path, plan, store):
     path = str(tmp_path / 'plan.json')

@@ -5,7 +5,7 @@ import pytest
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plans.megatron import megatron
-from mxhybrid.parallel.plans.strategies import layers
+from mxhybrid.parallel.plans.strategies import by_name
 from mxhybrid.parallel.runtime.network_shards import NetworkShards
 from mxhybrid.parallel.sharding.box import size_of
 
@@ -101,6 +101,6 @@ def test_gates_of_all_experts_are_computed_by_all():
 
 def test_experts_are_a_dimension_of_patterns():
     graph, dimensions = variant('moe').graph()
-    splits = layers({'broadcast_axis*': {'experts': EXPERTS}, 'batch_dot*': {'experts': EXPERTS},
+    splits = by_name({'broadcast_axis*': {'experts': EXPERTS}, 'batch_dot*': {'experts': EXPERTS},
                      'sum*': {'partials': EXPERTS}}).resolve(graph, dimensions, 4).splits
     assert parts_of(graph, splits)['up'] == 4

@@ -58,7 +58,7 @@ def test_a_call_after_the_end_is_refused(closes):
     thread = CallingThread('mxhybrid-test')
     for _ in range(closes):
         thread.close()
-    with pytest.raises(InputError, match=r'called after its forget\(\), which released its thread mxhybrid-test: call '
+    with pytest.raises(InputError, match=r'called after its release\(\), which released its thread mxhybrid-test: call '
                                          'it before, or parallelize the network again'):
         thread.call(int)
 

@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 import mxhybrid
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.parallel.plans.strategies import data_parallel, layers
+from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.split_network import apply_plan
 
 
@@ -31,9 +31,9 @@ def test_calls_of_one_batch_norm_that_split_its_channels_differently_are_refused
     net = TwoCalls(use_global_stats=use_global_stats)
     net.initialize()
     workers = SimpleNamespace(size=2, rank=0)
-    alike = layers({'norm_fwd': {'dimension1': 2}})
+    alike = by_name({'norm_fwd': {'dimension1': 2}})
     assert apply_plan(workers, traced(net, (4, 4, 2, 2)), alike, False, 'joint').shards is not None
-    apart = layers({'norm_fwd#2': {'dimension1': 2}})
+    apart = by_name({'norm_fwd#2': {'dimension1': 2}})
     with pytest.raises(InputError, match='norm_fwd.*split the channels of all its calls alike'):
         apply_plan(workers, traced(net, (4, 4, 2, 2)), apart, False, 'joint')
 
@@ -105,7 +105,7 @@ def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls
 def test_a_shard_of_one_channel_is_no_convolution_of_groups(channels, words):
     net = Transposed(2, False, groups=4)
     net.initialize()
-    plan = layers({'deconvolution*': {'channels': channels}})
+    plan = by_name({'deconvolution*': {'channels': channels}})
     assert untrainable(net, plan, 4).partition(' (Deconvolution')[0] == words
 
 

@@ -19,7 +19,7 @@ from mxhybrid.planner.analytic.communication_cost import (
     CommunicationTime,
     ProcessGrid,
 )
-from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, sizes_of
+from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, layer_sizes
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
@@ -128,7 +128,7 @@ def test_a_plan_to_start_from():
     net = gluon.model_zoo.vision.alexnet(classes=1000)
     net.initialize()
     graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, {net.prefix: ''})
-    layers, dimensions = sizes_of(graph, 64), Dimensions(graph, {'data': 0})
+    layers, dimensions = layer_sizes(graph, 64), Dimensions(graph, {'data': 0})
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
     settled = costs.split_plan(layers, plan).resolve(graph, dimensions, 8)
     degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
@@ -141,7 +141,7 @@ def test_a_plan_to_start_from():
 def test_calls_of_a_layer_have_choices_of_their_own():
     data, dense = mx.sym.var('data'), gluon.nn.Dense(8, flatten=False, in_units=8, prefix='net_dense0_')
     graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, {'net_': ''})
-    layers = sizes_of(graph, 16)
+    layers = layer_sizes(graph, 16)
     assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
     plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
     settled = costs.split_plan(layers, plan).resolve(graph, Dimensions(graph, {'data': 0}), 8)
@@ -173,16 +173,16 @@ def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate)
     best = costs.best_choices(layers, batch, ranks, network)
     least = math.inf
     for grid in costs.grids(ranks):
-        layer_choices = [costs.layer_times(layer_sizes, batch, grid, network) for layer_sizes in layers]
+        layer_choices = [costs.layer_times(layer, batch, grid, network) for layer in layers]
         may = [[choice for choice in times if not times[choice].idle] or list(times) for times in layer_choices]
         for choices in itertools.product(*may):
             seconds, before = 0.0, None
             idle = any(times[choice].idle for times, choice in zip(layer_choices, choices))
-            for layer_sizes, times, choice in zip(layers, layer_choices, choices):
+            for layer, times, choice in zip(layers, layer_choices, choices):
                 seconds += times[choice].seconds
-                if layer_sizes.kind != 'other':
+                if layer.kind != 'other':
                     if before:
-                        seconds += costs.redistribution_time(before, choice, layer_sizes, batch, grid, network).seconds
+                        seconds += costs.redistribution_time(before, choice, layer, batch, grid, network).seconds
                     before = choice
             if idle <= best.idle:
                 assert idle == best.idle
@@ -198,10 +198,10 @@ def cluster(hosts):
 
 
 def test_a_cluster_as_one_network():
-    between = costs.alpha_beta_of(cluster(2))
+    between = costs.fit_alpha_beta(cluster(2))
     assert between.alpha_s == pytest.approx(1e-4 + 5e-5 + 3e-4 + 1e-4)
     assert between.bytes_per_s == pytest.approx(1 / (1 / 5e6 + 1e-9)) and between.word_bytes == 4
-    alone = costs.alpha_beta_of(cluster(1), word_bytes=2)
+    alone = costs.fit_alpha_beta(cluster(1), word_bytes=2)
     assert alone.alpha_s == pytest.approx(1e-6 + 5e-5 + 3e-4 + 1e-4)
     assert alone.bytes_per_s == pytest.approx(5e8) and alone.word_bytes == 2
 

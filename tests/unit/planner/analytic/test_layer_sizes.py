@@ -5,7 +5,7 @@ from mxnet import gluon
 
 from mxhybrid import InputError
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, sizes_of
+from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, layer_sizes
 
 
 def graph_of(net, shape):
@@ -26,7 +26,7 @@ def test_costs_of_a_network_as_by_hand():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv2D(8, 5, strides=2, padding=2, in_channels=3), gluon.nn.BatchNorm(in_channels=8),
             gluon.nn.MaxPool2D(2), gluon.nn.Conv2D(4, 1, in_channels=8), gluon.nn.Dense(10, in_units=4 * 8 * 8))
-    conv, one_by_one, dense, others = sizes_of(graph_of(net, (6, 3, 32, 32)), 6)
+    conv, one_by_one, dense, others = layer_sizes(graph_of(net, (6, 3, 32, 32)), 6)
     assert conv == convolution_sizes(conv.name, (3, 32, 32), 8, 5, stride=2, pad=2, first=True)
     assert one_by_one == convolution_sizes(one_by_one.name, (8, 8, 8), 4, 1) and one_by_one.halo == 0
     assert dense == dense_sizes(dense.name, 256, 10)
@@ -36,7 +36,7 @@ def test_costs_of_a_network_as_by_hand():
 def test_more_dimensions_and_dilation():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv1D(4, 3, dilation=4, padding=4, in_channels=2), gluon.nn.Dense(6, flatten=False, in_units=10))
-    conv, dense = sizes_of(graph_of(net, (5, 2, 10)), 5)
+    conv, dense = layer_sizes(graph_of(net, (5, 2, 10)), 5)
     assert (conv.halo, conv.cut, conv.rows_in, conv.inputs, conv.outputs) == (4, 'width', 10, 20, 40)
     assert (dense.inputs, dense.outputs, dense.channels, dense.weights) == (40, 24, 6, 66)
 
@@ -45,7 +45,7 @@ def test_shared_weights_are_summed_once():
     data, weight = mx.sym.var('data'), mx.sym.var('weight')
     once = mx.sym.FullyConnected(data, weight, num_hidden=7, no_bias=True, name='once')
     twice = mx.sym.FullyConnected(once, weight, num_hidden=7, no_bias=True, name='twice')
-    first, second = sizes_of(Graph(twice, {'data': (3, 7)}, {'data': 'float32'}), 3)
+    first, second = layer_sizes(Graph(twice, {'data': (3, 7)}, {'data': 'float32'}), 3)
     assert (first.weights, second.weights, first.first, second.first) == (49, 0, True, False)
 
 
@@ -54,25 +54,25 @@ def test_frozen_weights_are_not_summed():
     with net.name_scope():
         net.add(gluon.nn.Dense(6, in_units=4), gluon.nn.LayerNorm(in_channels=6), gluon.nn.Dense(5, in_units=6))
     graph = graph_of(net, (2, 4))
-    first, second = sizes_of(graph, 2, {'net_dense0_weight', 'net_dense0_bias', 'net_layernorm0_gamma',
+    first, second = layer_sizes(graph, 2, {'net_dense0_weight', 'net_dense0_bias', 'net_layernorm0_gamma',
                                         'net_layernorm0_beta'})
     assert (first.weights, first.first) == (0, True) and second == dense_sizes(second.name, 6, 5, first=True)
     with pytest.raises(InputError, match='no trained parameters'):
-        sizes_of(graph_of(gluon.nn.LayerNorm(in_channels=4, prefix='norm_'), (2, 4)), 2, {'norm_gamma', 'norm_beta'})
+        layer_sizes(graph_of(gluon.nn.LayerNorm(in_channels=4, prefix='norm_'), (2, 4)), 2, {'norm_gamma', 'norm_beta'})
 
 
 def test_large_parameters_of_no_layer_are_named():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(100, 8), gluon.nn.LayerNorm(in_channels=8), gluon.nn.Dense(5, in_units=24))
-    dense, embedding, others = sizes_of(graph_of(net, (2, 3)), 2)
+    dense, embedding, others = layer_sizes(graph_of(net, (2, 3)), 2)
     assert not dense.first and (embedding.kind, embedding.weights) == ('other', 800)
     assert embedding.name.endswith('_weight') and (others.name, others.weights) == ('2 others', 16)
 
 
 def test_layers_without_sizes_are_refused():
     with pytest.raises(InputError, match='no trained parameters'):
-        sizes_of(Graph(mx.sym.relu(mx.sym.var('data')), {'data': (2, 3)}, {'data': 'float32'}), 2)
+        layer_sizes(Graph(mx.sym.relu(mx.sym.var('data')), {'data': (2, 3)}, {'data': 'float32'}), 2)
     with pytest.raises(InputError, match='batch=0'):
-        sizes_of(graph_of(gluon.nn.Dense(2, in_units=3), (2, 3)), 0)
+        layer_sizes(graph_of(gluon.nn.Dense(2, in_units=3), (2, 3)), 0)
     with pytest.raises(InputError, match='conv: the layer has no output'):
         convolution_sizes('conv', (3, 4, 4), 8, 7)

@@ -162,7 +162,7 @@ def test_indices_are_in_range(words, images):
 
 
 @pytest.mark.parametrize('plan', [parallel.data_parallel(), parallel.grid(domain=(2,)), parallel.grid(model=2),
-                                  parallel.layers({'*dense*': {'channels': 2}, '*log_softmax*': {'channels': 2},
+                                  parallel.by_name({'*dense*': {'channels': 2}, '*log_softmax*': {'channels': 2},
                                                    '*pick*': {'partials': 2}})])
 def test_a_whole_program_runs_without_others(images, plan):
     for rank in range(2):

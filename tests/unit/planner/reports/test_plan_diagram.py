@@ -45,7 +45,7 @@ def test_moved_bytes_stand_at_their_edge(network):
 
 def test_changes_of_layout_move(network):
     """Each rank has two of its four samples of half the height already."""
-    plan = parallel.layers({'left': {'height': 2, 'samples': 2}, 'conv': {'samples': 4}})
+    plan = parallel.by_name({'left': {'height': 2, 'samples': 2}, 'conv': {'samples': 4}})
     nodes, edges = plan_diagram(*network(plan))
     assert (nodes[1].layout, nodes[1].ranks) == ('samples 2 x height 2', '0-3')
     assert [edge.moved for edge in edges if (edge.source, edge.target) == (0, 1)] == [4 * 2 * 4 * 3 * 6 * 4]

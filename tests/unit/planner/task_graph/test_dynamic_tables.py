@@ -92,7 +92,8 @@ def test_the_report_has_bytes_and_assumptions():
         'assumed: no id occurs twice in a batch; servers have one partition of each table on each host; the optimizer '
         'keeps 1 array of state',
         'rows of tables with any number of keys are not known: bytes are those of 1000000 rows',
-        'users_weight: a batch of a worker may have 208 distinct rows, but batch_rows allows 100: raise batch_rows',
+        'users_weight: a batch of a worker may have 208 distinct rows, but max_batch_rows allows 100: '
+        'raise max_batch_rows',
         'rows in memory may take 45629.7 GB on each host, but one has 1.0 GB: give tables a capacity, or keep rows in '
         'files by the setting storage']
     assert dynamic_tables_report([], cluster_spec, 0, 1, str) == ''

@@ -9,7 +9,7 @@ from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plans.pipeline_plan import pipeline
-from mxhybrid.parallel.plans.strategies import data_parallel, layers
+from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.schedule import most_alive
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.planner import Planner
@@ -173,7 +173,7 @@ def test_one_stage_on_all_ranks_sums_gradients_in_buckets():
 def test_transformers_with_a_plan_inside_of_stages(schedule, inside):
     net = gpt()
     planner = Planner(net, [(BATCH, 8)] * 2, cluster(2, 2, rate=1e9), Times())
-    plan = pipeline(2, 4, schedule, layers(inside) if inside else None)
+    plan = pipeline(2, 4, schedule, by_name(inside) if inside else None)
     prediction = planner.predict(plan)
     assert 0 < prediction.seconds < 10 and prediction.critical_path()
     explicit = planner.explicit(planner.splits(plan), stages=planner.stages(plan))

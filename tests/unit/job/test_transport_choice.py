@@ -4,18 +4,18 @@ import pytest
 from mxhybrid.base.errors import SettingError
 from mxhybrid.base.settings import Settings
 from mxhybrid.job.horovodrun import check_reach
-from mxhybrid.job.wires import is_served
+from mxhybrid.job.transport_choice import is_served
 
 pytestmark = pytest.mark.both_pythons
 
-ASKED = Settings(wire='lane')
+ASKED = Settings(row_transport='lane')
 
 
 def test_every_worker_needs_a_server_of_its_host_and_user():
     assert is_served(ASKED, 0, ['boot/1/7', 'boot/1/7', 'other/1/7'], ['boot/1/7', 'other/1/7'])
     assert not is_served(Settings(), 1, ['boot/1/7', 'boot/1/8'], ['boot/1/7'])
-    with pytest.raises(SettingError, match="^MXHYBRID_WIRE='lane', but worker 1 runs as user 8, and a server of its "
-                                           'host as user 7, and only processes of one user share memory'):
+    with pytest.raises(SettingError, match="^MXHYBRID_ROW_TRANSPORT='lane', but worker 1 runs as user 8, and a server "
+                                           'of its host as user 7, and only processes of one user share memory'):
         is_served(ASKED, 1, ['boot/1/7', 'boot/1/8'], ['boot/1/7'])
     for lonely in ('boot/2/7', 'other/1/7', 'other/1/8'):  # another network, kernel or both
         with pytest.raises(SettingError, match='a host has workers, but no server that they share memory with'):

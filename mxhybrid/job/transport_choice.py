@@ -12,7 +12,7 @@ logger = get_logger(__name__)
 
 def lane_unavailable_reason(settings: Settings) -> str:
     """Return why this worker cannot use the lane; empty if it can, or the settings rule the lane out."""
-    if settings.wire == 'ps-lite':
+    if settings.row_transport == 'ps-lite':
         return ''
     try:
         library.load()
@@ -23,14 +23,15 @@ def lane_unavailable_reason(settings: Settings) -> str:
 
 def reaches_gpus(settings: Settings, hvd: Any) -> bool:
     """Return whether Horovod, ``horovod.mxnet``, can sum arrays on GPUs without copies, and the settings allow it."""
-    return settings.dense != 'lane' and bool(hvd.nccl_built())
+    return settings.dense_transport != 'lane' and bool(hvd.nccl_built())
 
 
 def sums_by_lane(settings: Settings, has_nccl: bool) -> bool:
     """Return whether the lane will probably carry all dense sums: not those of GPUs if Horovod `has_nccl`."""
-    if settings.wire == 'ps-lite' or settings.dense == 'horovod' or lane_unavailable_reason(settings):
+    if settings.row_transport == 'ps-lite' or settings.dense_transport == 'horovod' or (
+            lane_unavailable_reason(settings)):
         return False
-    return settings.dense == 'lane' or not has_nccl
+    return settings.dense_transport == 'lane' or not has_nccl
 
 
 def takes_lane(settings: Settings, rank: int, reasons: List[str]) -> bool:
@@ -42,7 +43,7 @@ def takes_lane(settings: Settings, rank: int, reasons: List[str]) -> bool:
         if reason:
             refuse_lane(settings, rank, 'worker %d cannot: %s' % (other_rank, reason))
             return False
-    return settings.wire != 'ps-lite'
+    return settings.row_transport != 'ps-lite'
 
 
 def is_served(settings: Settings, rank: int, domains: Iterable[str], servers: Iterable[str]) -> bool:
@@ -66,7 +67,7 @@ def is_served(settings: Settings, rank: int, domains: Iterable[str], servers: It
 
 def refuse_lane(settings: Settings, rank: int, reason: str) -> None:
     """Warn on worker 0 that the job does not use the lane; SettingError if a setting asks for it."""
-    for name in ('wire', 'dense'):
+    for name in ('row_transport', 'dense_transport'):
         if getattr(settings, name) == 'lane':
             raise SettingError("%s='lane', but %s. Or leave the setting out" % (variable(name), reason))
     if settings.may_travel_as('int8'):

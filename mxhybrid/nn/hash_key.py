@@ -7,7 +7,7 @@ import xxhash
 from ..base.errors import InputError
 
 
-def key(*parts: Any) -> int:
+def hash_key(*parts: Any) -> int:
     """Return a key of :class:`HashEmbedding`, a 64-bit hash of the parts.
 
     The key is the same in every process, on every machine and in later versions of mxhybrid.  It is XXH3-64 with seed 0
@@ -25,8 +25,8 @@ def key(*parts: Any) -> int:
     Parameters
     ----------
     *parts : int, str, bytes or tuple
-        For example the name of a feature and its value: ``key('city', 'Paris')``.  Keys of two features of one table
-        differ by the name.
+        For example the name of a feature and its value: ``hash_key('city', 'Paris')``.  Keys of two features of
+        one table differ by the name.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def key(*parts: Any) -> int:
     probability that any two of n values collide is about n^2 / 2^65: 3e-6 for 10^7 values, 3 % for 10^9.
     """
     if not parts:
-        raise InputError('key(): give at least one int, str, bytes or tuple')
+        raise InputError('hash_key(): give at least one int, str, bytes or tuple')
     encoded: List[bytes] = []
     for part in parts:
         _encode(part, encoded)

@@ -8,7 +8,7 @@ from lab.jobs import run_job
 from ...helpers.turns import slow
 from . import BODIES
 
-BODY = BODIES / 'wires.py'
+BODY = BODIES / 'transports.py'
 
 
 def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_said_once():
