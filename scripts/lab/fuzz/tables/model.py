@@ -76,6 +76,7 @@ class ModelTable:
     def place(self, optimizer, key):
         """Return the row of a key, which gets one."""
         if key not in self.rows:
+            self.saved['sightings'].pop(key, None)  # if the row is removed, the key waits again
             weight = self.array(self.first(key))
             self.rows[key] = types.SimpleNamespace(weight=weight, state=optimizer.create_state(0, weight), count=0)
         self.rows[key].used = self.saved['clock']
@@ -94,7 +95,6 @@ class ModelTable:
                 sightings[key] = sightings.get(key, 0) + 1
                 if sightings[key] < admit:
                     continue
-                del sightings[key]  # if the row is removed, the key waits again
             row = self.place(optimizer, key)
             row.count, touched = row.count + 1, touched + 1
             optimizer._index_update_count[index] = self.saved['updates']
