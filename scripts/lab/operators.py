@@ -40,8 +40,8 @@ _TEXT = '''# Operators
 
 `scripts/operators` writes this page from the rules in `mxhybrid/parallel/rules/` and from the operators that MXNet
 %(version)s has registered. It lists all %(count)d operators that have a gradient and may be part of a network, by their
-names in a graph (`op` in `symbol.tojson()`), with other names in parentheses. [Layers split over
-workers](parallel.md#operators) explains what a split is, and the limits that hold for all operators.
+names in a graph (`op` in `symbol.tojson()`), with other names in parentheses. [Plans](plans.md#operators) explains
+what a split is, and the limits that hold for all operators.
 
 - **Partial sums**: the operator can also be split over a dimension over which it sums. Each rank then computes a
   partial sum of the output.
