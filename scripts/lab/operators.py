@@ -39,9 +39,9 @@ _WITH_GRADIENT = ('Custom', '_npi_copysign_scalar', '_npi_rcopysign_scalar')
 _TEXT = '''# Operators
 
 `scripts/operators` writes this page from the rules in `mxhybrid/parallel/rules/` and from the operators that MXNet
-%(version)s has registered. It lists all %(count)d operators that have a gradient and may be part of a network, by their
-names in a graph (`op` in `symbol.tojson()`), with other names in parentheses. [Layers split over
-workers](parallel.md#operators) explains what a split is, and the limits that hold for all operators.
+%(version)s has registered. It covers all %(count)d operators that have a gradient and may be part of a network, by
+their names in a graph (`op` in `symbol.tojson()`), with other names in parentheses, unless they only lack the first
+underscore. [Plans](plans.md#operators) explains what a split is, and the limits that hold for all operators.
 
 - **Partial sums**: the operator can also be split over a dimension over which it sums. Each rank then computes a
   partial sum of the output.
@@ -51,8 +51,8 @@ workers](parallel.md#operators) explains what a split is, and the limits that ho
 
 ## Operators with a rule
 
-| operators | how they are split | partial sums | together |
-|---|---|---|---|
+| operators | how they are split | also |
+|---|---|---|
 %(ruled)s
 
 ## Operators that one rank computes for all
@@ -70,8 +70,10 @@ position and the size of the inputs that are gathered for it.
 '''
 
 
+#: Operators of MXNet's NumPy interface, of which hardly one has a rule, have names that begin like this.
+_NUMPY = '_np'
 #: Groups of operators without a rule, by patterns of their names; the first pattern that fits counts.
-_GROUPS = {'Operators of MXNet\'s NumPy interface': '_np', 'Matrices': '_linalg', 'Images and augmentation': '_image',
+_GROUPS = {'Operators of MXNet\'s NumPy interface': _NUMPY, 'Matrices': '_linalg', 'Images and augmentation': '_image',
            'Densities of distributions': '_random_pdf', 'Former versions, which Gluon does not call': r'\w+_v1$',
            'Others': ''}
 
@@ -196,7 +198,7 @@ def _description(rule: Rule) -> str:
 def _names(operators: List[str], registered: Dict[str, Registered]) -> str:
     texts = []
     for name in sorted(operators, key=str.lower):
-        aliases = registered[name].aliases if name in registered else ()
+        aliases = [alias for alias in (registered[name].aliases if name in registered else ()) if '_' + alias != name]
         texts.append('`%s`%s' % (name, ' (%s)' % ', '.join('`%s`' % alias for alias in aliases) * bool(aliases)))
     return ', '.join(texts)
 
@@ -209,7 +211,8 @@ def page() -> str:
         if not isinstance(rule, OnOneRank) and (name in registered or name in names):
             adds = type(rule).partials is not Rule.partials
             by_description[_description(rule), adds, rule.collective is not None].append(name)
-    rows = ['| %s | %s | %s | %s |' % (_names(operators, registered), text, 'yes' * adds, 'yes' * together)
+    rows = ['| %s | %s | %s |' % (_names(operators, registered), text,
+                                  ', '.join(['partial sums'] * adds + ['together'] * together))
             for (text, adds, together), operators in by_description.items()]
     alone = [name for name, rule in known.items() if name in registered and isinstance(rule, OnOneRank)]
     whole = [name for name in registered if name not in known]
@@ -225,8 +228,10 @@ def _bullets(operators: List[str], registered: Dict[str, Registered]) -> List[st
         title = next(title for title, pattern in _GROUPS.items() if re.match(pattern, name))
         is_zero = title == 'Others' and registered[name].is_zero
         groups['Operators whose gradient is always zero' if is_zero else title].append(name)
-    return [textwrap.fill('- %s: %s.' % (title, _names(names, registered)), 120, subsequent_indent='  ',
-                          break_long_words=False, break_on_hyphens=False) for title, names in groups.items()]
+    texts = {title: 'all %d whose names begin with `%s` and that have no rule' % (len(names), _NUMPY)
+             if _GROUPS.get(title) == _NUMPY else _names(names, registered) for title, names in groups.items()}
+    return [textwrap.fill('- %s: %s.' % item, 120, subsequent_indent='  ', break_long_words=False,
+                          break_on_hyphens=False) for item in texts.items()]
 
 
 def main() -> int:
