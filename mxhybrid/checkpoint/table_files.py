@@ -55,7 +55,8 @@ class TableDescription(NamedTuple):
     updates: int
     #: Elements of each array of optimizer state of a row.
     state_widths: List[int]
-    #: The clock by which the ages of rows are counted, see ``src/row_store.h``; earlier versions did not store it.
+    #: The clock by which the ages of rows are counted, see ``row_store/src/store/row_store.h``; earlier versions
+    #: did not store it.
     clock: int = 0
 
     def as_json(self) -> Dict[str, Any]:

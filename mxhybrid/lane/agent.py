@@ -1,7 +1,7 @@
 """The host agent of this process, which is a parameter server: starts the compiled agent and admits workers to it.
 
-The compiled agent, ``src/agent.h``, handles rows, updates and messages of other hosts.  This module starts and ends it,
-exchanges memory with the workers of the host, and gives Python access to the rows.
+The compiled agent, ``src/agent/agent.h``, handles rows, updates and messages of other hosts.  This module starts and
+ends it, exchanges memory with the workers of the host, and gives Python access to the rows.
 
 Workers send these messages, each with the descriptor of memory that they share:
 
@@ -45,7 +45,7 @@ Observer = Callable[[int, int, int, int, int], None]
 
 
 class Shape(NamedTuple):
-    """The shape of a table: the fields of ``struct TableShape`` in ``src/shared.h``."""
+    """The shape of a table: the fields of ``struct TableShape`` in ``src/memory/shared.h``."""
 
     rows: int
     width: int
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 
 
 class DynamicShape(NamedTuple):
-    """The shape of a dynamic table: the fields of ``struct TableShape`` in ``src/shared.h``."""
+    """The shape of a dynamic table: the fields of ``struct TableShape`` in ``src/memory/shared.h``."""
 
     width: int
     dtype: str
@@ -69,7 +69,7 @@ class DynamicShape(NamedTuple):
 
 
 class RowStoreOptions(NamedTuple):
-    """The options of the row stores of a dynamic table, see ``src/row_store.h``, for one partition."""
+    """The options of the row stores of a dynamic table, see ``row_store/src/store/row_store.h``, for one partition."""
 
     #: A :class:`mxhybrid.lane.row_store.FirstValues`.
     first_values: Tuple[str, float, int]
@@ -200,7 +200,7 @@ class Agent:
 
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Set the rule for pushes to a partition from now on, a name of ``kRules`` in ``src/update.cc``."""
+        """Set the rule for pushes to a partition from now on, by its name in ``kernels/src/kernels/update.cc``."""
         self._library.checked(self._library.agent_set_rule(
             self._handle, number, part, self._library.rules[rule], slot, rule_settings(settings)))
 

@@ -1,4 +1,4 @@
-"""Several dense gradients in one allreduce, and the update of their weights, compiled in ``src/gradient_bucket.h``."""
+"""Several dense gradients in one allreduce, and the update of their weights, see ``src/dense/gradient_bucket.h``."""
 import ctypes
 import weakref
 from typing import Any, Optional, Sequence

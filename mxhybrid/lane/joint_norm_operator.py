@@ -1,4 +1,4 @@
-"""A BatchNorm over several workers as one operator in graphs, compiled in ``src/joint_norm_operator.h``."""
+"""A BatchNorm over several workers as one operator in graphs, compiled in ``src/operators/joint_norm_operator.h``."""
 import ctypes
 import functools
 import weakref

@@ -1,4 +1,4 @@
-"""The compiled library, whose functions ``src/api.cc`` and ``src/*_api.cc`` define.  Calls release Python's lock;
+"""The compiled library, whose functions the files ``api.cc`` and ``*_api.cc`` define.  Calls release Python's lock;
 errors become exceptions.
 
 ``setup.py`` compiles it if there is a compiler; if the library is missing, :func:`load` says why.
@@ -12,10 +12,10 @@ from typing import Any, Callable, Dict, List, Sequence
 from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
-#: The result that :func:`lane_version` of ``src/api.cc`` must have.
+#: The result that :func:`lane_version` of ``kernels/src/base/api.cc`` must have.
 _VERSION = 40
 
-#: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent_api.cc``.
+#: ``CallbackFunction``, ``FailedFunction``, ``ObserverFunction`` and ``StoreFunction`` of ``src/agent/agent_api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
@@ -197,12 +197,12 @@ class Library:
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters
             setattr(self, name, function)
-        #: Numbers of the types of elements by NumPy's names, see ``src/dtype.h``.
+        #: Numbers of the types of elements by NumPy's names, see ``kernels/src/base/dtype.h``.
         self.dtypes: Dict[str, int] = {name: number for number, name in enumerate(_names(self.dtype_name))}
-        #: Numbers of the kinds of first values by name, see ``src/first_values.h``.
+        #: Numbers of the kinds of first values by name, see ``row_store/src/store/first_values.h``.
         self.first_value_kinds: Dict[str, int] = {
             name: number for number, name in enumerate(_names(self.first_value_name))}
-        #: Numbers of update rules by name, and names of their settings in order, see ``src/update.cc``.
+        #: Numbers of update rules by name, and names of their settings in order, see ``kernels/src/kernels/update.cc``.
         self.rules: Dict[str, int] = {name: number for number, name in enumerate(_names(self.rule_name))}
         self.rule_settings: List[str] = _names(self.rule_setting_name)
 

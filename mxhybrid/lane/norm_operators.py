@@ -1,4 +1,4 @@
-"""Operators of MXNet's graphs for a BatchNorm over several workers, compiled in ``src/norm_operators.h``.
+"""Operators of MXNet's graphs for a BatchNorm over several workers, compiled in ``src/operators/norm_operators.h``.
 
 Inputs and outputs are float32.  Unless a function says otherwise, its inputs must be outputs of other operators of the
 graph: the operators overwrite gradients and never add to them.

@@ -1,4 +1,4 @@
-"""Access to small arrays of MXNet, in one compiled call each, ``src/row_arrays.h``.
+"""Access to small arrays of MXNet, in one compiled call each, ``src/worker/row_arrays.h``.
 
 The functions return None for arrays that are not small or are of an unusual kind; the caller then takes the general
 way.
@@ -29,7 +29,7 @@ _FUNCTIONS = ('MXNDArrayGetStorageType', 'MXNDArrayGetDType', 'MXNDArrayGetConte
 
 @functools.lru_cache(maxsize=None)
 def mxnet_functions() -> Any:
-    """Return ``struct MxnetFunctions`` of ``src/mxnet_api.h``."""
+    """Return ``struct MxnetFunctions`` of ``kernels/src/operators/mxnet_api.h``."""
     addresses = [function_address(name) for name in _FUNCTIONS] + [operator_handle(b'_copyto')]
     return (ctypes.c_void_p * len(addresses))(*[address.value for address in addresses])
 

@@ -6,7 +6,7 @@ uint32, if the store needs them to remove rows.  A delta has the rows that chang
 ``removed.npy`` the keys of rows that were removed after it.
 
 If the table has `admit`, ``waiting.npy`` has the keys that wait for admission, int64 and in any order, and
-``sightings.npy`` their numbers of ``src/waiting_keys.h``, uint16.  A delta has all of them, too.
+``sightings.npy`` their numbers of ``src/store/waiting_keys.h``, uint16.  A delta has all of them, too.
 
 Memory is bounded by the portion: a thread writes portions, and computes the digests of the files, while the next one is
 collected.  The disk starts to write a portion at once, so that little is left for the end.
@@ -30,9 +30,9 @@ from ..base.files import sync_directory
 #: new pages of memory.
 _PORTION_ROWS, _PORTION_BYTES = 1 << 20, 4 << 20
 #: A table with more portions than this gets larger ones, up to eight times as large: each histogram of
-#: ``src/row_scan.cc`` divides keys into 4,096 ranges at most.
+#: ``src/store/row_scan.cc`` divides keys into 4,096 ranges at most.
 _PORTIONS = 1024
-#: Memory of a save besides portions: the slots of at most this number of rows, see ``src/row_scan.cc``, with 4 bytes
+#: Memory of a save besides portions: the slots of at most this number of rows, ``src/store/row_scan.cc``, with 4 bytes
 #: each, 32 bytes to sort each row of a portion, and threads.
 _GATHERED_ROWS, _SLOT_BYTES, _ENTRY_BYTES, _THREADS_BYTES = 1 << 22, 4, 32, 2 << 20
 #: The directory that has /proc and /sys.

@@ -1,4 +1,5 @@
-"""Rows of a dynamic table in this process: a table of which only the rows that were touched exist, ``src/row_store.h``.
+"""Rows of a dynamic table in this process: a table of which only the rows that were touched exist, see
+``src/store/row_store.h``.
 
 A row has a key, any int64.  A key without a row reads as its first values, a function of seed, key and column; the row
 itself is made by the first update that has the key.
@@ -132,7 +133,7 @@ def check_options(options: Mapping[str, Any], prefix: str = '') -> None:
 
 
 def state_widths_of(rule: str, width: int) -> Sequence[int]:
-    """Return the number of elements a row of each array of optimizer state that a rule of ``src/update.cc`` uses."""
+    """Return the number of elements a row of each array of optimizer state of a rule, see ``kernels/update.cc``."""
     loaded = library.load()
     widths = [loaded.rule_state_width(loaded.rules[rule], slot, width) for slot in range(2)]
     return [each for each in widths if each]
@@ -224,7 +225,7 @@ class RowStore:
         return rows
 
     def update(self, rule: str, settings: Mapping[str, float], keys: Any, gradients: Any, slot: int = 0) -> int:
-        """Apply a rule of ``src/update.cc`` to the rows of sorted, unique keys; return the number of rows it changed.
+        """Apply a rule of ``kernels/update.cc`` to the rows of sorted, unique keys; return the number of changed rows.
 
         `slot` is the number of the array of optimizer state of the rule 'assign state'.
         """

@@ -1,4 +1,5 @@
-"""Operators of MXNet's graphs for a softmax whose axis is split over workers, compiled in ``src/softmax_operators.h``.
+"""Operators of MXNet's graphs for a softmax whose axis is split over workers, compiled in
+``src/operators/softmax_operators.h``.
 
 Inputs and outputs are float32.  The inputs must be outputs of other operators of the graph: the operators overwrite
 gradients and never add to them.

@@ -1,5 +1,5 @@
-"""A transfer as an operator in graphs, compiled in ``src/transfer_operator.h``, which MXNet's engine calls without
-Python.
+"""A transfer as an operator in graphs, compiled in ``src/dense/transfer_operator.h``, which MXNet's engine calls
+without Python.
 """
 import weakref
 from typing import Any, List, Optional, Tuple
