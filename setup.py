@@ -23,7 +23,7 @@ OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 # ctypes calls the library, which uses nothing of Python's.  If it cannot be compiled, rows travel by ps-lite.
 # It has the sources of three folders.
 ROOMS = ['mxhybrid/kernels/src', 'mxhybrid/row_store/src', 'mxhybrid/lane/src']
-LANE = Extension('mxhybrid.lane._lane', sorted(path for room in ROOMS for path in glob(room + '/*/*.cc')),
+LANE = Extension('mxhybrid.kernels._compiled', sorted(path for room in ROOMS for path in glob(room + '/*/*.cc')),
                  depends=[path for room in ROOMS for path in glob(room + '/*/*.h')], language='c++',
                  optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
                  # Multiplications and additions are not contracted: sums and updates have the same bits on every

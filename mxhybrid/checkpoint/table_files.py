@@ -11,8 +11,8 @@
                 state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
                 used.npy        whatever else the table keeps for each row, such as the clock at its last update
                 removed.npy     keys of rows that expired since the checkpoint before, in a delta
-                waiting.npy     keys that wait for admission, and sightings.npy, see mxhybrid.lane.row_files; those of
-                                the newest checkpoint count
+                waiting.npy     keys that wait for admission, and sightings.npy, see mxhybrid.row_store.row_files;
+                                those of the newest checkpoint count
 
 No key is in two parts of a checkpoint.  In a delta, a table has the rows that changed since the checkpoint before, and
 the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
@@ -26,7 +26,7 @@ import numpy as np
 
 from ..base.file_digest import FileDigest, digest_for, is_record
 from ..base.files import sync_directory
-from ..lane.row_files import WAITING_FILES
+from ..row_store.row_files import WAITING_FILES
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
 

@@ -11,8 +11,8 @@ from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedT
 
 import numpy as np
 
+from ..kernels.kernels import compiled
 from ..lane.gradient_bucket import GradientBucket, LocalUpdate
-from ..lane.kernels import compiled
 from ..native.arrays import is_same
 from ..native.dense_rules import (
     Update,

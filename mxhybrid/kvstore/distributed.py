@@ -12,7 +12,6 @@ from ..base.settings import Settings, TablePlan, variable
 from ..base.storage_probe import refuse_problems
 from ..comm.float16 import safe_magnitude
 from ..job.job import Job
-from ..lane.row_store import FirstValues
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
@@ -21,6 +20,7 @@ from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
+from ..row_store.row_store import FirstValues
 from ..servers.dynamic_shard import StoreOptions
 from ..servers.dynamic_table import DynamicTable, create_dynamic_table
 from ..servers.lifecycle import retire_named

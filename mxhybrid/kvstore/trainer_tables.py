@@ -21,9 +21,9 @@ from mxnet.gluon.parameter import ParameterDict
 
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_store import FirstValues
 from ..native.optimizer_state import count_update, has_schedule, rates_of, rates_of_all, update_count, weight_decays
 from ..native.trainers import params_of, store_of, trainer_of
+from ..row_store.row_store import FirstValues
 from ..servers.kernel_rules import check_kernel
 from ..servers.optimized_table import recipe_of
 from .counted_names import without_counters

@@ -29,6 +29,7 @@ from ..base.errors import JobError
 from ..base.local_sockets import Connection, Left, Listener, memory_domain
 from ..base.log import get_logger
 from ..base.peers import connect_peers
+from ..row_store.library import first_value_kinds
 from . import library
 from .membership import Endpoint, Membership
 
@@ -71,7 +72,7 @@ class DynamicShape(NamedTuple):
 class RowStoreOptions(NamedTuple):
     """The options of the row stores of a dynamic table, see ``row_store/src/store/row_store.h``, for one partition."""
 
-    #: A :class:`mxhybrid.lane.row_store.FirstValues`.
+    #: A :class:`mxhybrid.row_store.row_store.FirstValues`.
     first_values: Tuple[str, float, int]
     admit: int = 1
     capacity: int = 0
@@ -96,12 +97,6 @@ def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for the shape of a dynamic table."""
     return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.batch_rows, len(shape.owners),
             library.numbers(shape.owners), shape.staleness)
-
-
-def rule_settings(settings: Mapping[str, float]) -> Any:
-    """Return the settings of a rule for compiled functions."""
-    names = library.load().rule_settings
-    return (ctypes.c_double * len(names))(*[settings.get(name, -1.0 if name == 'clip' else 0.0) for name in names])
 
 
 class Agent:
@@ -166,7 +161,7 @@ class Agent:
         kind, value, seed = options.first_values
         self._library.checked(self._library.agent_add_dynamic_table(
             self._handle, number, name.encode(), *dynamic_shape_for_library(shape),
-            self._library.first_value_kinds[kind], value, seed, options.admit, options.capacity, options.expire_after,
+            first_value_kinds()[kind], value, seed, options.admit, options.capacity, options.expire_after,
             int(options.evict_rarest), os.fsencode(options.directory), options.resident_bytes))
 
     def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
@@ -202,7 +197,7 @@ class Agent:
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
         """Set the rule for pushes to a partition from now on, by its name in ``kernels/src/kernels/update.cc``."""
         self._library.checked(self._library.agent_set_rule(
-            self._handle, number, part, self._library.rules[rule], slot, rule_settings(settings)))
+            self._handle, number, part, self._library.rules[rule], slot, self._library.rule_settings(settings)))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
         """Set the memory of optimizer state: the contiguous array `rows`, which the caller keeps."""

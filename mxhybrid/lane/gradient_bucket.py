@@ -12,7 +12,6 @@ from ..native.engine import address_of, function_address, handles_of, operator_h
 from ..native.forks import fork_guard
 from ..native.storage import are_separate, layout_function, storage_of
 from . import library
-from .agent import rule_settings
 from .allreduce import AllreduceBuffer
 
 
@@ -57,8 +56,8 @@ class GradientBucket:
         count = len(update.rates[0])
         lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
         parameter = self._library.checked(self._library.update_new(
-            self.pointer, self._library.rules[update.rule], rule_settings(update.settings), int(update.in_lists), count,
-            targets.weights, targets.states, targets.copies, lrs, wds))
+            self.pointer, self._library.rules[update.rule], self._library.rule_settings(update.settings),
+            int(update.in_lists), count, targets.weights, targets.states, targets.copies, lrs, wds))
         push_native(self._library.bucket_update, parameter, self.output_handles, targets.handles, priority,
                     b'mxhybrid_update', self._library.update_close, ends_itself=False)
 
@@ -88,7 +87,8 @@ class LocalUpdate:
         lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
         parameter = self._library.checked(self._library.local_update_new(
             None if bucket is None else bucket.pointer, self._number, self._library.rules[update.rule],
-            rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs, wds))
+            self._library.rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs,
+            wds))
         push_native(self._library.local_update, parameter, self._reads if bucket is None else bucket.output_handles,
                     self._handles, priority, b'mxhybrid_update', self._library.local_update_close, ends_itself=False)
 

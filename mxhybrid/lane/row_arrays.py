@@ -9,8 +9,9 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
+from ..kernels.kernels import compiled
 from ..native.engine import function_address, operator_handle
-from .kernels import compiled
+from . import library
 
 #: The most row ids of a call that count as few.
 FEW_IDS = 4096
@@ -36,26 +37,25 @@ def mxnet_functions() -> Any:
 
 def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
     """Return the sorted distinct row ids in an NDArray as int64; None if there are many or one is not in the table."""
-    library = compiled()
-    if library is None:
+    if compiled() is None:
         return None
     ids.wait_to_read()
     result = np.empty(FEW_IDS, np.int64)
-    count = library.read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(result))
+    count = library.load().read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(result))
     return None if count < 0 else result[:count].copy()
 
 
 def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, max_rows: int) -> Optional[Tuple[np.ndarray,
                                                                                               np.ndarray]]:
     """Return the sorted ids and the rows, of shape (n, width), of a row_sparse array of at most `max_rows` rows."""
-    row_bytes, library = width * dtype.itemsize, compiled()
-    if library is None or dtype not in _DTYPES or not 0 < max_rows * row_bytes <= FEW_BYTES \
+    row_bytes = width * dtype.itemsize
+    if compiled() is None or dtype not in _DTYPES or not 0 < max_rows * row_bytes <= FEW_BYTES \
             or rows * row_bytes > _MAX_TABLE_BYTES:
         return None
     gradient.wait_to_read()
     ids, values = np.empty(max_rows, np.int64), np.empty((max_rows, width), dtype)
-    count = library.read_rows(mxnet_functions(), gradient.handle, rows, width, _DTYPES[dtype], max_rows,
-                              address_of_memory(ids), address_of_memory(values))
+    count = library.load().read_rows(mxnet_functions(), gradient.handle, rows, width, _DTYPES[dtype], max_rows,
+                                            address_of_memory(ids), address_of_memory(values))
     return None if count < 0 else (ids[:count], values[:count])
 
 

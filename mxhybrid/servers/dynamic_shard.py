@@ -1,6 +1,6 @@
 """A partition of a dynamic table in the server that owns it: the rule of its row store, and its optimizer state.
 
-The agent of the lane has the rows, in a row store (:mod:`mxhybrid.lane.row_store`).
+The agent of the lane has the rows, in a row store (:mod:`mxhybrid.row_store.row_store`).
 """
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
@@ -8,17 +8,17 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 from ..base.errors import JobError
 from ..base.settings import variable
 from ..lane.agent import Agent, RowStoreOptions
-from ..lane.row_files import MORE_SLOTS
-from ..lane.row_store import FirstValues, RowStore, naming_table
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
+from ..row_store.row_files import MORE_SLOTS
+from ..row_store.row_store import FirstValues, RowStore, naming_table
 from .kernel_rules import kernel_rule
 from .lane_partition import LanePartition
 from .protocol import CAPTURE
 
 
 class StoreOptions(NamedTuple):
-    """Admission, expiry and storage of the rows of a dynamic table, see :mod:`mxhybrid.lane.row_store`."""
+    """Admission, expiry and storage of the rows of a dynamic table, see :mod:`mxhybrid.row_store.row_store`."""
 
     #: A key gets a row after this number of pushes that have it.
     admit: int = 1

@@ -15,10 +15,10 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_files import Marks, remove_parts
 from ..lane.row_format import RowFormat, row_format
-from ..lane.row_store import DTYPES, FirstValues, check_capacity, check_options
 from ..lane.worker import Lane
+from ..row_store.row_files import Marks, remove_parts
+from ..row_store.row_store import DTYPES, FirstValues, check_capacity, check_options
 from .cluster import ParameterServers
 from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .file_pieces import fetch

@@ -6,7 +6,7 @@ from typing import IO, Any, Callable, Dict
 from ..base.errors import CheckpointError, JobError
 from ..base.file_digest import digest_for
 from ..base.files import sync_directory
-from ..lane.row_files import Folder
+from ..row_store.row_files import Folder
 from .protocol import MAILBOX_ELEMENTS
 
 #: Bytes of a piece.

@@ -29,11 +29,11 @@ from ..base.machine import remedy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape, Shape
 from ..lane.membership import Membership
-from ..lane.row_files import Marks
-from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
+from ..row_store.row_files import Marks
+from ..row_store.row_store import FirstValues, RowStore, newest_parts
 from ..telemetry.recorder import OFF, AnyRecorder, Recorder
 from ..telemetry.trace_sender import TraceSender
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave

@@ -5,8 +5,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.joint_norm_operator import JointNorm
-from ...lane.norm_operators import Statistics, is_compiled, joint_of, moments_of
+from ...kernels.joint_norm_operator import JointNorm
+from ...kernels.norm_operators import Statistics, is_compiled, joint_of, moments_of
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of

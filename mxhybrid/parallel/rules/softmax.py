@@ -3,8 +3,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
-from ...lane.norm_operators import is_compiled
-from ...lane.softmax_operators import softmax_of, softmax_parts
+from ...kernels.norm_operators import is_compiled
+from ...kernels.softmax_operators import softmax_of, softmax_parts
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.joint_norm_operator import JointNorm
+from ...kernels.joint_norm_operator import JointNorm
 from ...native.symbols import part_of
 from ..ops.graph import Entry, Operator
 from ..ops.learning import entries_with_gradients
@@ -34,8 +34,8 @@ class RedistributionNode(Protocol):
     def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
                    ) -> Optional[Tuple[Any, Any, Any]]:
         """Return the token after it, the normalized data and the statistics of a BatchNorm with the redistribution of
-        its statistics inside, see :meth:`~mxhybrid.lane.joint_norm_operator.JointNormOperator.symbol`; None if there is
-        no such operator.
+        its statistics inside, see :meth:`~mxhybrid.kernels.joint_norm_operator.JointNormOperator.symbol`; None if there
+        is no such operator.
 
         The gradient of `data` is needed and never added up in place.
         """

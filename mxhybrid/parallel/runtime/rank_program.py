@@ -3,7 +3,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
-from ...lane.norm_operators import Statistics
+from ...kernels.norm_operators import Statistics
 from ...native.symbols import has_gradient, joined_along, part_of, symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import leads_to

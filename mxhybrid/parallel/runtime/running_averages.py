@@ -10,7 +10,7 @@ from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...lane.norm_operators import NextAverage, Statistics, is_compiled, next_averages
+from ...kernels.norm_operators import NextAverage, Statistics, is_compiled, next_averages
 
 #: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part
 #: of an array.

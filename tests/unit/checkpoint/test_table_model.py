@@ -22,8 +22,8 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.newest import newest
 from mxhybrid.checkpoint.workers import _Alone, assign_rows
 from mxhybrid.kvstore.local_table import LocalTable
-from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.optimizer_state import count_update, set_counts, update_count
+from mxhybrid.row_store.row_store import FirstValues, partition_of
 from mxhybrid.servers import dynamic_table
 from mxhybrid.servers.dynamic_shard import StoreOptions
 from mxhybrid.servers.dynamic_table import create_dynamic_table

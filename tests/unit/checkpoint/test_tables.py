@@ -18,8 +18,8 @@ from mxhybrid.checkpoint.philox import fill_first_values, philox
 from mxhybrid.checkpoint.read_only import open_checkpoint
 from mxhybrid.checkpoint.reader import Damaged, Reader
 from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
-from mxhybrid.lane.row_files import WAITING_FILES
-from mxhybrid.lane.row_store import FirstValues
+from mxhybrid.row_store.row_files import WAITING_FILES
+from mxhybrid.row_store.row_store import FirstValues
 
 from ...helpers.checkpoints import as_earlier_versions_wrote_it
 

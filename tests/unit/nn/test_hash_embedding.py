@@ -5,7 +5,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.lane.row_store import RowStore
+from mxhybrid.row_store.row_store import RowStore
 
 from ...helpers.nameless_files import nameless_files
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
-from mxhybrid.lane.row_store import FirstValues, RowStore, partition_of
 from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.row_store.row_store import FirstValues, RowStore, partition_of
 from mxhybrid.servers import dynamic_table, file_pieces
 from mxhybrid.servers.dynamic_shard import StoreOptions, named_table
 from mxhybrid.servers.dynamic_table import create_dynamic_table

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mxhybrid.lane import kernels
+from mxhybrid.kernels import kernels
 from mxhybrid.lane.row_format import RowFormat
 
-from .hosts import ASSIGN, UNCACHED, hosts
+from ..lane.hosts import ASSIGN, UNCACHED, hosts
 
 #: Widths of rows: one element, and several vectors of the processor with a remainder.
 WIDTHS = pytest.mark.parametrize('width', [1, 27])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.lane.row_store import FirstValues
+from mxhybrid.row_store.row_store import FirstValues
 
 from ...oracles.philox import first_values, philox4x32
 

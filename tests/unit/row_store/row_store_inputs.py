@@ -1,7 +1,7 @@
 """Keys and settings with which row stores are tested."""
 import numpy as np
 
-from mxhybrid.lane.row_store import FirstValues, as_keys
+from mxhybrid.row_store.row_store import FirstValues, as_keys
 
 #: Keys of all kinds: negative, and on both sides of 2^31, 2^53 and 2^63.
 SPECIAL = np.array(sorted({sign * ((1 << bits) + offset) for bits in (0, 7, 31, 32, 53, 62) for offset in (-1, 0, 1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mxnet import autograd
 
-from mxhybrid.lane import softmax_operators
+from mxhybrid.kernels import softmax_operators
 
 #: The shape, the axis, and the lengths of its parts.
 CASES = [((5, 30), 1, (30,)), ((4, 7), 1, (3, 4)), ((3, 2, 1000), -1, (1, 8, 16, 475, 500)), ((6, 5, 3), 1, (2, 3)),

@@ -2,12 +2,11 @@
 import ctypes
 import functools
 import weakref
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Tuple
 
 from ..native.engine import function_address
 from ..native.symbols import symbol_function
 from . import library
-from .transfers import PersistentTransfer
 
 
 class JointNorm(NamedTuple):
@@ -57,11 +56,12 @@ class JointNorm(NamedTuple):
 class JointNormOperator:
     """A BatchNorm of float32 with two transfers: of the moments of all parts, and of their gradients.
 
-    Without transfers all parts are like this one.  The object must live as long as graphs with the operator run.  The
-    rules of :class:`~.transfer_operator.TransferOperator` for arrays hold for all arrays of this operator, too.
+    The transfers are :class:`mxhybrid.lane.transfers.PersistentTransfer`. Without them, which is None, all parts are
+    like this one.  The object must live as long as graphs with the operator run.  The rules of
+    :class:`mxhybrid.lane.transfer_operator.TransferOperator` for arrays hold for all arrays of this operator, too.
     """
 
-    def __init__(self, norm: JointNorm, forward: Optional[PersistentTransfer], backward: Optional[PersistentTransfer]):
+    def __init__(self, norm: JointNorm, forward: Any, backward: Any):
         self._library = library.load()
         functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree', 'MXEnginePushAsyncND')]
         pointer = self._library.checked(self._library.joint_norm_operator_new(

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..base.errors import InputError, JobError
 from . import library, row_files
-from .agent import rule_settings
 
 #: The types of the elements of dynamic tables.
 DTYPES = ('float32', 'float64')
@@ -55,7 +54,7 @@ class FirstValues(NamedTuple):
         return rows
 
     def _numbers(self) -> Any:
-        kinds = library.load().first_value_kinds
+        kinds = library.first_value_kinds()
         if self.kind not in kinds:
             raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(kinds)))
         if not np.isfinite(self.value):
@@ -231,7 +230,7 @@ class RowStore:
         """
         keys, gradients = as_keys(keys), self._rows(gradients, len(as_keys(keys)), self.width)
         return int(self._library.checked(self._library.row_store_update(
-            self._store, self._library.rules[rule], slot, rule_settings(settings), keys.ctypes.data,
+            self._store, self._library.rules[rule], slot, self._library.rule_settings(settings), keys.ctypes.data,
             gradients.ctypes.data, len(keys))))
 
     def assign(self, keys: Any, rows: Any) -> None:
@@ -284,7 +283,7 @@ class RowStore:
         Parameters
         ----------
         folder : str or Folder
-            Its path, or an object that makes the files; :mod:`mxhybrid.lane.row_files` describes them.
+            Its path, or an object that makes the files; :mod:`mxhybrid.row_store.row_files` describes them.
         since : int, optional
             The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
             removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,

@@ -9,9 +9,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
-from mxhybrid.lane.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of, state_widths_of
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
+from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of, state_widths_of
 from mxhybrid.servers.kernel_rules import kernel_rule
 from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.protocol import OPTIMIZE

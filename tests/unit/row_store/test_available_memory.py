@@ -5,7 +5,8 @@ import sys
 import pytest
 from lab.chaos.faults import small_cgroup
 
-from mxhybrid.lane import library
+from mxhybrid.kernels.library import counts
+from mxhybrid.row_store import library
 
 MACHINE = 'MemTotal:     100000 kB\nMemAvailable:  50000 kB\nSwapTotal:  8 kB\nSwapFree:  4 kB\n'
 STATISTICS_1 = 'total_inactive_file 300\ntotal_active_file 50\ninactive_file 9999\n'
@@ -14,7 +15,7 @@ STATISTICS_2 = 'anon 9999\ninactive_file 300\nactive_file 50\n'
 PROGRAM = """
 import os, sys
 import numpy as np
-from mxhybrid.lane.row_store import RowStore
+from mxhybrid.row_store.row_store import RowStore
 with open(sys.argv[1], 'w') as processes:
     processes.write(str(os.getpid()))
 store = RowStore(1000)
@@ -31,7 +32,7 @@ def available(root, files):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    numbers = library.counts([0, 0])
+    numbers = counts([0, 0])
     library.load().available_memory(str(root).encode(), numbers)
     return tuple(numbers)
 

@@ -12,8 +12,8 @@ import pytest
 import xxhash
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
-from mxhybrid.lane import row_files
-from mxhybrid.lane.row_store import RowStore, partition_of
+from mxhybrid.row_store import row_files
+from mxhybrid.row_store.row_store import RowStore, partition_of
 
 from ...helpers.nameless_files import nameless_files
 from .row_store_inputs import FIRST, SGD, SPECIAL, unique
@@ -102,7 +102,7 @@ SAVE = """
 import resource, sys, threading
 import numpy as np
 from mxhybrid.base.errors import CheckpointError
-from mxhybrid.lane.row_store import RowStore
+from mxhybrid.row_store.row_store import RowStore
 store = RowStore(64)
 store.assign(np.arange(1 << 18), np.ones((1 << 18, 64)))
 resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
@@ -255,7 +255,7 @@ def test_rows_in_files_expire_and_are_saved_as_in_memory(tmp_path):
 REFUSED = """
 import ctypes, struct, sys
 import numpy as np
-from mxhybrid.lane.row_store import RowStore
+from mxhybrid.row_store.row_store import RowStore
 # A filter of system calls: load the number; the answer to io_setup, number 206, is ENOSYS; others are allowed.
 program = b''.join(struct.pack('HBBI', *step) for step in (
     (0x20, 0, 0, 0), (0x15, 0, 1, 206), (0x06, 0, 0, 0x50000 | 38), (0x06, 0, 0, 0x7fff0000)))
@@ -354,7 +354,7 @@ FILL = """
 import resource, sys
 import numpy as np
 from mxhybrid.base.errors import JobError
-from mxhybrid.lane.row_store import RowStore
+from mxhybrid.row_store.row_store import RowStore
 store = RowStore(64, directory=sys.argv[1], resident_bytes=int(sys.argv[3]))
 if sys.argv[2] == 'limit':
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
@@ -386,7 +386,7 @@ def test_full_disk_is_an_error(tmp_path, resident_bytes):
 INTERRUPTED = """
 import ctypes, os, sys
 import numpy as np
-from mxhybrid.lane.row_store import RowStore
+from mxhybrid.row_store.row_store import RowStore
 store = RowStore(64, directory=sys.argv[1], resident_bytes=int(sys.argv[2]))
 for step in range(3):
     store.assign(np.arange(10000), np.arange(step, 10000 + step)[:, None] * np.ones(64))

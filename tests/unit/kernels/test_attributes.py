@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mxhybrid.lane import library
+from mxhybrid.kernels import library
 
 pytestmark = pytest.mark.both_pythons
 
