@@ -58,7 +58,7 @@ class JointNormOperator:
 
     The transfers are :class:`mxhybrid.lane.transfers.PersistentTransfer`. Without them, which is None, all parts are
     like this one.  The object must live as long as graphs with the operator run.  The rules of
-    :class:`mxhybrid.lane.transfer_operator.TransferOperator` for arrays hold for all arrays of this operator, too.
+    :class:`~.transfer_operator.TransferOperator` for arrays hold for all arrays of this operator, too.
     """
 
     def __init__(self, norm: JointNorm, forward: Any, backward: Any):

@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "memory/memory.h"
+#include "base/buffer.h"
 
 namespace lane {
 

@@ -38,7 +38,7 @@ ArrayOperator::Shape output_of(const JointNormOperator::Settings& settings) {
 /// A pass that is under way.  MXNet holds its arrays until it is complete, and deletes it then.
 struct JointNormOperator::Pass {
   const JointNormOperator& norm;
-  const PersistentTransfer* const transfer;
+  const ArrayTransfer* const transfer;
   const bool goes_back;
   const float *data, *parameters;
   float* statistics;
@@ -67,8 +67,8 @@ thread_local const void* beginning = nullptr;
 
 }  // namespace
 
-JointNormOperator::JointNormOperator(Settings settings, std::shared_ptr<PersistentTransfer> forward,
-                                     std::shared_ptr<PersistentTransfer> backward, ArrayFunctions arrays,
+JointNormOperator::JointNormOperator(Settings settings, std::shared_ptr<ArrayTransfer> forward,
+                                     std::shared_ptr<ArrayTransfer> backward, ArrayFunctions arrays,
                                      PushFunction push)
     : ArrayOperator({{1}, settings.shape, {parameters_of(settings)}},
                     {{1}, output_of(settings), statistics_of(settings)}, {{1, 2}, {2}}, arrays),

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "dense/worker_transfers.h"
+#include "operators/array_transfer.h"
 #include "operators/norm_operators.h"
 
 namespace lane {
@@ -38,8 +38,8 @@ class JointNormOperator : public ArrayOperator {
 
   /// `forward` sends the moments of this part and receives those of all parts, `backward` sends the gradients of the
   /// moments of all parts and receives the sum for this part.  Without transfers all parts are like this one.
-  JointNormOperator(Settings settings, std::shared_ptr<PersistentTransfer> forward,
-                    std::shared_ptr<PersistentTransfer> backward, ArrayFunctions arrays, PushFunction push);
+  JointNormOperator(Settings settings, std::shared_ptr<ArrayTransfer> forward,
+                    std::shared_ptr<ArrayTransfer> backward, ArrayFunctions arrays, PushFunction push);
 
  protected:
   void forward(const Arrays& inputs, const Arrays& outputs) const override;
@@ -70,7 +70,7 @@ class JointNormOperator : public ArrayOperator {
   const Settings settings_;
   const NormShape shape_;
   const Windows windows_;
-  const std::shared_ptr<PersistentTransfer> forward_, backward_;
+  const std::shared_ptr<ArrayTransfer> forward_, backward_;
   const PushFunction push_;
 };
 

@@ -21,6 +21,11 @@ struct ArrayFunctions {
   int (*free)(void* array);
 };
 
+/// Return the functions from arguments of the C interface.
+inline ArrayFunctions functions_of(void* get_data, void* free) {
+  return {reinterpret_cast<int (*)(void*, void**)>(get_data), reinterpret_cast<int (*)(void*)>(free)};
+}
+
 /// `struct NDArrayOpInfo` of MXNet's include/mxnet/c_api.h.
 struct NDArrayOpInfo {
   bool (*forward)(int count, void** arrays, int* tags, void* payload);

@@ -5,18 +5,16 @@
 #include <vector>
 
 #include "base/api_errors.h"
-#include "dense/transfer_operator.h"
 #include "operators/joint_norm_operator.h"
 #include "operators/norm_operators.h"
 #include "operators/softmax_operators.h"
-#include "worker/api_arguments.h"
+#include "operators/transfer_operator.h"
 
 using lane::ArrayOperator;
 using lane::TransferOperator;
 using lane::functions_of;
 using lane::guarded;
-using lane::PersistentTransfer;
-using lane::transfer_of;
+using lane::ArrayTransfer;
 
 namespace {
 
@@ -38,12 +36,12 @@ void* lane_transfer_operator_new(void* forward, void* backward, int input_dimens
       [&]() -> void* {
         const lane::ArrayFunctions functions = functions_of(get_data, free);
         for (void* share : {forward, backward}) {
-          if (transfer_of(share).dtype() != lane::Dtype::kFloat32) {
+          if ((*static_cast<std::shared_ptr<ArrayTransfer>*>(share))->dtype() != lane::Dtype::kFloat32) {
             throw std::runtime_error("a transfer operator needs transfers of type float32");
           }
         }
-        return new TransferOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
-                                    *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
+        return new TransferOperator(*static_cast<std::shared_ptr<ArrayTransfer>*>(forward),
+                                    *static_cast<std::shared_ptr<ArrayTransfer>*>(backward),
                                     shape_of(input_dimensions, input), shape_of(output_dimensions, output), functions,
                                     reinterpret_cast<lane::PushFunction>(push));
       },
@@ -113,7 +111,7 @@ void* lane_joint_norm_operator_new(void* forward, void* backward, int dimensions
     const auto part_shape = shape_of(dimensions, shape);
     if (!part_shape) throw std::runtime_error("a BatchNorm needs the shape of its part");
     const auto transfer = [](void* share) {
-      return share ? *static_cast<std::shared_ptr<PersistentTransfer>*>(share) : nullptr;
+      return share ? *static_cast<std::shared_ptr<ArrayTransfer>*>(share) : nullptr;
     };
     return static_cast<ArrayOperator*>(new lane::JointNormOperator(
         {*part_shape, axis, {shares, shares + parts}, position, epsilon, fixes_gamma != 0, rectifies != 0, pools != 0},

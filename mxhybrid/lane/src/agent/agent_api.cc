@@ -4,7 +4,8 @@
 
 #include "agent/agent.h"
 #include "base/api_errors.h"
-#include "worker/api_arguments.h"
+#include "memory/api_arguments.h"
+#include "store/row_store_arguments.h"
 
 using lane::Agent;
 using lane::dynamic_shape_of;

@@ -20,7 +20,7 @@ constexpr int kSmallestSize = 11;
 
 KeyCache::KeyCache(uint64_t batch_rows, uint32_t workers)
     : batch_rows_(batch_rows), workers_(workers), written_(kMaxRowRequests * workers + 1, 0) {
-  if (max_slots(batch_rows, workers) > UINT32_MAX - 1) {
+  if (cache_slots(batch_rows, workers) > UINT32_MAX - 1) {
     throw std::runtime_error("batch_rows=" + std::to_string(batch_rows) + " is too large for a host with " +
                              std::to_string(workers) + " workers: give at most " +
                              std::to_string((UINT32_MAX - 1) / written_.size()) +

@@ -21,10 +21,6 @@ class KeyCache {
   /// Called with slots whose memory is to be given back: the first one, and their number.
   using Discard = std::function<void(uint64_t first, uint64_t count)>;
 
-  /// Return the number of slots in all regions, for `workers` workers.
-  static uint64_t max_slots(uint64_t batch_rows, uint32_t workers) {
-    return (uint64_t{kMaxRowRequests} * workers + 1) * batch_rows;
-  }
   KeyCache(uint64_t batch_rows, uint32_t workers);
 
   /// Forget all keys, after a push, and begin a region; `discard` memory that earlier rounds needed, and the last one

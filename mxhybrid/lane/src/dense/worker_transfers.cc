@@ -388,9 +388,4 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply, size_t end) {
   return true;
 }
 
-void TransferRun::start(void*, void* on_complete, void* run) {
-  const TransferRun& transfer_run = *static_cast<TransferRun*>(run);
-  transfer_run.transfer->start(transfer_run.source, transfer_run.target, *static_cast<OnComplete*>(on_complete));
-}
-
 }  // namespace lane

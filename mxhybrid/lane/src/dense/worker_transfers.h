@@ -18,6 +18,7 @@
 #include "kernels/add.h"
 #include "memory/box.h"
 #include "memory/channel.h"
+#include "operators/array_transfer.h"
 
 namespace lane {
 
@@ -65,7 +66,7 @@ class WorkerChannels {
 };
 
 /// A transfer as this worker sees it.  Runs that are under way share it.
-class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfer> {
+class PersistentTransfer : public ArrayTransfer, public std::enable_shared_from_this<PersistentTransfer> {
  public:
   /// Create a transfer with a tag that no other transfer has or had: the reader would find the other one's ring.  The
   /// target has `target_bytes` bytes.  With `adds`, the target is the sum of the received boxes, added in the order of
@@ -78,11 +79,11 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
         dtype_(dtype),
         adds_(adds),
         target_bytes_(target_bytes) {}
-  ~PersistentTransfer();
+  ~PersistentTransfer() override;
   PersistentTransfer(const PersistentTransfer&) = delete;
   PersistentTransfer& operator=(const PersistentTransfer&) = delete;
 
-  Dtype dtype() const { return dtype_; }
+  Dtype dtype() const override { return dtype_; }
   /// Describe the transfer.  Both workers describe the boxes that one sends to the other in the same order.
   void send(uint32_t rank, const Box& from) { sends_[rank].add(from); }
   void receive(uint32_t rank, const Box& to) { receives_[rank].add(to); }
@@ -97,8 +98,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Complete the description; throws std::runtime_error if the transfer is not possible.
   void open();
 
-  /// Start a run.  Both arrays are ready, and stay until `complete` is called.
-  void start(const char* source, char* target, const OnComplete& complete);
+  void start(const char* source, char* target, const OnComplete& complete) override;
   /// Complete the runs under way and all later ones at once, because another worker does not make its part of them.  All
   /// bits of their targets are set: real numbers are NaN.  Any thread may call it.
   void cancel();
@@ -180,18 +180,6 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   bool started_ = false, prepared_ = false;
   size_t partials_added_ = 0;  // the number of partial sums that were added
   uint32_t seen_ = 0;          // the doorbell before this worker announced that it waits
-};
-
-/// A run of a transfer, with its arrays, that MXNet's engine starts.
-struct TransferRun {
-  std::shared_ptr<PersistentTransfer> transfer;
-  const char* source;
-  char* target;
-
-  /// EngineAsyncFunc of MXNet's include/mxnet/c_api.h.
-  static void start(void* engine, void* on_complete, void* run);
-  /// EngineFuncParamDeleter.
-  static void remove(void* run) { delete static_cast<TransferRun*>(run); }
 };
 
 }  // namespace lane

@@ -119,10 +119,6 @@ class Merger {
   Heads<int64_t> key_heads_;
 };
 
-/// Write the sorted distinct values of row ids to `result` and return their number, or -1 if one is not in [0, rows).
-/// `marks` has a bit for each row; all are zero before and after the call.
-int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result);
-
 /// Split sorted ids by partition.  Writes the bounds of partitions (see WorkerTableLayout), the local ids, and for each
 /// local id the position of its id in `ids`.  `order` may be null with one partition.
 void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* local_ids,

@@ -7,8 +7,6 @@
 
 #include <climits>
 
-#include "agent/key_cache.h"
-
 namespace lane {
 
 AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled,
@@ -17,7 +15,7 @@ AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, cons
   layout.reserve(sizeof(AgentTable));
   layout.align_to_page();
   if (shape.requested()) {
-    cache = uncached = layout.reserve(KeyCache::max_slots(shape.max_rows(), workers) * shape.row_bytes());
+    cache = uncached = layout.reserve(cache_slots(shape.max_rows(), workers) * shape.row_bytes());
   } else {
     uint64_t remote_rows = 0;
     for (uint32_t part = 0; part < shape.partitions(); ++part) {

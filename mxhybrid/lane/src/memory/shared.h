@@ -74,6 +74,11 @@ inline bool reached(uint32_t value, uint32_t target) { return static_cast<int32_
 constexpr int kMaxLocalAgents = 16;
 /// The most row requests of one worker for one table at a time.
 constexpr int kMaxRowRequests = 8;
+/// Return the number of slots in the cache of a table where all rows are requested, for `workers` workers: in the regions
+/// of key_cache.h, each of which has room for a request.
+inline uint64_t cache_slots(uint64_t batch_rows, uint32_t workers) {
+  return (uint64_t{kMaxRowRequests} * workers + 1) * batch_rows;
+}
 /// The largest staleness of a table.
 constexpr uint32_t kMaxStaleness = 16;
 

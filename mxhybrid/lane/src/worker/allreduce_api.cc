@@ -5,7 +5,6 @@
 
 #include "base/api_errors.h"
 #include "dense/gradient_bucket.h"
-#include "worker/api_arguments.h"
 #include "worker/worker.h"
 
 using lane::functions_of;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "memory/rows.h"
+#include "kernels/sorted_unique.h"
 
 namespace lane {
 namespace {

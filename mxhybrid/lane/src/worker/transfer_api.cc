@@ -6,17 +6,21 @@
 
 #include "base/api_errors.h"
 #include "memory/box.h"
-#include "worker/api_arguments.h"
 #include "worker/worker.h"
 
+using lane::ArrayTransfer;
 using lane::Box;
 using lane::guarded;
 using lane::PersistentTransfer;
-using lane::transfer_of;
 using lane::TransferRun;
 using lane::Worker;
 
 namespace {
+
+/// Return the transfer of a reference, which lane_transfer_new made.
+PersistentTransfer& transfer_of(void* share) {
+  return static_cast<PersistentTransfer&>(**static_cast<std::shared_ptr<ArrayTransfer>*>(share));
+}
 
 Box::Position position_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides) {
   return {offset, std::vector<size_t>(strides, strides + dimensions)};
@@ -53,7 +57,7 @@ int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
 void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t dtype, int adds, uint64_t target_bytes) {
   return guarded([&]() -> void* {
     if (dtype >= lane::kDtypes) throw std::runtime_error("no dtype has number " + std::to_string(dtype));
-    return new std::shared_ptr<PersistentTransfer>(
+    return new std::shared_ptr<ArrayTransfer>(
         std::make_shared<PersistentTransfer>(static_cast<Worker*>(worker)->channels(), rank, tag,
                                              static_cast<lane::Dtype>(dtype), adds != 0, target_bytes));
   }, nullptr);
@@ -100,11 +104,11 @@ int lane_transfer_open(void* share) {
 int lane_transfer_is_under_way(void* share) { return transfer_of(share).is_under_way(); }
 void lane_transfer_cancel(void* share) { transfer_of(share).cancel(); }
 /// Release a reference.
-void lane_transfer_close(void* share) { delete static_cast<std::shared_ptr<PersistentTransfer>*>(share); }
+void lane_transfer_close(void* share) { delete static_cast<std::shared_ptr<ArrayTransfer>*>(share); }
 /// Return a run for lane_transfer_start.
 void* lane_transfer_run_new(void* share, const void* source, void* target) {
   return guarded([&]() -> void* {
-    return new TransferRun{*static_cast<std::shared_ptr<PersistentTransfer>*>(share), static_cast<const char*>(source),
+    return new TransferRun{*static_cast<std::shared_ptr<ArrayTransfer>*>(share), static_cast<const char*>(source),
                        static_cast<char*>(target)};
   }, nullptr);
 }

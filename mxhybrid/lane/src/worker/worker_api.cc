@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/api_errors.h"
-#include "worker/api_arguments.h"
+#include "memory/api_arguments.h"
 #include "worker/row_arrays.h"
 #include "worker/worker.h"
 

@@ -11,9 +11,9 @@
 #include <exception>
 #include <stdexcept>
 
+#include "base/buffer.h"
 #include "base/system_calls.h"
 #include "files/scratch_file.h"
-#include "memory/memory.h"
 
 namespace lane {
 namespace {

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/buffer.h"
 #include "files/available_memory.h"
 #include "files/scratch_file.h"
-#include "memory/memory.h"
 
 namespace lane {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 /// Pages of memory that were not touched take none.
 constexpr double kGrowth = 1.25;
 constexpr size_t kFileStep = 64 << 20;
-constexpr size_t kHugePage = 2 << 20;
+constexpr size_t kPage = 4096, kHugePage = 2 << 20;
 /// Growth of memory by less is not compared with the memory that is left, of which this part is for other uses.
 constexpr size_t kCheckedGrowth = 1 << 20;
 constexpr uint64_t kReserve = 16 << 20;
@@ -26,7 +26,7 @@ constexpr uint64_t kReserve = 16 << 20;
 constexpr uint64_t kShare = 8;
 
 size_t rounded_up(size_t size) {
-  const size_t unit = size < 4 * kHugePage ? Layout::kPage : kHugePage;
+  const size_t unit = size < 4 * kHugePage ? kPage : kHugePage;
   return (size + unit - 1) / unit * unit;
 }
 

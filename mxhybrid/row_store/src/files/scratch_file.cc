@@ -8,8 +8,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/buffer.h"
 #include "base/system_calls.h"
-#include "memory/memory.h"
 
 namespace lane {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/memory.h"
+#include "base/buffer.h"
 #include "store/row_store.h"
 
 namespace lane {

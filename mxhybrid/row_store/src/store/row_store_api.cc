@@ -6,7 +6,7 @@
 #include "base/api_errors.h"
 #include "files/available_memory.h"
 #include "store/row_scan.h"
-#include "worker/api_arguments.h"
+#include "store/row_store_arguments.h"
 
 using lane::guarded;
 using lane::RowScan;
@@ -29,11 +29,6 @@ void lane_first_values(uint32_t kind, double value, uint64_t seed, uint32_t dtyp
   const auto type = static_cast<lane::Dtype>(dtype);
   char* row = static_cast<char*>(rows);
   for (uint64_t i = 0; i < count; ++i, row += width * lane::size_of(type)) first_values.fill(type, keys[i], width, row);
-}
-
-/// Return the elements of optimizer state number `slot` of a row that a rule uses.
-uint64_t lane_rule_state_width(uint32_t kind, uint32_t slot, uint32_t width) {
-  return lane::state_width(static_cast<lane::RuleKind>(kind), slot, width);
 }
 
 /// Write the partition of each key.

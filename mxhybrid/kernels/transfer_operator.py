@@ -1,4 +1,4 @@
-"""A transfer as an operator in graphs, compiled in ``src/dense/transfer_operator.h``, which MXNet's engine calls
+"""A transfer as an operator in graphs, compiled in ``src/operators/transfer_operator.h``, which MXNet's engine calls
 without Python.
 """
 import weakref
@@ -7,13 +7,13 @@ from typing import Any, List, Optional, Tuple
 from ..native.engine import function_address
 from ..native.symbols import symbol_function
 from . import library
-from .transfers import PersistentTransfer
 
 Shape = Optional[Tuple[int, ...]]
 
 
 class TransferOperator:
-    """An operator that runs one transfer of float32 arrays forwards and another one backwards.
+    """An operator that runs one transfer of float32 arrays, a :class:`mxhybrid.lane.transfers.PersistentTransfer`,
+    forwards and another one backwards.
 
     This object must live as long as graphs with the operator run.
 
@@ -29,8 +29,7 @@ class TransferOperator:
     may be an array of the operator.  This holds for the token as well.
     """
 
-    def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, input_shape: Shape,
-                 output_shape: Shape):
+    def __init__(self, forward: Any, backward: Any, input_shape: Shape, output_shape: Shape):
         self._library = library.load()
         shapes = [part for shape in (input_shape, output_shape)
                   for part in (-1 if shape is None else len(shape), library.counts(shape or ()))]

@@ -1,4 +1,4 @@
-#include "dense/transfer_operator.h"
+#include "operators/transfer_operator.h"
 
 #include <cstdint>
 
@@ -13,8 +13,8 @@ char kTokenName[] = "token", kInputName[] = "input", kAfterName[] = "after", kOu
 
 }  // namespace
 
-TransferOperator::TransferOperator(std::shared_ptr<PersistentTransfer> forward,
-                                   std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> input,
+TransferOperator::TransferOperator(std::shared_ptr<ArrayTransfer> forward,
+                                   std::shared_ptr<ArrayTransfer> backward, std::unique_ptr<Shape> input,
                                    std::unique_ptr<Shape> output, ArrayFunctions arrays, PushFunction push)
     : forward_(std::move(forward)),
       backward_(std::move(backward)),
@@ -62,7 +62,7 @@ TransferOperator::TransferOperator(std::shared_ptr<PersistentTransfer> forward,
   for (void*& payload : info_.payloads) payload = this;
 }
 
-void TransferOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays,
+void TransferOperator::begin(const std::shared_ptr<ArrayTransfer>& transfer, int count, void** arrays,
                              const int* tags, Tag from, Tag to) {
   // The token is the first array with each tag.
   int inputs = 0;

@@ -11,8 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "dense/worker_transfers.h"
-#include "operators/mxnet_api.h"
+#include "operators/array_transfer.h"
 
 namespace lane {
 
@@ -23,7 +22,7 @@ class TransferOperator {
   using Shape = std::vector<unsigned>;
 
   /// `input` and `output` are the shapes of the arrays, null if there is none.
-  TransferOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
+  TransferOperator(std::shared_ptr<ArrayTransfer> forward, std::shared_ptr<ArrayTransfer> backward,
                    std::unique_ptr<Shape> input, std::unique_ptr<Shape> output, ArrayFunctions arrays,
                    PushFunction push);
   TransferOperator(const TransferOperator&) = delete;
@@ -35,11 +34,11 @@ class TransferOperator {
   /// Tags of arrays in ndarray_op.cc.
   enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
-  void begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
+  void begin(const std::shared_ptr<ArrayTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
              Tag to);
   void infer(int* dimensions, unsigned** shapes);
 
-  const std::shared_ptr<PersistentTransfer> forward_, backward_;
+  const std::shared_ptr<ArrayTransfer> forward_, backward_;
   const std::unique_ptr<Shape> input_, output_;
   const ArrayFunctions arrays_;
   const PushFunction push_;
