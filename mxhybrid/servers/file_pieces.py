@@ -4,7 +4,7 @@ import tempfile
 from typing import IO, Any, Callable, Dict
 
 from ..base.errors import CheckpointError, JobError
-from ..base.file_digest import digest_for
+from ..base.file_digest import FileDigest
 from ..base.files import sync_directory
 from ..row_store.row_files import Folder
 from .protocol import MAILBOX_ELEMENTS
@@ -79,7 +79,7 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
         for name, record in files.items():
             file = name + '.npy'
             with open(os.path.join(path, file), 'wb', 0) as copy:
-                digest = digest_for(record)
+                digest = FileDigest()
                 for start in range(0, record['bytes'], PIECE_BYTES):
                     piece = read(os.path.join(source, file), start, min(PIECE_BYTES, record['bytes'] - start))
                     digest.update(piece)
