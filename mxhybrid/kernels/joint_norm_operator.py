@@ -10,36 +10,24 @@ from . import library
 
 
 class JointNorm(NamedTuple):
-    """A part of a BatchNorm whose statistics are those of several parts.
+    """A part of a BatchNorm whose statistics are those of several parts."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        That of the part.
-    axis : int
-        The dimension of channels.
-    shares : tuple of float
-        The share of each part in all elements.
-    position : int
-        The position of this part among all parts.
-    epsilon : float
-        The number that is added to a variance.
-    fixes_gamma : bool
-        Whether gamma is 1, and not among the parameters.
-    rectifies : bool
-        Whether 0 takes the place of negative values, as in a relu.
-    pools : bool
-        Whether the output has the largest value of each window of two rows and two columns, as in a pooling.  The part
-        has images with an even number of rows and of columns, and its channels are dimension 1.
-    """
-
+    #: That of the part.
     shape: Tuple[int, ...]
+    #: The dimension of channels.
     axis: int
+    #: The share of each part in all elements.
     shares: Tuple[float, ...]
+    #: The position of this part among all parts.
     position: int
+    #: The number that is added to a variance.
     epsilon: float
+    #: Whether gamma is 1, and not among the parameters.
     fixes_gamma: bool
+    #: Whether 0 takes the place of negative values, as in a relu.
     rectifies: bool = False
+    #: Whether the output has the largest value of each window of two rows and two columns, as in a pooling.  The part
+    #: has images with an even number of rows and of columns, and its channels are dimension 1.
     pools: bool = False
 
     @property

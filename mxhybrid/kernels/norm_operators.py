@@ -56,42 +56,26 @@ def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], chann
 
 
 class Statistics(NamedTuple):
-    """Statistics of channels: a part of an array, which has no gradient.
+    """Statistics of channels: a part of an array, which has no gradient."""
 
-    Attributes
-    ----------
-    array : Symbol
-        An array of one dimension.
-    size : int
-        The number of its elements.
-    offset : int
-        The position of the first channel.
-    """
-
+    #: An array of one dimension.
     array: Any
+    #: The number of its elements.
     size: int
+    #: The position of the first channel.
     offset: int = 0
 
 
 class NextAverage(NamedTuple):
-    """The next value of a running average.
+    """The next value of a running average."""
 
-    Attributes
-    ----------
-    following : Symbol
-        An input of the graph.  Its gradient becomes the next value, which overwrites the gradient array.
-    average : Symbol
-        The average, which may be an input of the graph.
-    values : sequence of Statistics
-        The statistics that go into it.
-    factors : sequence of float
-        The factor of the average, then those of the values.
-    channels : int
-    """
-
+    #: An input of the graph.  Its gradient becomes the next value, which overwrites the gradient array.
     following: Any
+    #: The average, which may be an input of the graph.
     average: Any
+    #: The statistics that go into it.
     values: Sequence[Statistics]
+    #: The factor of the average, then those of the values.
     factors: Sequence[float]
     channels: int
 

@@ -29,19 +29,12 @@ _MAX_WIDTH = 1 << 24
 
 
 class FirstValues(NamedTuple):
-    """The values that rows begin with: a function of seed, key and column alone.
+    """The values that rows begin with: a function of seed, key and column alone."""
 
-    Attributes
-    ----------
-    kind : str
-        'zero', 'constant', 'uniform' (from -`value` to `value`) or 'normal' (mean 0, standard deviation `value`).
-    value : float
-    seed : int
-        0 to 2^64 - 1.
-    """
-
+    #: 'zero', 'constant', 'uniform' (from -`value` to `value`) or 'normal' (mean 0, standard deviation `value`).
     kind: str = 'zero'
     value: float = 0.0
+    #: 0 to 2^64 - 1.
     seed: int = 0
 
     def rows(self, keys: Any, width: int, dtype: Any = 'float32') -> np.ndarray:

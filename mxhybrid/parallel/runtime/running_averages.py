@@ -18,22 +18,13 @@ Statistic = Union[Any, Statistics]
 
 
 class Updated(NamedTuple):
-    """A running average of a layer, and the statistics that update it.
+    """A running average of a layer, and the statistics that update it."""
 
-    Attributes
-    ----------
-    following : Symbol
-        The input whose gradient is its next value.
-    average : Symbol
-        The input that has its present value.
-    calls : list of tuple
-        For each call: its statistics, through which no gradient flows, and its momentum.
-    dtype : numpy.dtype
-    channels : int
-    """
-
+    #: The input whose gradient is its next value.
     following: Any
+    #: The input that has its present value.
     average: Any
+    #: For each call: its statistics, through which no gradient flows, and its momentum.
     calls: Sequence[Tuple[Statistic, float]]
     dtype: Any
     channels: int

@@ -5,20 +5,13 @@ from .box import Box, split_shape
 
 
 class OutputShard(NamedTuple):
-    """The shard of an operator's first output that a rank computes: a box, and which of its partial sums.
+    """The shard of an operator's first output that a rank computes: a box, and which of its partial sums."""
 
-    Attributes
-    ----------
-    box : tuple of tuple of int
-        The ranges of the output.
-    partial_index : int
-        The position of the partial sum that the rank computes.
-    partials : int
-        The number of partial sums; 1 if the rank computes the values themselves.
-    """
-
+    #: The ranges of the output.
     box: Box
+    #: The position of the partial sum that the rank computes.
     partial_index: int = 0
+    #: The number of partial sums; 1 if the rank computes the values themselves.
     partials: int = 1
 
 

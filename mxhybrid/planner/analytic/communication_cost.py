@@ -95,22 +95,15 @@ class ProcessGrid(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LayerTime:
-    """The communication time of a layer in a step.
+    """The communication time of a layer in a step."""
 
-    Attributes
-    ----------
-    forward, backward : CommunicationTime
-        For activations and their gradients.
-    sums : CommunicationTime
-        For gradients of weights.
-    idle : bool
-        There are more ranks than shards, or fewer rows than a halo has.  The formulas count no computing, so they do
-        not contain what that costs.
-    """
-
+    #: For activations and their gradients.
     forward: CommunicationTime = NOTHING
     backward: CommunicationTime = NOTHING
+    #: For gradients of weights.
     sums: CommunicationTime = NOTHING
+    #: There are more ranks than shards, or fewer rows than a halo has.  The formulas count no computing, so they do not
+    #: contain what that costs.
     idle: bool = False
 
     @property

@@ -45,21 +45,13 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
 
 
 class StepReading(NamedTuple):
-    """The seconds of a core for a step of a Trainer.
-
-    Attributes
-    ----------
-    parameters : int
-    updated, updated_bytes : float
-        The number and the bytes of the weights that are updated.
-    sums, summed_bytes : float
-        The number of sums of gradients, and their bytes.
-    seconds : float
-    """
+    """The seconds of a core for a step of a Trainer."""
 
     parameters: float
+    #: The number and the bytes of the weights that are updated.
     updated: float
     updated_bytes: float
+    #: The number of sums of gradients, and their bytes.
     sums: float
     summed_bytes: float
     seconds: float

@@ -23,20 +23,13 @@ Action = Callable[[], None]
 
 
 class Measurement(NamedTuple):
-    """The time of an action, averaged over all workers.
+    """The time of an action, averaged over all workers."""
 
-    Attributes
-    ----------
-    core_s : float
-        CPU seconds of a worker, its servers' included.
-    elapsed_s : float
-        Seconds on the clock.
-    script_s : float
-        CPU seconds of the thread that calls the action, that of the script.
-    """
-
+    #: CPU seconds of a worker, its servers' included.
     core_s: float
+    #: Seconds on the clock.
     elapsed_s: float
+    #: CPU seconds of the thread that calls the action, that of the script.
     script_s: float
 
 

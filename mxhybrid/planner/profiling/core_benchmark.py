@@ -73,20 +73,13 @@ class CoreBenchmark:
 
 
 class BenchmarkResult(NamedTuple):
-    """The result of a benchmark of several repeats.
+    """The result of a benchmark of several repeats."""
 
-    Attributes
-    ----------
-    times : KernelTimes
-        The fastest of the repeats.
-    others : float
-        Share of the processors that other programs used during the benchmark.
-    spread : float
-        Half of the repeats were slower than the fastest one by at least this share.
-    """
-
+    #: The fastest of the repeats.
     times: KernelTimes
+    #: Share of the processors that other programs used during the benchmark.
     others: float
+    #: Half of the repeats were slower than the fastest one by at least this share.
     spread: float
 
     @property

@@ -48,24 +48,15 @@ _MAX_IN_ALL_BLOCKS = 64
 
 @dataclasses.dataclass(frozen=True)
 class SearchLimits:
-    """The limits of a search, and of the plans that it may find.
-
-    Attributes
-    ----------
-    seconds : float or None
-    proposals : int or None
-    patience : int or None
-        A chain ends after this number of proposals without a better plan.
-    memory : float or None
-        Bytes that no rank of a plan may exceed.
-    is_memory_strict : bool
-        Whether it is an error if no plan keeps to the memory; otherwise the plan that needs least is the result.
-    """
+    """The limits of a search, and of the plans that it may find."""
 
     seconds: Optional[float] = None
     proposals: Optional[int] = None
+    #: A chain ends after this number of proposals without a better plan.
     patience: Optional[int] = None
+    #: Bytes that no rank of a plan may exceed.
     memory: Optional[float] = None
+    #: Whether it is an error if no plan keeps to the memory; otherwise the plan that needs least is the result.
     is_memory_strict: bool = True
 
 
@@ -81,49 +72,32 @@ class Progress(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The outcome of a chain.
+    """The outcome of a chain."""
 
-    Attributes
-    ----------
-    start : str
-        The name of the plan that it began at.
-    seconds, best : float
-        The seconds of that plan, and of the best plan of the chain; infinite where none fits in memory.
-    proposals, accepted : int
-    ended : str
-        Why it ended: 'seconds', 'proposals', 'patience'; 'stopped' by the watcher; 'no choice' where there is none; or
-        'same' where another chain has the same start.
-    """
-
+    #: The name of the plan that it began at.
     start: str
+    #: The seconds of that plan, and of the best plan of the chain; infinite where none fits in memory.
     seconds: float
     best: float
     proposals: int
     accepted: int
+    #: Why it ended: 'seconds', 'proposals', 'patience'; 'stopped' by the watcher; 'no choice' where there is none; or
+    #: 'same' where another chain has the same start.
     ended: str
 
 
 class SearchResult(NamedTuple):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes
-    ----------
-    assignment : tuple
-        The fastest plan within the memory allowed.
-    seconds, bytes : float
-        The seconds of a step with it, and the bytes of the fullest rank.
-    front : list of Point
-        The plans that no other plan beats in time and memory, also those beyond the memory allowed.
-    chains : list of Chain
-    elapsed : float
-        The seconds of the search.
-    """
-
+    #: The fastest plan within the memory allowed.
     assignment: Assignment
+    #: The seconds of a step with it, and the bytes of the fullest rank.
     seconds: float
     bytes: float
+    #: The plans that no other plan beats in time and memory, also those beyond the memory allowed.
     front: List[Point]
     chains: List[Chain]
+    #: The seconds of the search.
     elapsed: float
 
 

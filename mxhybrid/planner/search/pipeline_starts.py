@@ -27,18 +27,11 @@ _MANY_RANKS = 8
 
 
 class PipelineStart(NamedTuple):
-    """A pipeline to compare with others.
-
-    Attributes
-    ----------
-    name : str
-    plan : Pipeline
-    estimate_s : float
-        The seconds of a step without transfers and sums of gradients.
-    """
+    """A pipeline to compare with others."""
 
     name: str
     plan: Pipeline
+    #: The seconds of a step without transfers and sums of gradients.
     estimate_s: float
 
 

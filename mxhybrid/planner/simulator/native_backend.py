@@ -18,20 +18,14 @@ _TABLE_ARRAYS = 'tasks', 'successors', 'outer_successors', 'bases', 'sizes', 'ke
 
 
 class SimulatorBackend(NamedTuple):
-    """The implementation of a simulation's table and event loop; tests have another one in Python.
+    """The implementation of a simulation's table and event loop; tests have another one in Python."""
 
-    Attributes
-    ----------
-    table : callable
-        Called with blocks and with expected blocks; returns a :class:`~.task_table.TaskTable`.
-    simulate : callable
-        Called with such a table, the rates, the timeline before a change or None, the timeline to fill, the numbers of
-        changed tasks, the time when the first removed task was ready, and a limit in seconds.  Returns the number of
-        tasks that were dispatched: fewer than all where tasks wait for each other, or where the last end comes after
-        the limit; then `finish` of the timeline is a lower bound of that end, above the limit.
-    """
-
+    #: Called with blocks and with expected blocks; returns a :class:`~.task_table.TaskTable`.
     table: Callable[..., TaskTable]
+    #: Called with such a table, the rates, the timeline before a change or None, the timeline to fill, the numbers of
+    #: changed tasks, the time when the first removed task was ready, and a limit in seconds.  Returns the number of
+    #: tasks that were dispatched: fewer than all where tasks wait for each other, or where the last end comes after the
+    #: limit; then `finish` of the timeline is a lower bound of that end, above the limit.
     simulate: Callable[[Any, ResourceRates, Optional[Timeline], Timeline, np.ndarray, float, float], int]
 
 

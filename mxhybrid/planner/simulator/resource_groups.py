@@ -8,42 +8,28 @@ from .token_bucket import TokenBucket
 
 
 class ResourceGroup(NamedTuple):
-    """Resources that slow each other down.
+    """Resources that slow each other down."""
 
-    Attributes
-    ----------
-    resources : tuple of int
-        The numbers of the resources.
-    shares : tuple of float
-        By the number of busy resources, from 1 on: the share of its rate that each of them keeps for work that is bound
-        by arithmetic.  The first share is 1, and no share is larger than the one before it.
-    memory_shares : tuple of float, optional
-        The same for work that is bound by memory; by default as for arithmetic.
-    """
-
+    #: The numbers of the resources.
     resources: Tuple[int, ...]
+    #: By the number of busy resources, from 1 on: the share of its rate that each of them keeps for work that is bound
+    #: by arithmetic.  The first share is 1, and no share is larger than the one before it.
     shares: Tuple[float, ...]
+    #: The same for work that is bound by memory; by default as for arithmetic.
     memory_shares: Tuple[float, ...] = ()
 
 
 class ResourceRates(NamedTuple):
-    """The token buckets of all resources and their groups, as arrays.
+    """The token buckets of all resources and their groups, as arrays."""
 
-    Attributes
-    ----------
-    rate, peak, burst : numpy.ndarray of float64, shape (resources,)
-        See :class:`~.token_bucket.TokenBucket`.
-    group : numpy.ndarray of int32, shape (resources,)
-        The number of each resource's group; -1 for none.
-    slowdowns : numpy.ndarray of float64, shape (groups, 2, width)
-        By group, then for arithmetic and for memory, then by the number of its busy resources, from 0 on: how many
-        times as long work takes.
-    """
-
+    #: See :class:`~.token_bucket.TokenBucket`.
     rate: np.ndarray
     peak: np.ndarray
     burst: np.ndarray
+    #: The number of each resource's group; -1 for none.
     group: np.ndarray
+    #: By group, then for arithmetic and for memory, then by the number of its busy resources, from 0 on: how many times
+    #: as long work takes.
     slowdowns: np.ndarray
 
 

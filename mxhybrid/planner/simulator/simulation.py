@@ -46,23 +46,16 @@ class BlockTimes(NamedTuple):
 
 
 class PathTask(NamedTuple):
-    """A task of the critical path.
+    """A task of the critical path."""
 
-    Attributes
-    ----------
-    key, task : int
-        The key of the block, and the index of the task in it.
-    start, end : float
-        In seconds.
-    why : str
-        The last thing that the task waited for: ``'after'``: its predecessor, which is the task before it in the path;
-        ``'resource'``: a resource, which the task before it in the path used; ``'start'``: nothing.
-    """
-
+    #: The key of the block, and the index of the task in it.
     key: int
     task: int
+    #: In seconds.
     start: float
     end: float
+    #: The last thing that the task waited for: ``'after'``: its predecessor, which is the task before it in the path;
+    #: ``'resource'``: a resource, which the task before it in the path used; ``'start'``: nothing.
     why: str
 
 

@@ -53,19 +53,12 @@ class Dependencies:
 
 
 class BlockInput(NamedTuple):
-    """The dependencies of a block on the outputs of another block.
+    """The dependencies of a block on the outputs of another block."""
 
-    Attributes
-    ----------
-    key : int
-        The key of the other block.
-    dependencies : Dependencies
-    offset : int
-        The number that is added to all outputs of the dependencies.
-    """
-
+    #: The key of the other block.
     key: int
     dependencies: Dependencies
+    #: The number that is added to all outputs of the dependencies.
     offset: int = 0
 
 

@@ -14,20 +14,13 @@ _SPARE_FACTOR, _MIN_CAPACITY = 3, 1024
 
 
 class Replacement(NamedTuple):
-    """The difference that a change of blocks makes, as numbers of tasks.
+    """The difference that a change of blocks makes, as numbers of tasks."""
 
-    Attributes
-    ----------
-    first_new : int
-        Tasks from this number on are new.
-    changed : numpy.ndarray of int64
-        Tasks that are new, or wait for other tasks than before.
-    removed : numpy.ndarray of int64
-        Tasks that were removed.
-    """
-
+    #: Tasks from this number on are new.
     first_new: int
+    #: Tasks that are new, or wait for other tasks than before.
     changed: np.ndarray
+    #: Tasks that were removed.
     removed: np.ndarray
 
 

@@ -14,38 +14,24 @@ from .redistribution import RankBoxes
 
 
 class Conversions(NamedTuple):
-    """The conversions of arrays between the default layout and a blocked layout of oneDNN.
+    """The conversions of arrays between the default layout and a blocked layout of oneDNN."""
 
-    Attributes
-    ----------
-    blocked : set of int
-        The operators whose outputs are in a blocked layout if all operators around them are of MXNet.
-    seconds : callable
-        Returns the time of a conversion of an array of float32 with a shape, on the core that operators were timed on.
-    """
-
+    #: The operators whose outputs are in a blocked layout if all operators around them are of MXNet.
     blocked: Set[int]
+    #: Returns the time of a conversion of an array of float32 with a shape, on the core that operators were timed on.
     seconds: Callable[[Tuple[int, ...]], float]
 
 
 class _NormConversions(NamedTuple):
-    """The arrays around a joint BatchNorm that are converted.
+    """The arrays around a joint BatchNorm that are converted."""
 
-    Attributes
-    ----------
-    is_made_blocked : bool
-        Whether the input is made in a blocked layout.
-    is_read_blocked : bool
-        Whether the output is read in a blocked layout.
-    pooled_is_read_blocked : bool
-        Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
-    pools : bool
-        Whether there is such a pooling.
-    """
-
+    #: Whether the input is made in a blocked layout.
     is_made_blocked: bool
+    #: Whether the output is read in a blocked layout.
     is_read_blocked: bool
+    #: Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
     pooled_is_read_blocked: bool
+    #: Whether there is such a pooling.
     pools: bool
 
 

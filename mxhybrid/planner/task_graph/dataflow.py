@@ -12,20 +12,13 @@ SCRIPT = -1
 
 
 class WeightReader(NamedTuple):
-    """An operator that reads a weight.
+    """An operator that reads a weight."""
 
-    Attributes
-    ----------
-    number : int
-        The number of the operator.
-    input_index : int
-    is_direct : bool
-        Whether the box of the weight that a shard reads equals the box of its input: the input is the weight itself, or
-        computed from it elementwise.
-    """
-
+    #: The number of the operator.
     number: int
     input_index: int
+    #: Whether the box of the weight that a shard reads equals the box of its input: the input is the weight itself, or
+    #: computed from it elementwise.
     is_direct: bool
 
 

@@ -26,26 +26,17 @@ _WORKER_ARRAYS = 4
 
 
 class DynamicTable(NamedTuple):
-    """A dynamic table, and the ids that ranks look up in a step.
-
-    Attributes
-    ----------
-    name : str
-    rows, capacity : int
-        The numbers of rows that it may have by its keys and by its capacity; 0 for any number.
-    width, itemsize : int
-    expires : bool
-        Whether rows are removed, by capacity or age.
-    ids : tuple of float
-        By rank: ids in its part of a batch.
-    """
+    """A dynamic table, and the ids that ranks look up in a step."""
 
     name: str
+    #: The numbers of rows that it may have by its keys and by its capacity; 0 for any number.
     rows: int
     capacity: int
     width: int
     itemsize: int
+    #: Whether rows are removed, by capacity or age.
     expires: bool
+    #: By rank: ids in its part of a batch.
     ids: Tuple[float, ...]
 
     @property

@@ -19,33 +19,21 @@ _IDS = itertools.count()
 
 
 class InnerRedistribution(NamedTuple):
-    """The data that the shards of an operator exchange while it computes.
+    """The data that the shards of an operator exchange while it computes."""
 
-    Attributes
-    ----------
-    held, needed : numpy.ndarray
-        A box for each shard.
-    itemsize : int
-        Bytes of an element.
-    """
-
+    #: A box for each shard.
     held: np.ndarray
     needed: np.ndarray
+    #: Bytes of an element.
     itemsize: int
 
 
 class _ShardBoxes(NamedTuple):
-    """The boxes of an input or an output.
+    """The boxes of an input or an output."""
 
-    Attributes
-    ----------
-    positions : numpy.ndarray
-        The shards that have one, in the order of the split's ranks.
-    boxes : numpy.ndarray
-        Their boxes.
-    """
-
+    #: The shards that have one, in the order of the split's ranks.
     positions: np.ndarray
+    #: Their boxes.
     boxes: np.ndarray
 
 

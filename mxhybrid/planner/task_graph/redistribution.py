@@ -96,30 +96,19 @@ class Transfers:
 
 
 class Redistribution(NamedTuple):
-    """The transfers from the ranks that hold a tensor to those that need it.
-
-    Attributes
-    ----------
-    held, needed : RankBoxes
-    transfers : Transfers
-        All transfers; with `gathered`, the transfers of the first step, to the ranks that sum pieces.
-    gradient_ranks : numpy.ndarray of int32
-        The ranks that send gradients back; empty if no gradient flows.
-    key : tuple
-        Equal for redistributions that move the same data.
-    pieces : RankBoxes, optional
-        The pieces of a sum in two steps (:mod:`mxhybrid.parallel.sharding.sum_steps`).
-    gathered : Transfers, optional
-        The transfers of its second step.
-    conversions : tuple of two numpy.ndarray, optional
-        By rank: the seconds of its core to convert the array that it holds, and the array that it needs.
-    """
+    """The transfers from the ranks that hold a tensor to those that need it."""
 
     held: RankBoxes
     needed: RankBoxes
+    #: All transfers; with `gathered`, the transfers of the first step, to the ranks that sum pieces.
     transfers: Transfers
+    #: The ranks that send gradients back; empty if no gradient flows.
     gradient_ranks: np.ndarray
+    #: Equal for redistributions that move the same data.
     key: Tuple[Any, ...] = ()
+    #: The pieces of a sum in two steps (:mod:`mxhybrid.parallel.sharding.sum_steps`).
     pieces: Optional[RankBoxes] = None
+    #: The transfers of its second step.
     gathered: Optional[Transfers] = None
+    #: By rank: the seconds of its core to convert the array that it holds, and the array that it needs.
     conversions: Optional[Tuple[np.ndarray, np.ndarray]] = None

@@ -21,20 +21,13 @@ BlockName = Tuple[str, Any]
 
 
 class BlockSpec(NamedTuple):
-    """The tasks of a block, and their dependencies.
+    """The tasks of a block, and their dependencies."""
 
-    Attributes
-    ----------
-    subgraph : TaskSubgraph or None
-        None for no block.
-    waits : callable
-        Returns a list of :data:`Wait`; called only where the block has to be made again.
-    wait_key : object
-        Equal for specs that wait for the same, given equal subgraphs.
-    """
-
+    #: None for no block.
     subgraph: Optional[TaskSubgraph]
+    #: Returns a list of :data:`Wait`; called only where the block has to be made again.
     waits: Callable[[], List[Wait]] = list
+    #: Equal for specs that wait for the same, given equal subgraphs.
     wait_key: Any = None
 
 

@@ -39,21 +39,14 @@ class WeightShards:
 
 
 class WeightArrays(NamedTuple):
-    """The arrays of each trained weight in addition to its gradient, and whether ranks divide its updates.
+    """The arrays of each trained weight in addition to its gradient, and whether ranks divide its updates."""
 
-    Attributes
-    ----------
-    states : int
-        The number of arrays that the optimizer keeps.
-    others : int
-        The number of arrays that every rank holds.
-    shards_updates : bool
-        Whether each rank updates a part of the weights that all ranks hold, and keeps the states of this part alone, as
-        the setting ``shard_updates`` makes the lane do.
-    """
-
+    #: The number of arrays that the optimizer keeps.
     states: int = 0
+    #: The number of arrays that every rank holds.
     others: int = 0
+    #: Whether each rank updates a part of the weights that all ranks hold, and keeps the states of this part alone, as
+    #: the setting ``shard_updates`` makes the lane do.
     shards_updates: bool = False
 
 
