@@ -26,13 +26,8 @@ class StaleLibraryError(OSError):
 class CompiledLibrary(ctypes.CDLL):
     """A compiled library of one version.
 
-    Parameters
-    ----------
-    path : str
-    version_function : str
-        The function that returns the library's version.
-    version : int
-        The version that is needed.
+    - `version_function`: the function that returns the library's version.
+    - `version`: the version that is needed.
 
     Raises
     ------

@@ -128,11 +128,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
     from 1: a lower number means that another job has begun.  Incomplete lines, such as the last one while a job writes
     it, are left out.
 
-    Parameters
-    ----------
-    lines : iterable of str
-    source : str
-        The name of the file, for messages.
+    - `source`: the name of the file, for messages.
 
     Raises
     ------

@@ -356,26 +356,14 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
                          batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
     """Create a dynamic table without rows (collective).
 
-    Parameters
-    ----------
-    servers : ParameterServers
-    name : str
-    width : int
-        The elements of a row.
-    dtype : numpy.dtype or str
-        float32 or float64.
-    first_values : FirstValues
-        The values of rows before their first update, equal on all workers.
-    partitions : int
-        The number of partitions, which are placed on the servers in turn.
-    options : StoreOptions
-        Admission, expiry and storage of rows.
-    wire : numpy.dtype or str
-        The type in which float32 rows travel: float32, float16 or int8.
-    batch_rows : int
-        The most distinct rows of a worker in a push or pull.
-    staleness : int
-        The number of last pushes of other workers that pulled rows may lack.
+    - `width`: the elements of a row.
+    - `dtype`: float32 or float64.
+    - `first_values`: the values of rows before their first update, equal on all workers.
+    - `partitions`: the number of partitions, which are placed on the servers in turn.
+    - `options`: admission, expiry and storage of rows.
+    - `wire`: the type in which float32 rows travel: float32, float16 or int8.
+    - `batch_rows`: the most distinct rows of a worker in a push or pull.
+    - `staleness`: the number of last pushes of other workers that pulled rows may lack.
 
     Raises
     ------

@@ -57,15 +57,9 @@ class _ScratchFolder(Folder):
 def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any]], source: str, path: str) -> None:
     """Write copies of a server's files, flushed to the disk, into a new folder.
 
-    Parameters
-    ----------
-    read : callable
-        Returns a piece, given the path of a file in the folder of the server, its start and its number of bytes.
-    files : dict
-        By name without '.npy': the record, with the digest, see :mod:`mxhybrid.base.file_digest`.
-    source : str
-        The folder of the files in that of the server.
-    path : str
+    - `read`: returns a piece, given the path of a file in the folder of the server, its start and its number of bytes.
+    - `files`: by name without '.npy': the record, with the digest, see :mod:`mxhybrid.base.file_digest`.
+    - `source`: the folder of the files in that of the server.
 
     Raises
     ------

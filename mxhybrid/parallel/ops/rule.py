@@ -11,18 +11,12 @@ from .graph import Alignment, Entry, Graph, Operator
 class OperatorShard:
     """A shard of an operator.
 
-    Attributes
-    ----------
-    inputs : list of Box or None
-        The box of each input that it reads; None for an input that it leaves out.
-    attrs : dict
-        Attributes that differ from the whole operator's.
-    fills : list of float
-        The value of each input beyond the tensor.
-    outputs : list of Box
-        The box of each output that it computes.
-    build : callable, optional
-        Makes the outputs from inputs, name and attributes, where the shard is not the operator with other attributes.
+    - `inputs`: the box of each input that it reads; None for an input that it leaves out.
+    - `attrs`: attributes that differ from the whole operator's.
+    - `fills`: the value of each input beyond the tensor.
+    - `outputs`: the box of each output that it computes.
+    - `build`: makes the outputs from inputs, name and attributes, where the shard is not the operator with other
+      attributes.
     """
 
     def __init__(self, inputs: Sequence[Optional[Box]], outputs: Sequence[Box], attrs: Optional[Dict[str, Any]] = None,

@@ -117,20 +117,12 @@ class Route:
 class SampleRoutes:
     """The redistributions of one input or output of all micro-batches.
 
-    Parameters
-    ----------
-    transport : Transport
-    redistributions : list of Redistribution
-        A redistribution for each micro-batch, between this rank's samples of the joint batch and the box that it
-        reads or computes.
-    axis : int or None
-        The dimension that has the samples; None if each micro-batch reads the whole array.
-    is_input : bool
-        Whether this rank sends samples; otherwise it receives them.
-    differentiable : bool
-        Whether gradients go back.
-    factors : Factors, optional
-        The factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
+    - `redistributions`: a redistribution for each micro-batch, between this rank's samples of the joint batch and the
+      box that it reads or computes.
+    - `axis`: the dimension that has the samples; None if each micro-batch reads the whole array.
+    - `is_input`: whether this rank sends samples; otherwise it receives them.
+    - `differentiable`: whether gradients go back.
+    - `factors`: the factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
     """
 
     def __init__(self, transport: Transport, redistributions: List[Redistribution], axis: Optional[int], is_input: bool,

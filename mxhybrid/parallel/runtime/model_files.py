@@ -27,16 +27,9 @@ class FileMisfitError(InputError, AssertionError):
 class ModelFiles:
     """The files of one network.
 
-    Parameters
-    ----------
-    workers : WorkerGroup
-    params : ShardedParameters
-    paths : dict of str to str
-        Names of parameters by their paths in the network, as in files of gluon.
-    symbol : mxnet.symbol.Symbol
-        The network.
-    prefix : str
-        The prefix of its parameters' names, which files of older versions leave out.
+    - `paths`: names of parameters by their paths in the network, as in files of gluon.
+    - `symbol`: the network.
+    - `prefix`: the prefix of its parameters' names, which files of older versions leave out.
     """
 
     def __init__(self, workers: WorkerGroup, params: ShardedParameters, paths: Dict[str, str], symbol: Any,

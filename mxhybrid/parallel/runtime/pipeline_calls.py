@@ -83,17 +83,8 @@ class _Call(autograd.Function):
 class PipelineCalls:
     """The calls of a network that is a pipeline.
 
-    Parameters
-    ----------
-    network : SplitNetwork
-    stages : Stages
-    programs : dict of bool to Program
-        The programs of a micro-batch by whether statistics are those of training.
-    params : dict of str to Parameter
-    inputs : dict of str to SampleRoutes
-    outputs : list of SampleRoutes
-    number : int
-        The number of a redistribution for the check of gradients.
+    - `programs`: the programs of a micro-batch by whether statistics are those of training.
+    - `number`: the number of a redistribution for the check of gradients.
     """
 
     def __init__(self, network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any,

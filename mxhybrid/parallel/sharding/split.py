@@ -18,16 +18,11 @@ class OutputShard(NamedTuple):
 class Split:
     """The way in which an operator is split.
 
-    Attributes
-    ----------
-    degrees : tuple of int
-        The number of ranges of each dimension of the first output.
-    ranks : tuple of int
-        The ranks that compute the shards: copies vary fastest, then partial sums, then the last dimension.
-    partials : int
-        The number of ranges of the dimension that the operator sums over; outputs are partial sums if it is above 1.
-    copies : int
-        The number of ranks that compute the same shard.
+    - `degrees`: the number of ranges of each dimension of the first output.
+    - `ranks`: the ranks that compute the shards: copies vary fastest, then partial sums, then the last dimension.
+    - `partials`: the number of ranges of the dimension that the operator sums over; outputs are partial sums if it is
+      above 1.
+    - `copies`: the number of ranks that compute the same shard.
     """
 
     def __init__(self, degrees: Sequence[int], ranks: Sequence[int], partials: int = 1, copies: int = 1):

@@ -44,17 +44,10 @@ def convolution_sizes(name: str, image: Tuple[int, int, int], filters: int, kern
                       first: bool = False) -> LayerSizes:
     """Return the sizes of a convolution with a bias.
 
-    Parameters
-    ----------
-    name : str
-    image : tuple of int
-        Channels, height and width of the input.
-    filters : int
-        Channels of the output.
-    kernel, stride, pad : int
-        In both directions.
-    first : bool
-        See :class:`LayerSizes`.
+    - `image`: channels, height and width of the input.
+    - `filters`: channels of the output.
+    - `kernel`, `stride`, `pad`: in both directions.
+    - `first`: see :class:`LayerSizes`.
     """
     channels, height, width = image
     tall, wide = [(size + 2 * pad - kernel) // stride + 1 for size in (height, width)]

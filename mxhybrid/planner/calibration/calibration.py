@@ -329,10 +329,7 @@ class Calibration:
         """Return the cost of the calls of a network, forward and backward, by its parameters; it includes the
         additional time of a Trainer's step while the network computes, and the latency of whole steps.
 
-        Parameters
-        ----------
-        trainers_s : sequence of float
-            The seconds of the script for a step of a Trainer with as many weights as the networks have.
+        - `trainers_s`: the seconds of the script for a step of a Trainer with as many weights as the networks have.
         """
         counts, calls_s, waits = [2 * layers for layers in LAYERS], [], []
         for layers, trainer_s in zip(LAYERS, trainers_s):

@@ -30,11 +30,8 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
     A column that is constant gets 0, unless it is the first one: it cannot be told from the fixed part, which the first
     column stands for.
 
-    Parameters
-    ----------
-    rows : array of float, (n, coefficients)
-    seconds : array of float, (n,)
-        Readings; negative ones count as 0.
+    - `rows`: array of float, (n, coefficients)
+    - `seconds` (array of float, (n,)): readings; negative ones count as 0.
     """
     matrix, readings = np.asarray(rows, float), np.maximum(np.asarray(seconds, float), 0.0)
     weights = 1 / _scale(readings)
@@ -106,11 +103,7 @@ def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[TokenB
     With a burst of B bytes at a peak p above the rate r, a transfer of S bytes takes ``latency + max(S / p,
     (S - B) / r)``: B follows from the intercept of the line through the large transfers.
 
-    Parameters
-    ----------
-    sizes : sequence of float
-        Bytes, ascending, at least five.
-    seconds : sequence of float
+    - `sizes`: bytes, ascending, at least five.
     """
     size, readings = np.asarray(sizes, float), np.asarray(seconds, float)
     latency, slope = least_squares(np.stack([np.ones_like(size), size], axis=1), readings)

@@ -113,14 +113,9 @@ class CpuMeter:
         The number of rounds follows from `budget_s` and from the time that the budget has for this measurement: at
         least three, or two if that time is spent.
 
-        Parameters
-        ----------
-        action : callable
-            The same on all workers.
-        before : callable, optional
-            Called before each round and not timed; none of its work is under way when the round begins.
-        budget_s : float, optional
-            Seconds.
+        - `action`: the same on all workers.
+        - `before`: called before each round and not timed; none of its work is under way when the round begins.
+        - `budget_s`: seconds.
         """
         allowed_s = self._budget.next_seconds()
         warm_up_began = time.perf_counter()

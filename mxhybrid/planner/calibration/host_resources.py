@@ -94,16 +94,10 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
     Hosts that are one machine, as emulated ones are, get equal shares of each processor that several of them may use,
     of a common quota, and of the memory.
 
-    Parameters
-    ----------
-    places, names : sequence of str
-        By rank: the host that it is on, and the name of this host.
-    resources : sequence of dict
-        By rank, what :func:`local_resources` returns.
-    speeds : sequence of float
-        By rank.
-    shares : sequence of float
-        By rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
+    - `places`, `names`: by rank: the host that it is on, and the name of this host.
+    - `resources`: by rank, what :func:`local_resources` returns.
+    - `speeds`: by rank.
+    - `shares`: by rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
 
     Raises
     ------

@@ -6,13 +6,8 @@ from typing import Callable, Dict, Mapping
 class TimeBudget:
     """A time budget: later parts get the time that an earlier part does not use.
 
-    Parameters
-    ----------
-    seconds : float
-        The time for all parts, from now on.
-    shares : mapping of str to float
-        The share of each part, in their order; relative to the sum of all shares.
-    clock : callable, optional
+    - `seconds`: the time for all parts, from now on.
+    - `shares`: the share of each part, in their order; relative to the sum of all shares.
     """
 
     def __init__(self, seconds: float, shares: Mapping[str, float], clock: Callable[[], float] = time.perf_counter):

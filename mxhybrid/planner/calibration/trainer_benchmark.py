@@ -84,11 +84,7 @@ class ScriptSteps:
     The script's thread and the operators take the core and its caches from each other: the script takes up to three
     times as long as behind a network that computes nothing.
 
-    Parameters
-    ----------
-    workers : WorkerGroup
-    layers : int
-        The number of layers, each of which has two weights; at least :attr:`LEAST_LAYERS`.
+    - `layers`: the number of layers, each of which has two weights; at least :attr:`LEAST_LAYERS`.
     """
 
     #: The layers that compute.

@@ -95,10 +95,7 @@ class BenchmarkResult(NamedTuple):
 def run_core_benchmark(repeats: int = REPEATS) -> BenchmarkResult:
     """Run the benchmark on this machine, however busy it is now.
 
-    Parameters
-    ----------
-    repeats : int, optional
-        Each takes :data:`REPEAT_S` seconds; one more warms up.
+    - `repeats`: each takes :data:`REPEAT_S` seconds; one more warms up.
     """
     benchmark, others = CoreBenchmark(), OtherPrograms()
     return benchmark_result([benchmark.run() for _ in range(repeats)], others.share())

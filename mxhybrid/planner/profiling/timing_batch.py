@@ -9,10 +9,7 @@ _MOVED = 0.1
 class TimingBatch:
     """Runs the core benchmark, then watches how much other programs compute until the end.
 
-    Attributes
-    ----------
-    kernel_times : KernelTimes
-        The times of the kernels before the batch.
+    - `kernel_times`: the times of the kernels before the batch.
     """
 
     def __init__(self) -> None:

@@ -108,19 +108,12 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
                watcher: Optional[Watcher] = None) -> SearchResult:
     """Search by a chain from each of several plans.
 
-    Parameters
-    ----------
-    problem : SearchProblem
-    starts : mapping of str to tuple
-        Plans by name.  All are evaluated, whatever the limits, so the result is never worse than one of them.  Chains
-        run in order of time, the fastest start first; what a chain leaves of its budget goes to the next ones.
-        Equal starts have one chain, that of the first.
-    limits : SearchLimits
-        At least one of `seconds`, `proposals` and `patience`.
-    seed : int
-        The same seed gives the same result, unless time ends the search.
-    watcher : callable, optional
-        Called with a :class:`Progress` after each proposal; ends the search if it returns something true.
+    - `starts`: plans by name.  All are evaluated, whatever the limits, so the result is never worse than one of them.
+      Chains run in order of time, the fastest start first; what a chain leaves of its budget goes to the next ones.
+      Equal starts have one chain, that of the first.
+    - `limits`: at least one of `seconds`, `proposals` and `patience`.
+    - `seed`: the same seed gives the same result, unless time ends the search.
+    - `watcher`: called with a :class:`Progress` after each proposal; ends the search if it returns something true.
 
     Raises
     ------

@@ -72,15 +72,9 @@ def can_be_pipelined(network: TracedNetwork) -> bool:
 def pipeline_starts(model: OperatorTasks, ranks: int, batch: int, pass_s: float = 0.0) -> List[PipelineStart]:
     """Return balanced pipelines, the fastest by its estimate first.
 
-    Parameters
-    ----------
-    model : OperatorTasks
-        The model of the network for the joint batch: a micro-batch of m is taken to need an m-th of the time.
-    ranks : int
-    batch : int
-        The samples of the joint batch.
-    pass_s : float, optional
-        The seconds that a pass of a micro-batch takes in addition.
+    - `model`: the model of the network for the joint batch: a micro-batch of m is taken to need an m-th of the time.
+    - `batch`: the samples of the joint batch.
+    - `pass_s`: the seconds that a pass of a micro-batch takes in addition.
     """
     starts = [start for stages in range(2, ranks + 1) if ranks <= _MANY_RANKS or ranks % stages == 0
               for start in _of_stages(model, stages, ranks, [

@@ -19,10 +19,7 @@ class _Repeat(NamedTuple):
 def repeated_groups(keys: Sequence[Hashable]) -> List[List[int]]:
     """Return the groups of positions that are at the same place of repeated blocks; all others are groups of one.
 
-    Parameters
-    ----------
-    keys : sequence
-        A key of each operator, in order; operators with equal keys are the same.
+    - `keys`: a key of each operator, in order; operators with equal keys are the same.
 
     Returns
     -------

@@ -28,22 +28,15 @@ _MANY_RANKS = 32
 class SearchSpace:
     """The choices for a network on a cluster.
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    ranks, per_host : int
-        The number of ranks, in all and on each host; each host has a server.
+    - `ranks`, `per_host`: the number of ranks, in all and on each host; each host has a server.
 
-    Attributes
-    ----------
-    deciding : list of int
-        The numbers of the operators that decide.
-    groups : list of list of int
-        The positions in `deciding` of operators that are the same in repeated blocks; each position is in one group.
-    followers : dict of int to list of int
-        By operator: the operators that follow it, in the order in which they compute.
-    tables : list of str
-        Trained weights with row_sparse gradients.
+    Attributes:
+
+    - `deciding`: the numbers of the operators that decide.
+    - `groups`: the positions in `deciding` of operators that are the same in repeated blocks; each position is in one
+      group.
+    - `followers`: by operator: the operators that follow it, in the order in which they compute.
+    - `tables`: trained weights with row_sparse gradients.
     """
 
     def __init__(self, dataflow: Dataflow, ranks: int, per_host: int):

@@ -62,16 +62,11 @@ class PathTask(NamedTuple):
 class Simulation:
     """A simulation of steps on the same resources.
 
-    Parameters
-    ----------
-    resources : sequence of TokenBucket
-        Tasks name a resource by its number.
-    stride : int, optional
-        The number of tasks between two snapshots, from which a changed simulation resumes; the default suits any step.
-    backend : SimulatorBackend, optional
-        The default is the compiled one.
-    groups : sequence of ResourceGroup, optional
-        Resources that slow each other down.
+    - `resources`: tasks name a resource by its number.
+    - `stride`: the number of tasks between two snapshots, from which a changed simulation resumes; the default suits
+      any step.
+    - `backend`: the default is the compiled one.
+    - `groups`: resources that slow each other down.
 
     Raises
     ------
@@ -138,13 +133,9 @@ class Simulation:
     def propose(self, blocks: Mapping[int, Optional[TaskBlock]], limit: float = np.inf) -> float:
         """Replace some blocks, and simulate again from where that can make a difference.
 
-        Parameters
-        ----------
-        blocks : mapping of int to TaskBlock or None
-            By key: the block that replaces the block of that key, if there is one; None removes it.
-        limit : float, optional
-            In seconds.  The simulation ends early where its result is known to be above the limit; then
-            :meth:`rollback` has to follow, and tasks that wait for each other may go unnoticed.
+        - `blocks`: by key: the block that replaces the block of that key, if there is one; None removes it.
+        - `limit`: in seconds.  The simulation ends early where its result is known to be above the limit; then
+          :meth:`rollback` has to follow, and tasks that wait for each other may go unnoticed.
 
         Returns
         -------

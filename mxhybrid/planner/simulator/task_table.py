@@ -28,23 +28,15 @@ class TaskTable:
     """Tasks and their successors, in slots, one slot for each block; a base class, see
     :class:`~.native_backend.NativeTaskTable`.
 
-    Attributes
-    ----------
-    tasks : numpy.ndarray of TASK
-    successors : numpy.ndarray of int32
-        Successors in the same block, of all tasks.
-    outer_successors : numpy.ndarray of int32
-        Successors in other blocks.
-    bases, sizes : numpy.ndarray of int32
-        By slot: its first task, and its number of tasks.
-    keys : numpy.ndarray of int64
-        By slot: the key of its block.
-    alive : numpy.ndarray of uint8
-        By slot: whether its block is part of the step.
-    counts : numpy.ndarray of int64
-        The number of used elements of `tasks`, `successors` and `outer_successors`, of used slots, and of live tasks.
-    blocks : dict of int to TaskBlock
-        The blocks that are part of the step, by key.
+    - `tasks`: numpy.ndarray of TASK
+    - `successors` (numpy.ndarray of int32): successors in the same block, of all tasks.
+    - `outer_successors` (numpy.ndarray of int32): successors in other blocks.
+    - `bases`, `sizes` (numpy.ndarray of int32): by slot: its first task, and its number of tasks.
+    - `keys` (numpy.ndarray of int64): by slot: the key of its block.
+    - `alive` (numpy.ndarray of uint8): by slot: whether its block is part of the step.
+    - `counts` (numpy.ndarray of int64): the number of used elements of `tasks`, `successors` and `outer_successors`, of
+      used slots, and of live tasks.
+    - `blocks`: the blocks that are part of the step, by key.
     """
 
     def __init__(self, blocks: Sequence[TaskBlock], expected: Sequence[TaskBlock] = ()):

@@ -15,21 +15,13 @@ _MIN_STRIDE = 64
 class Timeline:
     """The events of all tasks, and snapshots of the resources.
 
-    Attributes
-    ----------
-    events : numpy.ndarray of EVENT
-        By number of the task; `position` is -1 where the task was not dispatched.
-    dispatched : numpy.ndarray of int64
-        By snapshot: the number of tasks that were dispatched before it.
-    last_ready : numpy.ndarray of float64
-        By snapshot: when the last of those tasks was ready.
-    states : numpy.ndarray of float64, shape (snapshots, resources, STATE)
-    snapshots : numpy.ndarray of int64, shape (1,)
-        The number of snapshots.
-    finish : numpy.ndarray of float64, shape (1,)
-        The end of the last task.
-    stride : int
-        The number of tasks from one snapshot to the next.
+    - `events` (numpy.ndarray of EVENT): by number of the task; `position` is -1 where the task was not dispatched.
+    - `dispatched` (numpy.ndarray of int64): by snapshot: the number of tasks that were dispatched before it.
+    - `last_ready` (numpy.ndarray of float64): by snapshot: when the last of those tasks was ready.
+    - `states`: numpy.ndarray of float64, shape (snapshots, resources, STATE)
+    - `snapshots` (numpy.ndarray of int64, shape (1,)): the number of snapshots.
+    - `finish` (numpy.ndarray of float64, shape (1,)): the end of the last task.
+    - `stride`: the number of tasks from one snapshot to the next.
     """
 
     def __init__(self, capacity: int, resources: int, stride: int):

@@ -42,11 +42,7 @@ class ArrayLayouts:
     that alone reads it, and a pooling that alone reads these (see
     :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of` and `pooling_of`).
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    conversions : Conversions, optional
-        By default no array is in a blocked layout.
+    - `conversions`: by default no array is in a blocked layout.
     """
 
     def __init__(self, dataflow: Dataflow, conversions: Optional[Conversions] = None):
@@ -88,13 +84,8 @@ class ArrayLayouts:
     def is_converted(self, entry: Entry, split: Optional[Split], reader: int) -> bool:
         """Return whether an output is converted before and after its redistribution to a reader.
 
-        Parameters
-        ----------
-        entry : Entry
-        split : Split or None
-            That of its operator; None for data.
-        reader : int
-            If its own time is that of the default layout, the time of one conversion is a part of it.
+        - `split`: that of its operator; None for data.
+        - `reader`: if its own time is that of the default layout, the time of one conversion is a part of it.
         """
         number, output = entry
         if split is None or output or number not in self._blocked or reader not in self._blocked:

@@ -66,12 +66,8 @@ class DynamicTable(NamedTuple):
 def dynamic_tables(tables: Mapping[Any, float], ranges: Sequence[Tuple[int, int]]) -> List[DynamicTable]:
     """Return the dynamic tables of a script; InputError for values of another kind.
 
-    Parameters
-    ----------
-    tables : mapping
-        By Block of :mod:`mxhybrid.nn`, or its parameter: the ids of a sample, on average.
-    ranges : sequence of tuple
-        The samples of each rank.
+    - `tables`: by Block of :mod:`mxhybrid.nn`, or its parameter: the ids of a sample, on average.
+    - `ranges`: the samples of each rank.
     """
     described: List[DynamicTable] = []
     for table, ids in tables.items():

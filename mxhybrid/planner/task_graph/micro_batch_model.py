@@ -31,24 +31,14 @@ class _NoArrays(NamedTuple):
 class MicroBatchModel:
     """The model of a network for a micro-batch.
 
-    Parameters
-    ----------
-    joint : TracedNetwork
-        The network for the joint batch.
-    shares : InputShards
-        The samples of the joint batch that each rank has.
-    micro_batches : int
-    frozen : set of str
-        Parameters that receive no gradients.
-    make_model : callable
-        Returns the :class:`OperatorTasks` of a :class:`Dataflow`.
+    - `joint`: the network for the joint batch.
+    - `shares`: the samples of the joint batch that each rank has.
+    - `frozen`: parameters that receive no gradients.
+    - `make_model`: returns the :class:`OperatorTasks` of a :class:`Dataflow`.
 
-    Attributes
-    ----------
-    network : TracedNetwork
-    model : OperatorTasks
-    data, heads : list of Entry
-        Inputs that operators read, and outputs of the network.
+    Attributes:
+
+    - `data`, `heads`: inputs that operators read, and outputs of the network.
 
     Raises
     ------

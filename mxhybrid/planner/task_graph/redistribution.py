@@ -17,13 +17,9 @@ _IDS = itertools.count()
 class RankBoxes:
     """A box of a tensor for each of some ranks.
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int32
-        In ascending order.
-    boxes : numpy.ndarray of int64, shape (ranks, dimensions, 2)
-    id : int
-        A number that no other object ever has.
+    - `ranks` (numpy.ndarray of int32): in ascending order.
+    - `boxes`: numpy.ndarray of int64, shape (ranks, dimensions, 2)
+    - `id`: a number that no other object ever has.
     """
 
     __slots__ = ('ranks', 'boxes', 'id', 'address', 'native', '_by_rank')
@@ -71,11 +67,8 @@ def box_array(boxes: Sequence[Box]) -> np.ndarray:
 class Transfers:
     """Elements that move from one rank to another, in arrays of equal length.
 
-    Attributes
-    ----------
-    sources, targets : numpy.ndarray of int32
-        Ranks; a source is never its target.
-    elements : numpy.ndarray of int64
+    - `sources`, `targets` (numpy.ndarray of int32): ranks; a source is never its target.
+    - `elements`: numpy.ndarray of int64
     """
 
     def __init__(self, sources: np.ndarray, targets: np.ndarray, elements: np.ndarray):

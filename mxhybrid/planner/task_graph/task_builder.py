@@ -74,9 +74,7 @@ class TaskBuilder:
 class Endpoints:
     """The entries or the exits of a subgraph by unit and rank, in arrays of equal length.
 
-    Attributes
-    ----------
-    units, ranks, tasks : numpy.ndarray of int32
+    - `units`, `ranks`, `tasks`: numpy.ndarray of int32
     """
 
     __slots__ = ('units', 'ranks', 'tasks', '_dependencies')
@@ -107,16 +105,10 @@ class Endpoints:
 class TaskSubgraph:
     """A subgraph of tasks, with its entries and its exits.
 
-    Attributes
-    ----------
-    tasks : TaskBuilder or TaskView
-    content : BlockContent
-        The content of blocks with these tasks; the output of an exit is its unit times the number of ranks, and its
-        rank.
-    first : Endpoints
-        The entries, which wait for other blocks.
-    last : Endpoints
-        The exits, which other blocks wait for.
+    - `content`: the content of blocks with these tasks; the output of an exit is its unit times the number of ranks,
+      and its rank.
+    - `first`: the entries, which wait for other blocks.
+    - `last`: the exits, which other blocks wait for.
     """
 
     __slots__ = ('tasks', 'content', 'first', 'last')

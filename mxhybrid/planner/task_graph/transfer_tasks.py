@@ -78,13 +78,8 @@ class TransferTasks:
     def redistributions(self, units: Sequence[Tuple[int, Redistribution]], itemsize: int, back: bool) -> TaskSubgraph:
         """Return the tasks of redistributions that run side by side, or with `back` of their gradients.
 
-        Parameters
-        ----------
-        units : sequence of (int, Redistribution)
-            The numbers ascend; they become the units of the endpoints.
-        itemsize : int
-            Bytes of an element.
-        back : bool
+        - `units`: the numbers ascend; they become the units of the endpoints.
+        - `itemsize`: bytes of an element.
         """
         packed: List[int] = []
         endpoints, messages = 0, 0

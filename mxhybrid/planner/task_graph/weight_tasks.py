@@ -22,14 +22,9 @@ from .transfer_tasks import TransferTasks
 class WeightShards:
     """The shards of a weight on ranks; weights of the same size share them.
 
-    Attributes
-    ----------
-    boxes : RankBoxes
-        The box that each rank holds.
-    bytes : numpy.ndarray
-        By rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
-    is_replicated : bool
-        Whether every rank holds the whole weight.
+    - `boxes`: the box that each rank holds.
+    - `bytes`: by rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
+    - `is_replicated`: whether every rank holds the whole weight.
     """
 
     __slots__ = ('boxes', 'bytes', 'is_replicated')
@@ -53,16 +48,8 @@ class WeightArrays(NamedTuple):
 class WeightTasks:
     """The tasks of the weights of a network on a machine.
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    machine : Machine
-    transfer_tasks : TransferTasks
-    memo : Memo
-        The cache of tasks that were made.
-    sharded : callable
-        Returns the :class:`ShardedOperator` of an operator's number and a split.
-    arrays : WeightArrays
+    - `memo`: the cache of tasks that were made.
+    - `sharded`: returns the :class:`ShardedOperator` of an operator's number and a split.
     """
 
     def __init__(self, dataflow: Dataflow, machine: Machine, transfer_tasks: TransferTasks, memo: Memo,
