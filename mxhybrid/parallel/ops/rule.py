@@ -31,6 +31,8 @@ class Rule:
     The base class is the rule of operators that cannot be split.
     """
 
+    #: Whether every dimension of the first output can be split.
+    splits_every_dimension = False
     #: Whether a shard must have no copies, which would draw other numbers or update running averages of their own.
     not_replicable = False
     #: ``'convolution'`` or ``'dense'`` for the layers that grids and cost formulas know; ``''`` for all others.
@@ -79,7 +81,7 @@ class Rule:
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for the dimensions of the first output that can be split."""
-        return [False] * len(graph.shape(operator))
+        return [self.splits_every_dimension] * len(graph.shape(operator))
 
     def limits(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the highest degree of each dimension of the first output."""

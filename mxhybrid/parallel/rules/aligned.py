@@ -48,7 +48,6 @@ class WholeAlong(Aligned):
         return [int(at) % count for at in (axis if isinstance(axis, (tuple, list)) else (axis,))]
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         whole = self.whole(graph, operator)
         return [[None if at in whole else at for at in range(len(graph.inputs(operator)[0]))]]
 
@@ -58,7 +57,6 @@ class WholeLast(WholeAlong):
     """An operator whose last dimension stays whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return the dimensions, see :meth:`WholeAlong.whole`."""
         return [len(graph.inputs(operator)[0]) - 1]
 
 
@@ -67,7 +65,6 @@ class AxisNormalization(WholeAlong):
     """L2Normalization and SoftmaxActivation: their mode says which dimensions stay whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return the dimensions, see :meth:`WholeAlong.whole`."""
         count = len(graph.inputs(operator)[0])
         return {'channel': [1], 'spatial': range(2, count)}.get(operator.get('mode', 'instance'), range(1, count))
 
@@ -79,5 +76,4 @@ class BilinearSampler(Aligned):
     """
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         return [[0, 1, None, None], [0, None, 2, 3]]

@@ -263,6 +263,7 @@ class BatchNorm(Rule):
     ``backward(train_mode=False)``.
     """
 
+    splits_every_dimension = True
     not_replicable = True
     adds_weight_gradients = keeps_blocked = has_statistics = True
     collective = JointBatchNorm
@@ -270,10 +271,6 @@ class BatchNorm(Rule):
     def averages(self, operator: Operator) -> Sequence[int]:
         """Return the inputs of mean and variance, unless the operator normalises by these."""
         return () if operator.get('use_global_stats', False) else (3, 4)
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         channels = output_shard.box[axis_of(operator, len(output_shard.box), 1)]

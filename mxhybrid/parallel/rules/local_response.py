@@ -13,9 +13,7 @@ from ..sharding.split import OutputShard
 class LocalResponse(Rule):
     """LRN: every dimension can be split; a shard also reads the neighbours of its channels."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
+    splits_every_dimension = True
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         channel_count, (low, high) = graph.shape(operator)[1], output_shard.box[1]

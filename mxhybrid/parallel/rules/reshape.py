@@ -15,6 +15,7 @@ from ..sharding.split import OutputShard
 class Permute(Rule):
     """SwapAxis and transpose: every dimension can be split."""
 
+    splits_every_dimension = True
     moves_dimensions = True
 
     def _order(self, graph: Graph, operator: Operator) -> List[int]:
@@ -26,10 +27,6 @@ class Permute(Rule):
             return order
         axes = operator.get('axes', ())
         return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         box: List[Any] = [None] * len(output_shard.box)

@@ -44,7 +44,6 @@ class _TensorParallel(Plan):
         self._model = model
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """Return the splits for the ranks of a stage, see :meth:`Plan.resolve`."""
         model = min(self._model, ranks)
         if model == 1:
             return data_parallel().resolve(graph, dimensions, ranks)
