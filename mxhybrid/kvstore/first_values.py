@@ -22,8 +22,7 @@ import numpy as np
 
 from ..base.log import get_logger
 from ..job.job import Job
-from ..native.array_digest import array_digest
-from ..native.arrays import host_view
+from ..native.arrays import array_digest, host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
 from .counted_names import without_counters
 from .trainer_tables import TrainerTables

@@ -13,7 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from ..native.engine import handles_of, push_native
-from ..native.page_locking import lock_pages, unlock_pages
+from ..native.storage import lock_pages, unlock_pages
 from . import library
 from .worker import Lane
 

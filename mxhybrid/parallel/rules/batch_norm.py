@@ -10,10 +10,9 @@ from ...kernels.norm_operators import Statistics, is_compiled, joint_of, moments
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of
-from ..sharding.box import Box, shape_of, size_of
+from ..sharding.box import Box, groups_of, shape_of, size_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
-from .collective_groups import groups_of
 
 #: Attribute of a BatchNorm whose statistics each rank computes of its own samples, however it is split.
 _OWN_STATISTICS = '__own_statistics__'

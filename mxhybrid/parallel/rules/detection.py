@@ -9,8 +9,7 @@ from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import Box, full
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
-from .aligned import Aligned, Alignment
-from .batch_only import BatchOnly
+from .aligned import Aligned, Alignment, BatchOnly
 
 
 @register('ROIPooling', '_contrib_ROIAlign')

@@ -1,4 +1,4 @@
-"""The rules of operators that compute each element by itself."""
+"""The rules of operators that compute, or draw, each element by itself."""
 from typing import Any, Callable, List, Optional
 
 import mxnet as mx
@@ -124,3 +124,23 @@ def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
         exact = mx.sym.BlockGrad(rounded) - (mx.sym.BlockGrad(product) - product)  # keeps -0.0
         product = mx.sym.where(product - product == 0, exact, product)  # false for infinities
     return mx.sym.where(positive, data, product, name=name)
+
+
+#: Distributions from which an operator draws a number for each element of an array.
+_DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform'.split()
+
+
+@register('Dropout', keeps_blocked=True)
+@register(*['_random_%s_like' % name for name in _DISTRIBUTIONS])
+class RandomLike(Pointwise):
+    """An operator that draws for each element: every dimension can be split, but for `axes` of Dropout, along which all
+    elements share a draw.
+    """
+
+    not_replicable = True
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for the dimensions along which each element has a draw of its own."""
+        count, axes = len(graph.shape(operator)), operator.get('axes', ())
+        shared = {int(axis) % count for axis in ((axes,) if isinstance(axes, int) else axes)}
+        return [can and at not in shared for at, can in enumerate(super().splittable(graph, operator))]

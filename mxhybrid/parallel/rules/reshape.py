@@ -1,4 +1,4 @@
-"""The rules of operators that give the same elements another shape or order of dimensions."""
+"""The rules of operators that give the same elements another shape or order of dimensions, or return their shape."""
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -6,7 +6,7 @@ import mxnet as mx
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, shape_only
-from ..sharding.box import Range, full, shape_of
+from ..sharding.box import Range, full, shape_of, size_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard
 
@@ -186,4 +186,18 @@ class ArangeLike(Rule):
             like = mx.sym.zeros(shape=shape, dtype=dtype)
             attrs = operator.settings
             return mx.sym.contrib.arange_like(like, name=name, **attrs)
+        return OperatorShard([None], [full(graph.shape(operator))], build=build)
+
+
+@register('shape_array', 'size_array')
+class ShapeOf(Rule):
+    """shape_array and size_array: the shape for all samples, which every worker knows, so that no element is read."""
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        shape = graph.inputs(operator)[0]
+        numbers = shape if operator.op == 'shape_array' else (size_of(full(shape)),)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            dtype = graph.dtypes[operator.number, 0]
+            return mx.sym.concat(*[mx.sym.full((1,), number, dtype=dtype) for number in numbers], dim=0, name=name)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)

@@ -8,11 +8,10 @@ from ...kernels.softmax_operators import softmax_of, softmax_parts
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
-from ..sharding.box import Box, shape_of
+from ..sharding.box import Box, groups_of, shape_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
 from .batch_norm import copied_input
-from .collective_groups import groups_of
 
 
 class SplitSoftmax:

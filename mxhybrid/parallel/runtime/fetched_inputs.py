@@ -14,9 +14,8 @@ from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, slices_in
 from ..sharding.layout import Layout
 from ..sharding.sum_steps import steps_between
-from .gradient_readers import sum_in_place_cap
 from .network_shards import NetworkShards
-from .parameter_symbols import ParameterSymbols
+from .parameter_symbols import ParameterSymbols, sum_in_place_cap
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'

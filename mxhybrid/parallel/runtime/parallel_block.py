@@ -13,7 +13,7 @@ from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
 from ...kvstore.weight_shards import NETWORK_CALL, set_redistributions
 from ...native import trainers
-from ...native.recording import wants_gradient
+from ...native.symbols import wants_gradient
 from ..ops.registry import collectives, rule_of
 from ..ops.tracing import shapes_of
 from ..plans.plan_json import save

@@ -15,8 +15,8 @@ from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
 from .engine_threads import SegmentThreads
 from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
-from .gradient_readers import Readers
 from .network_shards import NetworkShards
+from .parameter_symbols import Readers
 from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Statistic, Updated, symbol_of, updates_of

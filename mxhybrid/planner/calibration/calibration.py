@@ -17,16 +17,14 @@ from ...kvstore import hooks
 from ...parallel.redistribution.worker_group import worker_group_of
 from ..cluster.cluster_spec import Cluster, Host, TransferCost
 from ..profiling.core_benchmark import MEMORY_BYTES
-from ..simulator.token_bucket import TokenBucket
-from .cache_eviction import CacheEviction
+from ..simulator.resource_groups import TokenBucket
 from .core_speeds import CoreSpeeds
 from .cost_fitting import Sample, StepReading, fit_bucket, fit_cost, fit_steps, least_squares, transfer_seconds
-from .cpu_meter import CpuMeter, Measurement
+from .cpu_meter import CacheEviction, CpuMeter, Measurement, TimeBudget
 from .host_resources import core_share, hosts_of, local_resources
 from .redistribution_benchmark import RedistributionBenchmark
 from .redistribution_workload import GroupSums, all_to_all, shifted
 from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
-from .time_budget import TimeBudget
 from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
 
 logger = get_logger(__name__)

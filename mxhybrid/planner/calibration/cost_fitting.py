@@ -5,7 +5,7 @@ import numpy as np
 
 from ...base.least_squares import nonnegative_least_squares
 from ..cluster.cluster_spec import TransferCost
-from ..simulator.token_bucket import TokenBucket
+from ..simulator.resource_groups import TokenBucket
 
 #: A faster beginning of transfers counts as a burst if it reduces the error by this factor at least, and if it is
 #: faster than the rest by this factor at least.

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ...base import json_text, log
 from ...base.errors import InputError
 from ...base.files import write_atomically
-from ..simulator.token_bucket import TokenBucket
+from ..simulator.resource_groups import TokenBucket
 
 logger = log.get_logger(__name__)
 

@@ -3,8 +3,7 @@ from typing import List, Sequence
 
 import numpy as np
 
-from ..simulator.resource_groups import ResourceGroup
-from ..simulator.token_bucket import TokenBucket
+from ..simulator.resource_groups import ResourceGroup, TokenBucket
 from .cluster_spec import Cluster
 
 

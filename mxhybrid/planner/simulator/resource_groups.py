@@ -1,10 +1,25 @@
-"""Groups of resources that slow each other down while several of them are busy, as cores that share caches do."""
+"""The speed of resources: token buckets, and groups that slow each other down while several of them are busy, as cores
+that share caches do.
+"""
+import dataclasses
 from typing import NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from ...base.errors import InputError
-from .token_bucket import TokenBucket
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenBucket:
+    """The speed of a resource: `rate` units a second, and after idle time up to `burst` units more, at `peak` a second.
+
+    A unit is a byte of a link or a second of a core.  A link under ``tc tbf`` and a core under a quota of cgroups
+    behave like this.  Without a burst only the rate counts.
+    """
+
+    rate: float
+    peak: float = 0.0
+    burst: float = 0.0
 
 
 class ResourceGroup(NamedTuple):
@@ -22,7 +37,7 @@ class ResourceGroup(NamedTuple):
 class ResourceRates(NamedTuple):
     """The token buckets of all resources and their groups, as arrays."""
 
-    #: See :class:`~.token_bucket.TokenBucket`.
+    #: See :class:`TokenBucket`.
     rate: np.ndarray
     peak: np.ndarray
     burst: np.ndarray

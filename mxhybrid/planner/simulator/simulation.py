@@ -28,11 +28,10 @@ import numpy as np
 
 from ...base.errors import InputError
 from .native_backend import SimulatorBackend, native_backend
-from .resource_groups import ResourceGroup, ResourceRates, group_arrays
+from .resource_groups import ResourceGroup, ResourceRates, TokenBucket, group_arrays
 from .task_block import TaskBlock, format_keys, key_and_index
 from .task_table import TaskTable
 from .timeline import Timeline, default_stride
-from .token_bucket import TokenBucket
 
 #: Reasons why a task started when it did, see :class:`PathTask`.
 START, AFTER, RESOURCE = 'start', 'after', 'resource'

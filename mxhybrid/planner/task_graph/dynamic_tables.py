@@ -12,8 +12,8 @@ import numpy as np
 from ...base.errors import InputError
 from ...kvstore.table_parameter import TableParameter
 from ..cluster.machine_model import Machine
-from .row_transfers import between_hosts, server_shares
 from .task_builder import TaskBuilder
+from .weight_tasks import between_hosts, server_shares
 
 #: Bytes of a key.
 _KEY_BYTES = 8

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cluster.cluster_spec import TransferCost
 from ..cluster.machine_model import Machine
-from ..simulator.native_library import planner_library
+from ..simulator.native_backend import planner_library
 from ..simulator.task_block import TASK, BlockContent, array_address
 from .redistribution import RankBoxes, Redistribution, Transfers
 from .task_builder import Endpoints, TaskSubgraph, TaskView, kind_code

@@ -14,7 +14,6 @@ from .dataflow import Dataflow, WeightReader
 from .memo import Memo
 from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
 from .redistribution import RankBoxes, interned_boxes
-from .row_transfers import between_hosts, server_shares
 from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
 
@@ -258,3 +257,21 @@ class WeightTasks:
     def table_bytes(self, name: str, plan: TablePlan) -> np.ndarray:
         """Return the bytes by rank that the route of a table's rows needs in addition to weight and gradient."""
         return np.full(self._machine.ranks, float(self._buffer_bytes(name) if plan.route == 'allreduce' else 0))
+
+
+def server_shares(hosts: int, first: int, partitions: int) -> np.ndarray:
+    """Return the share of a table's rows on each host: partitions go to hosts in turn, from the host `first` on."""
+    return np.bincount((first + np.arange(partitions)) % hosts, None, hosts) / partitions
+
+
+def between_hosts(machine: Machine, tasks: TaskBuilder, kind: str, before: List[int], sent_bytes: np.ndarray,
+                  received_bytes: np.ndarray) -> List[int]:
+    """Add transfers on the links of all hosts, after some tasks; return the tasks that end them."""
+    if machine.hosts > 1:
+        joined = tasks.add(kind, -1, -1, 0.0, after=before)
+        before = [joined] + [
+            tasks.add(kind, -1, int(link[host]), float(link_bytes[host]), -1, machine.cluster.link_latency_s,
+                      after=[joined])
+            for link, link_bytes in ((machine.up, sent_bytes), (machine.down, received_bytes))
+            for host in range(machine.hosts) if link_bytes[host]]
+    return [tasks.add(kind, -1, -1, 0.0, after=before)]

@@ -5,7 +5,7 @@ import pytest
 
 from mxhybrid.base.compiled import CompiledLibrary, StaleLibraryError, compiled_files
 from mxhybrid.kernels import library as kernels
-from mxhybrid.planner.simulator import native_library as planner
+from mxhybrid.planner.simulator import native_backend as planner
 
 LIBRARIES = [('_compiled', kernels, 'lane_version'), ('_simulate', planner, 'planner_version')]
 

@@ -1,7 +1,7 @@
 """Page-locked memory where there is no GPU: nothing is locked, and nothing fails."""
 import ctypes
 
-from mxhybrid.native.page_locking import lock_pages, unlock_pages
+from mxhybrid.native.storage import lock_pages, unlock_pages
 
 
 def test_without_a_gpu_nothing_is_locked():

@@ -11,11 +11,10 @@ from lab.planner.steps import MadeUpStep
 import mxhybrid
 from mxhybrid.base.errors import SettingError
 from mxhybrid.planner.planner import Planner
-from mxhybrid.planner.simulator import native_library
-from mxhybrid.planner.simulator.native_backend import native_backend
-from mxhybrid.planner.simulator.native_library import planner_library
+from mxhybrid.planner.simulator import native_backend as backend_module
+from mxhybrid.planner.simulator.native_backend import native_backend, planner_library
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph.transfer_tasks import load_transfer_tasks
 from tests.helpers.object_files import compiled
 from tests.helpers.planned_networks import cluster, network
@@ -122,7 +121,7 @@ class UntimedOperators:
     ([os.devnull], '/dev/null cannot be loaded: .*: install g.., then reinstall mxhybrid with pip install --force-re')])
 def test_a_missing_library_is_reported_with_its_remedy_before_operators_are_timed(fresh_libraries, monkeypatch, files,
                                                                                   words):
-    monkeypatch.setattr(native_library, 'compiled_files', lambda folder, name: files)
+    monkeypatch.setattr(backend_module, 'compiled_files', lambda folder, name: files)
     with pytest.raises(SettingError, match='planner: its compiled library .*' + words):
         Simulation([TokenBucket(1.0)])
     with pytest.raises(SettingError, match=words):
@@ -130,7 +129,7 @@ def test_a_missing_library_is_reported_with_its_remedy_before_operators_are_time
 
 
 def test_a_library_of_another_version_is_refused(fresh_libraries, monkeypatch):
-    monkeypatch.setattr(native_library, '_VERSION', 1)
+    monkeypatch.setattr(backend_module, '_VERSION', 1)
     with pytest.raises(SettingError, match='planner: its compiled library .*_simulate.*.so is stale: it has '
                        'version [0-9]+, but version 1 is needed: compile it again: in a checkout by scripts/install'):
         planner_library()

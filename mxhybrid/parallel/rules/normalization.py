@@ -1,4 +1,6 @@
-"""The rules of InstanceNorm and GroupNorm, and both with the statistics of several parts of images."""
+"""The rules of InstanceNorm and GroupNorm, and both with the statistics of several parts of images; of LayerNorm, and
+of the normalization by neighbouring channels.
+"""
 import math
 from typing import Any, Dict, List, Tuple
 
@@ -7,11 +9,10 @@ import numpy as np
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
-from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import Box, Range, full, shape_of, size_of
+from ..ops.rule import OperatorShard, Rule, axis_of, with_range
+from ..sharding.box import Box, Range, full, groups_of, shape_of, size_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
-from .collective_groups import groups_of
 
 
 def _groups(operator: Operator, channel_count: int) -> int:
@@ -127,3 +128,38 @@ class GroupNorm(Rule):
         statistics = [out[:1] + (own,) + full(graph.shape(operator, output)[2:])
                       for output in range(1, operator.outputs)]
         return OperatorShard([out, (own,), (own,)], [out] + statistics, attrs)
+
+
+@register('LayerNorm')
+class LayerNorm(Rule):
+    """LayerNorm: every dimension that is not normalized can be split."""
+
+    adds_weight_gradients = True
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for every dimension but the axis."""
+        shape = graph.shape(operator)
+        return [dimension != axis_of(operator, len(shape), -1) for dimension in range(len(shape))]
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        statistics = with_range(output_shard.box, axis_of(operator, len(output_shard.box), -1), (0, 1))
+        return OperatorShard([output_shard.box] + [full(shape) for shape in graph.inputs(operator)[1:]],
+                             [output_shard.box] + [statistics] * (operator.outputs - 1))
+
+
+@register('LRN')
+class LocalResponse(Rule):
+    """LRN: every dimension can be split; a shard also reads the neighbours of its channels."""
+
+    splits_every_dimension = True
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        channel_count, (low, high) = graph.shape(operator)[1], output_shard.box[1]
+        reach = int(operator.get('nsize')) // 2
+        read = max(0, low - reach), min(channel_count, high + reach)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            return mx.sym.slice_axis(mx.sym.LRN(inputs[0], **attributes), axis=1, begin=low - read[0],
+                                     end=high - read[0], name=name)
+        return OperatorShard([with_range(output_shard.box, 1, read)], [output_shard.box],
+                             build=None if read == (low, high) else build)

@@ -1,7 +1,7 @@
 """Groups of operators that are the same in repeated blocks."""
 from hypothesis import given, strategies as st
 
-from mxhybrid.planner.search.repeated_blocks import repeated_groups
+from mxhybrid.planner.search.search_space import repeated_groups
 
 
 def groups(text):
