@@ -29,12 +29,8 @@ class CompiledLibrary(ctypes.CDLL):
     - `version_function`: the function that returns the library's version.
     - `version`: the version that is needed.
 
-    Raises
-    ------
-    StaleLibraryError
-        It has another version, or lacks a function, when this is used for the first time.
-    OSError
-        It cannot be loaded.
+    Raises StaleLibraryError if it has another version, or lacks a function, when this is used for the first time.
+    OSError if it cannot be loaded.
     """
 
     def __init__(self, path: str, version_function: str, version: int):

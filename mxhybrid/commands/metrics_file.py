@@ -130,10 +130,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
 
     - `source`: the name of the file, for messages.
 
-    Raises
-    ------
-    InputError
-        A line is something else than a step, or no line is a step.
+    Raises InputError if a line is something else than a step, or no line is a step.
     """
     runs: List[Run] = []
     current: Dict[int, Run] = {}
@@ -163,10 +160,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
 def read(path: str) -> Tuple[List[Run], int]:
     """Read a metrics file, see :func:`parse`.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, is not a metrics file, or has no steps yet.
+    Raises InputError if the file cannot be read, is not a metrics file, or has no steps yet.
     """
     try:
         with open(path, encoding='utf-8', errors='replace') as lines:

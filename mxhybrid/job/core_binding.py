@@ -26,11 +26,8 @@ def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bo
 
     - `only_if_filled`: bind only the workers of machines that they fill, see :func:`_fills`.
 
-    Raises
-    ------
-    SettingError
-        The cores of a machine cannot be divided equally among its workers, or its workers may use different cores, of
-        which some are common; on all workers.  With `only_if_filled`, such workers are not bound.
+    Raises SettingError if the cores of a machine cannot be divided equally among its workers, or its workers may use
+    different cores, of which some are common; then on all workers.  With `only_if_filled`, such workers are not bound.
     """
     allowed = os.sched_getaffinity(0)
     # Containers of one machine are several hosts, but share its cores.

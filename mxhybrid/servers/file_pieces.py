@@ -61,12 +61,8 @@ def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any
     - `files`: by name without '.npy': the record, with the digest, see :mod:`mxhybrid.base.file_digest`.
     - `source`: the folder of the files in that of the server.
 
-    Raises
-    ------
-    CheckpointError
-        A file cannot be written.
-    JobError
-        A file does not have the digest that the server has found.
+    Raises CheckpointError if a file cannot be written.  JobError if a file does not have the digest that the server has
+    found.
     """
     try:
         os.makedirs(path)

@@ -44,11 +44,8 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
     - `gradient_inputs`: data with gradients.
     - `joint_statistics`: whether the statistics of BatchNorm are those of the joint batch.
 
-    Raises
-    ------
-    InputError
-        A pattern that matches no block, or only blocks without operators or without gradients; an operator that cannot
-        be computed again.
+    Raises InputError for a pattern that matches no block, or only blocks without operators or without gradients; and
+    for an operator that cannot be computed again.
     """
     learning = learning_operators(graph, (), gradient_inputs)  # a frozen parameter may be trained later
     matched: Dict[str, None] = {}

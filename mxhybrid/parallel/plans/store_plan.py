@@ -29,10 +29,7 @@ class StorePlan(NamedTuple):
     def by_name(self, graph: Graph) -> Dict[str, TablePlan]:
         """Return the tables by the names of their parameters.
 
-        Raises
-        ------
-        InputError
-            A table that the network does not have.
+        Raises InputError for a table that the network does not have.
         """
         names = {graph.label(graph.operators[number]): graph.operators[number].name for number in graph.tables}
         unknown = sorted(set(self.tables) - set(names))

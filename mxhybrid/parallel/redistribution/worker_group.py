@@ -46,11 +46,8 @@ class WorkerGroup:
         Every worker draws one, so that workers with the same random state as worker 0 keep it.  A worker without
         `draws` draws none; if it is worker 0, the number is -1.
 
-        Raises
-        ------
-        InputError
-            On all workers: outlines differ, and the message names the first difference; or another worker has a
-            `problem` instead of an outline.
+        Raises InputError on all workers if outlines differ, and the message names the first difference; or another
+        worker has a `problem` instead of an outline.
         """
         seed = _drawn_number() if draws else -1
         if self.size == 1:

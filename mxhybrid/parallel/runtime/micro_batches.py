@@ -58,10 +58,8 @@ def output_boxes(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Spli
     `dimensions` are those of the joint batch, as a micro-batch of one sample has no dimension of samples; `splits` are
     those of the operators, by number.
 
-    Raises
-    ------
-    InputError
-        An output that does not have each sample once, so that outputs of micro-batches cannot be joined.
+    Raises InputError for an output that does not have each sample once, so that outputs of micro-batches cannot be
+    joined.
     """
     boxes = {}
     for at, entry in enumerate(graph.heads):

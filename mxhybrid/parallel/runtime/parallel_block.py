@@ -365,10 +365,7 @@ def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, P
                     count: int) -> Program:
     """Make the count-th additional program like one of `programs`, for a network whose numbers begin with `first`.
 
-    Raises
-    ------
-    InputError
-        There are no numbers left.
+    Raises InputError if there are no numbers left.
     """
     redistributions = len(programs[training].redistributions)
     if count * redistributions > _EIGHTH:

@@ -334,10 +334,7 @@ class PipelineCalls:
     def _checked_scale(self, gradients: List[Any]) -> float:
         """Return the number that came back as the gradient of every sample's loss (collective).
 
-        Raises
-        ------
-        InputError
-            The gradient differs between samples, or one came back to another output.
+        Raises InputError if the gradient differs between samples, or one came back to another output.
         """
         schedule, values = self._stages.schedule, gradients[0].asnumpy()
         others = max([float(np.abs(gradient.asnumpy()).max()) for gradient in gradients[1:]] or [0.0])

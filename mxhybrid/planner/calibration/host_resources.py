@@ -99,10 +99,7 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
     - `speeds`: by rank.
     - `shares`: by rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
 
-    Raises
-    ------
-    InputError
-        Workers are not numbered host by host.
+    Raises InputError if workers are not numbered host by host.
     """
     ranks_of = {host: [rank for rank, other in enumerate(places) if other == host] for host in dict.fromkeys(places)}
     for ranks in ranks_of.values():

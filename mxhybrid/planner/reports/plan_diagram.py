@@ -86,10 +86,7 @@ def check_diagram_path(path: str) -> None:
 def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[DiagramEdge], title: str = '') -> None:
     """Write a diagram.
 
-    Raises
-    ------
-    InputError
-        `path` does not end in ``.svg``, ``.dot`` or ``.gv``, or the file cannot be written.
+    Raises InputError if `path` does not end in ``.svg``, ``.dot`` or ``.gv``, or the file cannot be written.
     """
     check_diagram_path(path)
     text = as_svg(nodes, edges, title) if path.endswith('.svg') else as_dot(nodes, edges, title)

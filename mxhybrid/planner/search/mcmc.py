@@ -114,10 +114,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
     - `seed`: the same seed gives the same result, unless time ends the search.
     - `watcher`: called with a :class:`Progress` after each proposal; ends the search if it returns something true.
 
-    Raises
-    ------
-    InputError
-        The limits never end the search, or no plan was found within the memory allowed.
+    Raises InputError if the limits never end the search, or no plan was found within the memory allowed.
     """
     if limits.seconds is None and limits.proposals is None and limits.patience is None:
         raise InputError('limits: a search without a limit never ends: give seconds, proposals or patience')

@@ -147,10 +147,7 @@ def load_event_loop(library: Any) -> Callable[..., int]:
 def native_backend(path: str = '') -> SimulatorBackend:
     """Return the compiled backend, of the package's library or of another one by its path.
 
-    Raises
-    ------
-    SettingError
-        There is no such library.
+    Raises SettingError if there is no such library.
     """
     library = planner_library(path)
     return SimulatorBackend(functools.partial(NativeTaskTable, load_task_table(library)), load_event_loop(library))
@@ -165,10 +162,7 @@ _REMEDY = 'install g++, then reinstall mxhybrid with pip install --force-reinsta
 def planner_library(path: str = '') -> Any:
     """Load the library that ``setup.py`` compiled, or another one by its path.
 
-    Raises
-    ------
-    SettingError
-        The library is missing, cannot be loaded, or is of another version.
+    Raises SettingError if the library is missing, cannot be loaded, or is of another version.
     """
     paths = [path] if path else compiled_files(os.path.dirname(__file__), '_simulate')
     if not paths:

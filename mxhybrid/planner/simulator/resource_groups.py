@@ -51,10 +51,7 @@ class ResourceRates(NamedTuple):
 def group_arrays(resources: Sequence[TokenBucket], groups: Sequence[ResourceGroup]) -> Tuple[np.ndarray, np.ndarray]:
     """Return the arrays `group` and `slowdowns` of :class:`ResourceRates`.
 
-    Raises
-    ------
-    InputError
-        A resource does not exist, is in two groups or has a burst; or shares are out of range or grow.
+    Raises InputError if a resource does not exist, is in two groups or has a burst; or shares are out of range or grow.
     """
     group_of = np.full(len(resources), -1, np.int32)
     slowdowns = np.ones((len(groups), 2, 1 + max((len(group.resources) for group in groups), default=0)))

@@ -67,12 +67,8 @@ class Simulation:
     - `backend`: the default is the compiled one.
     - `groups`: resources that slow each other down.
 
-    Raises
-    ------
-    InputError
-        A resource without a rate, or an impossible group.
-    SettingError
-        The compiled library of the planner is missing.
+    Raises InputError for a resource without a rate, or an impossible group.  SettingError if the compiled library of
+    the planner is missing.
     """
 
     def __init__(self, resources: Sequence[TokenBucket], stride: Optional[int] = None,
@@ -111,11 +107,8 @@ class Simulation:
         float
             The end of the last task, in seconds.
 
-        Raises
-        ------
-        InputError
-            Two blocks have the same key, a resource does not exist, or tasks wait for each other.  Then the former
-            simulation stays.
+        Raises InputError if two blocks have the same key, a resource does not exist, or tasks wait for each other.
+        Then the former simulation stays.
         """
         all_blocks = list(blocks)
         self._check(all_blocks)
@@ -142,10 +135,7 @@ class Simulation:
             The value that :meth:`run` returns for all current blocks, to the last bit; above `limit`, some lower bound
             of it that is also above the limit.
 
-        Raises
-        ------
-        InputError
-            As for :meth:`run`, and for a block under the key of another one.  Then nothing has changed.
+        Raises InputError as for :meth:`run`, and for a block under the key of another one.  Then nothing has changed.
         """
         table = self._checked_table()
         new_blocks = [block for block in blocks.values() if block is not None]
@@ -174,10 +164,7 @@ class Simulation:
     def rollback(self) -> None:
         """Undo the last :meth:`propose`; once for each.
 
-        Raises
-        ------
-        InputError
-            There is no proposal to undo.
+        Raises InputError if there is no proposal to undo.
         """
         table = self._checked_table()
         if not self._can_roll_back:

@@ -81,10 +81,7 @@ class TaskBlock:
       output of that block that the task waits for.  A block that does not exist, or has no such output, is not waited
       for.
 
-    Raises
-    ------
-    InputError
-        Numbers are out of range.
+    Raises InputError if numbers are out of range.
     """
 
     __slots__ = ('key', 'content', 'inputs')

@@ -40,10 +40,7 @@ class MicroBatchModel:
 
     - `data`, `heads`: inputs that operators read, and outputs of the network.
 
-    Raises
-    ------
-    InputError
-        The micro-batches do not divide the joint batch.
+    Raises InputError if the micro-batches do not divide the joint batch.
     """
 
     def __init__(self, joint: TracedNetwork, shares: InputShards, micro_batches: int, frozen: AbstractSet[str],

@@ -181,10 +181,7 @@ def _native_boxes(boxes: RankBoxes) -> Any:
 def load_transfer_tasks(path: str = '') -> Any:
     """Return the planner's library, or another one by its path, with the arguments of its functions declared.
 
-    Raises
-    ------
-    SettingError
-        There is no such library.
+    Raises SettingError if there is no such library.
     """
     library = planner_library(path)
     functions: Tuple[Tuple[str, Sequence[Any]], ...] = (
