@@ -14,7 +14,7 @@ from ..base.compiled import CompiledLibrary, compiled_files
 from ..base.errors import JobError
 
 #: The result that :func:`lane_version` of ``src/base/api.cc`` must have.
-_VERSION = 40
+_VERSION = 41
 
 #: Types of parameters and results.
 U32, I64, U64, POINTER, INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
@@ -43,7 +43,6 @@ _FUNCTIONS = {
     'array_operator_info': (POINTER, [POINTER]),
     'finite_halves': (INT, [POINTER, U64]),
     'attribute': (ctypes.c_float, [ctypes.c_double, INT]),
-    'rule_state_width': (U64, [U32, U32, U32]),
     'delay_sigterm': (INT, [ctypes.c_double]),
     'sorted_unique': (I64, [POINTER, I64, I64, POINTER, POINTER]),
 }

@@ -29,8 +29,9 @@ struct WeightMemory {
 };
 
 WeightMemory memory_of(const WrittenArrays& arrays, size_t index) {
-  return {arrays.memory(4 * index), {arrays.memory(4 * index + 2), arrays.memory(4 * index + 3)}, nullptr,
-          arrays.memory(4 * index + 1)};
+  const size_t first = 5 * index;
+  return {arrays.memory(first), {arrays.memory(first + 2), arrays.memory(first + 3)}, arrays.memory(first + 4),
+          arrays.memory(first + 1)};
 }
 
 void set_rates(UpdateSettings* settings, const Rates& rates, bool in_lists) {
@@ -72,7 +73,7 @@ WrittenArrays::~WrittenArrays() {
 char* WrittenArrays::memory(size_t index) const {
   void* array = arrays_[index];
   if (array == nullptr) return nullptr;
-  reorder_(*static_cast<void**>(array));  // the first member of NDArray points to the storage
+  if (reorder_ != nullptr) reorder_(*static_cast<void**>(array));  // the first member of NDArray points to the storage
   return memory_of(functions_, array);
 }
 
@@ -99,28 +100,16 @@ void GradientBucket::start(const OnComplete& complete, AllreduceKind kind) {
   buffer_.start(complete, kind, pieces);
 }
 
-void GradientBucket::update(const Rule& rule, bool in_lists, const std::vector<Target>& targets,
-                            const WrittenArrays* copies) {
-  UpdateSettings settings(rule, 1);
+void GradientBucket::update(const DenseUpdate& update) const {
+  UpdateSettings settings(update.rule, 1);
   for (size_t i = 0; i < items_.size(); ++i) {
-    const Target& target = targets[i];
-    set_rates(&settings, {target.lr, target.wd}, in_lists);
-    update_weight(rule.kind, settings, dtype_, halves_, sums(items_[i]), items_[i].count,
-                  {target.weight, {target.state[0], target.state[1]},
-                   copies == nullptr ? nullptr : copies->memory(i), nullptr});
+    set_rates(&settings, update.rates[i], update.in_lists);
+    update_weight(update.rule.kind, settings, dtype_, halves_, sums(items_[i]), items_[i].count,
+                  memory_of(*update.arrays, i));
   }
 }
 
-void GradientBucket::update(const LocalUpdate& local) const {
-  UpdateSettings settings(local.rule, 1);
-  for (size_t i = 0; i < items_.size(); ++i) {
-    set_rates(&settings, local.rates[i], local.in_lists);
-    update_weight(local.rule.kind, settings, dtype_, halves_, sums(items_[i]), items_[i].count,
-                  memory_of(*local.arrays, i));
-  }
-}
-
-void LocalUpdate::run() const {
+void DenseUpdate::run() const {
   UpdateSettings settings(rule, 1);
   for (size_t i = 0; i < sizes.size(); ++i) {
     set_rates(&settings, rates[i], in_lists);

@@ -16,7 +16,8 @@ namespace lane {
 /// references.
 class WrittenArrays {
  public:
-  /// Take over `arrays`, each of which may be null.  `reorder` changes the layout of a storage to the default one.
+  /// Take over `arrays`, each of which may be null.  `reorder` changes the layout of a storage to the default one; if it
+  /// is null, all arrays are in that layout.
   WrittenArrays(ArrayFunctions functions, void (*reorder)(void* storage), std::vector<void*> arrays)
       : functions_(functions), reorder_(reorder), arrays_(std::move(arrays)) {}
   ~WrittenArrays();
@@ -38,13 +39,14 @@ struct Rates {
   double lr, wd;
 };
 
-/// An update of weights in this worker.  `arrays` has four arrays for each weight: the weight, its gradient, and two
-/// arrays of optimizer state, null if there are fewer.
-struct LocalUpdate {
+/// An update of weights.
+struct DenseUpdate {
   Rule rule;
   Dtype dtype;
   /// Whether MXNet's operator would get the rates as lists for several weights.
   bool in_lists;
+  /// Five arrays for each weight: the weight, its gradient, two arrays of optimizer state, and an array to which the
+  /// weight is copied; null for those that it lacks.
   std::shared_ptr<WrittenArrays> arrays;
   /// The number of elements of each weight.
   std::vector<size_t> sizes;
@@ -71,16 +73,9 @@ class GradientBucket {
   /// Start the allreduce of the gradients, which are computed.  Calls `complete` when the sums are.
   void start(const OnComplete& complete, AllreduceKind kind = AllreduceKind::kSum);
 
-  struct Target {
-    char* weight;
-    char* state[2];
-    double lr, wd;
-  };
-  /// Update weights with the sums; `targets` are in the order of the gradients that are not null, and `in_lists` is that
-  /// of LocalUpdate.  The weights are also written to `copies`, unless it is null.
-  void update(const Rule& rule, bool in_lists, const std::vector<Target>& targets, const WrittenArrays* copies = nullptr);
-  /// Make an update of the weights of all gradients that are not null, with the sums, and write these to the gradients.
-  void update(const LocalUpdate& local) const;
+  /// Make an update of the weights of all gradients that are not null, with the sums, which are also written to the
+  /// gradients that the update has.
+  void update(const DenseUpdate& update) const;
 
  private:
   struct Item {

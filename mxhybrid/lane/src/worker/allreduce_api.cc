@@ -7,31 +7,20 @@
 #include "dense/gradient_bucket.h"
 #include "worker/worker.h"
 
+using lane::DenseUpdate;
 using lane::functions_of;
 using lane::GradientBucket;
 using lane::guarded;
-using lane::LocalUpdate;
-using lane::Rule;
 using lane::Worker;
 using lane::WorkerAllreduce;
 using lane::WrittenArrays;
 
 namespace {
 
-/// One update of a bucket.
-struct BucketUpdate {
-  std::shared_ptr<GradientBucket> bucket;
-  Rule rule;
-  bool in_lists;  // see LocalUpdate
-  std::vector<GradientBucket::Target> targets;
-  /// Null if the updated weights are not copied.
-  std::shared_ptr<WrittenArrays> copies;
-};
-
-/// An update of weights in this worker; the gradients are the sums if `bucket` is null.
+/// An update of weights with the sums of a bucket, or with their gradients if `bucket` is null.
 struct WorkerUpdate {
   std::shared_ptr<GradientBucket> bucket;
-  LocalUpdate update;
+  DenseUpdate update;
 };
 
 }  // namespace
@@ -77,11 +66,7 @@ void lane_allreduce_start(void*, void* on_complete, void* buffer) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete));
 }
 
-/// EngineAsyncFunc of a reduce-scatter, and of an allgather.
-void lane_allreduce_scatter(void*, void* on_complete, void* buffer) {
-  static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete),
-                                                       lane::AllreduceKind::kScatter);
-}
+/// EngineAsyncFunc of an allgather.
 void lane_allreduce_gather(void*, void* on_complete, void* buffer) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete),
                                                        lane::AllreduceKind::kGather);
@@ -118,7 +103,7 @@ void lane_bucket_scatter(void*, void* on_complete, void* share) {
       ->start(*static_cast<lane::OnComplete*>(on_complete), lane::AllreduceKind::kScatter);
 }
 /// Return a reference to arrays that updates write, which it takes over; an array may be null.  `reorder` is
-/// NDArray::Chunk::Reorder2Default.
+/// NDArray::Chunk::Reorder2Default, or null if all arrays are in the default layout.
 void* lane_arrays_new(void* get_data, void* free, void* reorder, uint32_t count, void** arrays) {
   return guarded(
       [&]() -> void* {
@@ -129,39 +114,10 @@ void* lane_arrays_new(void* get_data, void* free, void* reorder, uint32_t count,
       nullptr);
 }
 void lane_arrays_close(void* arrays) { delete static_cast<std::shared_ptr<WrittenArrays>*>(arrays); }
-/// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.  `copies` is a result of
-/// lane_arrays_new, or null.
-void* lane_update_new(void* share, uint32_t kind, const double* settings, int in_lists, uint32_t count, void** weights,
-                      void** states, void* copies, const double* lrs, const double* wds) {
-  return guarded(
-      [&]() -> void* {
-        auto update = std::make_unique<BucketUpdate>(
-            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings),
-                         in_lists != 0, {}, {}});
-        if (copies != nullptr) update->copies = *static_cast<std::shared_ptr<WrittenArrays>*>(copies);
-        for (uint32_t i = 0; i < count; ++i) {
-          update->targets.push_back({static_cast<char*>(weights[i]),
-                                   {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
-                                   lrs[i],
-                                   wds[i]});
-        }
-        return update.release();
-      },
-      nullptr);
-}
-/// EngineFuncParamDeleter.
-void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update); }
-/// EngineSyncFunc.
-void lane_bucket_update(void*, void* update) {
-  BucketUpdate& bucket_update = *static_cast<BucketUpdate*>(update);
-  bucket_update.bucket->update(bucket_update.rule, bucket_update.in_lists, bucket_update.targets,
-                               bucket_update.copies.get());
-}
-/// Return an update for lane_local_update.  `arrays` is a result of lane_arrays_new with the weight, the gradient and two
-/// states of each of `count` weights.  `share` is the bucket whose sums the gradients will be, or null: then they are
-/// already.
-void* lane_local_update_new(void* share, uint32_t dtype, uint32_t kind, const double* settings, int in_lists,
-                            uint32_t count, void* arrays, const uint64_t* sizes, const double* lrs, const double* wds) {
+/// Return an update for lane_update_run.  `arrays` is a result of lane_arrays_new with the five arrays of each of `count`
+/// weights, see DenseUpdate.  `share` is the bucket with whose sums it is made, or null: then it reads the gradients.
+void* lane_update_new(void* share, uint32_t dtype, uint32_t kind, const double* settings, int in_lists, uint32_t count,
+                      void* arrays, const uint64_t* sizes, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
         auto update = std::make_unique<WorkerUpdate>();
@@ -174,9 +130,9 @@ void* lane_local_update_new(void* share, uint32_t dtype, uint32_t kind, const do
       nullptr);
 }
 /// EngineFuncParamDeleter.
-void lane_local_update_close(void* update) { delete static_cast<WorkerUpdate*>(update); }
+void lane_update_close(void* update) { delete static_cast<WorkerUpdate*>(update); }
 /// EngineSyncFunc.
-void lane_local_update(void*, void* update) {
+void lane_update_run(void*, void* update) {
   const WorkerUpdate& worker_update = *static_cast<WorkerUpdate*>(update);
   if (worker_update.bucket != nullptr) {
     worker_update.bucket->update(worker_update.update);
