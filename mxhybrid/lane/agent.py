@@ -29,7 +29,7 @@ from ..base.errors import JobError
 from ..base.local_sockets import Connection, Left, Listener, memory_domain
 from ..base.log import get_logger
 from ..base.peers import connect_peers
-from ..row_store.library import first_value_kinds
+from ..row_store.row_store import FirstValues, RowStoreOptions
 from . import library
 from .membership import Endpoint, Membership
 
@@ -67,20 +67,6 @@ class DynamicShape(NamedTuple):
     batch_rows: int
     owners: Sequence[int]
     staleness: int = 0
-
-
-class RowStoreOptions(NamedTuple):
-    """The options of the row stores of a dynamic table, see ``row_store/src/store/row_store.h``, for one partition."""
-
-    #: A :class:`mxhybrid.row_store.row_store.FirstValues`.
-    first_values: Tuple[str, float, int]
-    admit: int = 1
-    capacity: int = 0
-    expire_after: int = 0
-    evict_rarest: bool = False
-    #: The directory of the files of rows; empty for memory.
-    directory: str = ''
-    resident_bytes: int = 0
 
 
 #: Agents that did not end in time, which their threads may still use.
@@ -156,13 +142,12 @@ class Agent:
         self._shapes[number] = shape
         self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
 
-    def add_dynamic_table(self, number: int, name: str, shape: DynamicShape, options: RowStoreOptions) -> None:
-        """Add a dynamic table without rows; `name` is for messages."""
-        kind, value, seed = options.first_values
+    def add_dynamic_table(self, number: int, name: str, shape: DynamicShape, first_values: FirstValues,
+                          options: RowStoreOptions) -> None:
+        """Add a dynamic table without rows; `name` is for messages, and `options` are those of one partition."""
         self._library.checked(self._library.agent_add_dynamic_table(
-            self._handle, number, name.encode(), *dynamic_shape_for_library(shape),
-            first_value_kinds()[kind], value, seed, options.admit, options.capacity, options.expire_after,
-            int(options.evict_rarest), os.fsencode(options.directory), options.resident_bytes))
+            self._handle, number, name.encode(), *dynamic_shape_for_library(shape), *first_values.for_library(),
+            *options.for_library()))
 
     def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
         """Return the result of `use`, called with the address of the row store of a partition of this agent.

@@ -16,14 +16,9 @@ from . import library, row_files
 
 #: The types of the elements of dynamic tables.
 DTYPES = ('float32', 'float64')
-#: Which rows leave a table that is over its capacity.
-EVICTIONS = ('lru', 'rarest')
 #: The fields of ``struct RowStoreStatistics``.
 _STATISTICS = ('rows', 'slots', 'memory_bytes', 'file_bytes', 'resident_bytes', 'admitted',
                'waiting', 'expired', 'updates')
-#: The least and the largest value of each option of a store that is a number.
-_OPTION_RANGES = {'admit': (1, (1 << 15) - 1), 'capacity': (0, (1 << 32) - 1), 'expire_after': (0, (1 << 32) - 1),
-                  'resident_bytes': (0, 1 << 62)}
 #: The most columns of a table.
 _MAX_WIDTH = 1 << 24
 
@@ -42,11 +37,12 @@ class FirstValues(NamedTuple):
         keys = as_keys(keys)
         rows = np.empty((len(keys), width), _dtype_of(dtype))
         loaded = library.load()
-        loaded.first_values(*self._numbers(), loaded.dtypes[rows.dtype.name], keys.ctypes.data, len(keys), width,
+        loaded.first_values(*self.for_library(), loaded.dtypes[rows.dtype.name], keys.ctypes.data, len(keys), width,
                             rows.ctypes.data)
         return rows
 
-    def _numbers(self) -> Any:
+    def for_library(self) -> Tuple[int, float, int]:
+        """Return the parameters of compiled functions; InputError if a value is not valid."""
         kinds = library.first_value_kinds()
         if self.kind not in kinds:
             raise InputError('first values: kind %r is unknown: give one of %s' % (self.kind, ', '.join(kinds)))
@@ -59,6 +55,47 @@ class FirstValues(NamedTuple):
 
 #: The first values of a table that begins with zeros.
 ZERO = FirstValues()
+
+
+class RowStoreOptions(NamedTuple):
+    """Admission, expiry and storage of the rows of a dynamic table, or of one partition of it."""
+
+    #: A key gets a row after this number of updates that have it.
+    admit: int = 1
+    #: The most rows after an update; 0: no limit.
+    capacity: int = 0
+    #: Rows that were not updated for this number of updates of the table are removed; 0: never.
+    expire_after: int = 0
+    #: The rows that leave a table over its capacity: 'lru', the least recently updated, or 'rarest', those with the
+    #: fewest updates.
+    evict: str = 'lru'
+    #: The directory, on the host of the rows, of the files with keys, rows and optimizer state, which stores may share;
+    #: '': they are in memory.  Files lose their names when they are made, so they disappear with the process, however
+    #: it ends.
+    directory: str = ''
+    #: The memory of a cache of rows and state in files, which has 1 MB at least; 0: files are mapped, and the system
+    #: decides which of their pages are in memory.
+    resident_bytes: int = 0
+
+    def check(self, prefix: str = '') -> None:
+        """Refuse values that are not valid (InputError); `prefix` begins the message."""
+        for option, least, most in (('admit', 1, (1 << 15) - 1), ('capacity', 0, (1 << 32) - 1),
+                                    ('expire_after', 0, (1 << 32) - 1), ('resident_bytes', 0, 1 << 62)):
+            value = getattr(self, option)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+                raise InputError('%s%s=%r: give an integer from %d to %d' % (prefix, option, value, least, most))
+        if self.evict not in ('lru', 'rarest'):
+            raise InputError('%sevict=%r: give one of lru, rarest' % (prefix, self.evict))
+
+    def of_partition(self, partitions: int, own_partitions: int) -> 'RowStoreOptions':
+        """Return the options of one of the partitions of a table, of which this server owns some."""
+        return self._replace(capacity=self.capacity // partitions,
+                             resident_bytes=self.resident_bytes // max(1, own_partitions))
+
+    def for_library(self) -> Tuple[Any, ...]:
+        """Return the parameters of compiled functions."""
+        return (self.admit, self.capacity, self.expire_after, int(self.evict == 'rarest'), os.fsencode(self.directory),
+                self.resident_bytes)
 
 
 @contextmanager
@@ -113,24 +150,6 @@ def check_capacity(name: str, keys: np.ndarray, capacity: int, partitions: int) 
                          'distinct keys of a step, or use smaller batches' % (name, len(keys), capacity, shares))
 
 
-def check_options(options: Mapping[str, Any], prefix: str = '') -> None:
-    """Refuse options of a store that are not valid (InputError); `prefix` begins the message."""
-    for option, (least, most) in _OPTION_RANGES.items():
-        value = options.get(option, least)
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-            raise InputError('%s%s=%r: give an integer from %d to %d' % (prefix, option, value, least, most))
-    evict = options.get('evict', EVICTIONS[0])
-    if evict not in EVICTIONS:
-        raise InputError('%sevict=%r: give one of %s' % (prefix, evict, ', '.join(EVICTIONS)))
-
-
-def state_widths_of(rule: str, width: int) -> Sequence[int]:
-    """Return the number of elements a row of each array of optimizer state of a rule, see ``kernels/update.cc``."""
-    loaded = library.load()
-    widths = [loaded.rule_state_width(loaded.rules[rule], slot, width) for slot in range(2)]
-    return [each for each in widths if each]
-
-
 class RowStore:
     """The rows of a dynamic table, or of one partition of it, in this process.
 
@@ -145,35 +164,20 @@ class RowStore:
         'float32' or 'float64'.
     initializer : FirstValues
         The values that rows begin with.
-    admit : int
-        A key gets a row after this number of updates that have it.
-    capacity : int
-        The most rows after an update; 0: no limit.
-    expire_after : int
-        Rows that were not updated for this number of updates of the table are removed; 0: never.
-    evict : str
-        The rows that leave a table over its capacity: 'lru', the least recently updated, or 'rarest', those with the
-        fewest updates.
-    directory : str
-        The directory of the files with keys, rows and optimizer state, which stores may share; '': they are in memory.
-        Files lose their names when they are made, so they disappear with the process, however it ends.
-    resident_bytes : int
-        The memory of a cache of rows and state in files, which has 1 MB at least; 0: files are mapped, and the system
-        decides which of their pages are in memory.
+    **options
+        The fields of :class:`RowStoreOptions`.
     """
 
-    def __init__(self, width: int, dtype: Any = 'float32', initializer: FirstValues = ZERO, admit: int = 1,
-                 capacity: int = 0, expire_after: int = 0, evict: str = 'lru', directory: str = '',
-                 resident_bytes: int = 0):
+    def __init__(self, width: int, dtype: Any = 'float32', initializer: FirstValues = ZERO, **options: Any):
         self.width, self.dtype, self.initializer = width, _dtype_of(dtype), initializer
         if not 0 < width <= _MAX_WIDTH:
             raise InputError('width: %r columns: give an integer from 1 to %d' % (width, _MAX_WIDTH))
-        check_options({'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict,
-                       'resident_bytes': resident_bytes})
+        checked = RowStoreOptions(**options)
+        checked.check()
         self._library = library.load()
         self._handle = self._library.checked(self._library.row_store_new(
-            self._library.dtypes[self.dtype.name], width, *initializer._numbers(), admit, capacity, expire_after,
-            int(evict == 'rarest'), directory.encode(), resident_bytes))
+            self._library.dtypes[self.dtype.name], width, *initializer.for_library(),
+            *checked.for_library()))
         self._state_widths: Sequence[int] = ()
 
     @classmethod

@@ -18,9 +18,8 @@ from ..lane.keyed_rows import KeyedRows
 from ..lane.row_format import RowFormat, row_format
 from ..lane.worker import Lane
 from ..row_store.row_files import Marks, remove_parts
-from ..row_store.row_store import DTYPES, FirstValues, check_capacity, check_options
+from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
 from .cluster import ParameterServers
-from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable, Recipe, Saved
@@ -31,13 +30,15 @@ from .row_prefetcher import RowPrefetcher
 _WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'save_here': 'save its rows',
          'load': 'load its rows'}
 _Result = TypeVar('_Result')
+#: Rows in memory, without admission or expiry.
+_IN_MEMORY = RowStoreOptions()
 
 
 class DynamicTable(OptimizedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
     def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                 row_format: RowFormat, batch_rows: int, first_values: FirstValues, options: StoreOptions,
+                 row_format: RowFormat, batch_rows: int, first_values: FirstValues, options: RowStoreOptions,
                  staleness: int = 0):
         super().__init__(name, width, dtype)
         self.servers = servers
@@ -352,7 +353,7 @@ class DynamicTable(OptimizedTable):
 
 
 def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
-                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, wire: Any = 'float32',
+                         partitions: int, options: RowStoreOptions = _IN_MEMORY, wire: Any = 'float32',
                          batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
     """Create a dynamic table without rows (collective).
 
@@ -365,10 +366,7 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
     - `batch_rows`: the most distinct rows of a worker in a push or pull.
     - `staleness`: the number of last pushes of other workers that pulled rows may lack.
 
-    Raises
-    ------
-    InputError
-        Settings that are not valid; on all workers, before anything is sent.
+    Raises InputError on all workers, before anything is sent, if settings are not valid.
     """
     dtype = np.dtype(dtype)
     check_dynamic_table(servers, name, width, dtype, partitions, options, batch_rows)
@@ -380,7 +378,7 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
 
 
 def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                        options: StoreOptions, batch_rows: int) -> None:
+                        options: RowStoreOptions, batch_rows: int) -> None:
     """Raise InputError for settings of a dynamic table that are not valid."""
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
@@ -395,7 +393,7 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
             ('batch_rows', batch_rows, 1, 1 << 28)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
-    check_options(options._asdict(), name + ': ')
+    options.check(name + ': ')
     if 0 < options.capacity < partitions:
         raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '
                          'fewer partitions' % (name, options.capacity, partitions))

@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
 from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.native.optimizer_state import state_widths
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
-from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of, state_widths_of
+from mxhybrid.row_store.row_store import FirstValues, RowStore, as_keys, newest_parts, partition_of
 from mxhybrid.servers.kernel_rules import kernel_rule
 from mxhybrid.servers.partition_state import Partition
 from mxhybrid.servers.protocol import OPTIMIZE
@@ -132,7 +133,7 @@ def test_updates_equal_mxnets(name, settings, more, dtype, tolerance):
     optimizer = mx.optimizer.create(name, learning_rate=0.1, **settings, **more)
     rule_name, rule_settings = kernel_rule(optimizer, has_state='momentum' in settings)
     store = RowStore(width, dtype, FIRST)
-    store.set_state_widths(state_widths_of(rule_name, width))
+    store.set_state_widths(state_widths(optimizer, 0, (1, width), dtype))
     theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
     reference_dtype = dtype if tolerance == 1e-10 else 'float32'
     reference = Partition(17, 'table', len(keys), width, OPTIMIZE)
@@ -169,9 +170,10 @@ def reference_update(name, settings, row, state, gradient):
 def test_updates_in_float64_equal_the_formulas(name, settings):
     """MXNet keeps the state of these optimizers in float32, so it is no reference here."""
     width, keys = 5, SPECIAL[::3]
-    rule_name, rule_settings = kernel_rule(mx.optimizer.create(name, learning_rate=0.1, **settings), has_state=True)
+    optimizer = mx.optimizer.create(name, learning_rate=0.1, **settings)
+    rule_name, rule_settings = kernel_rule(optimizer, has_state=True)
     store = RowStore(width, 'float64', FIRST)
-    store.set_state_widths(state_widths_of(rule_name, width))
+    store.set_state_widths(state_widths(optimizer, 0, (1, width), 'float64'))
     rows, states = FIRST.rows(keys, width, 'float64'), np.zeros((len(keys), 2, width))
     random = np.random.RandomState(0)
     for _ in range(6):
@@ -184,9 +186,8 @@ def test_updates_in_float64_equal_the_formulas(name, settings):
 
 
 def test_state_of_groupadagrad_is_one_element_a_row():
-    assert list(state_widths_of('group adagrad', 16)) == [1]
-    assert list(state_widths_of('adam', 16)) == [16, 16]
-    assert list(state_widths_of('sgd', 16)) == []
+    assert [state_widths(mx.optimizer.create(name), 0, (1, 16), 'float32') for name in ('groupadagrad', 'adam', 'sgd')
+            ] == [[1], [16, 16], []]
 
 
 def test_reading_makes_no_rows():
