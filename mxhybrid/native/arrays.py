@@ -273,10 +273,7 @@ def array_digest(*arrays: Any) -> bytes:
     They find accidental differences only.  Large networks are compared at the start of a job, so speed decides, as for
     :mod:`mxhybrid.base.file_digest`.
 
-    Parameters
-    ----------
-    *arrays : numpy.ndarray
-        Of any shape and type, which the digest does not contain.
+    - `*arrays`: of any shape and type, which the digest does not contain.
     """
     state = xxhash.xxh3_128()
     for array in arrays:

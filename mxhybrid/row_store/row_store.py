@@ -156,16 +156,10 @@ class RowStore:
     Known limits: 2^31 rows; optimizers with a compiled kernel; keys are not protected against an adversary who chooses
     them so that their hashes collide.  One thread uses a store at a time.
 
-    Parameters
-    ----------
-    width : int
-        The number of columns.
-    dtype : str
-        'float32' or 'float64'.
-    initializer : FirstValues
-        The values that rows begin with.
-    **options
-        The fields of :class:`RowStoreOptions`.
+    - `width`: the number of columns.
+    - `dtype`: 'float32' or 'float64'.
+    - `initializer`: the values that rows begin with.
+    - `**options`: the fields of :class:`RowStoreOptions`.
     """
 
     def __init__(self, width: int, dtype: Any = 'float32', initializer: FirstValues = ZERO, **options: Any):
@@ -277,14 +271,10 @@ class RowStore:
     def save(self, folder: Union[str, row_files.Folder], since: Optional[int] = None) -> Dict[str, Any]:
         """Write the rows into a folder, which is made, and return when they are on the disk.
 
-        Parameters
-        ----------
-        folder : str or Folder
-            Its path, or an object that makes the files; :mod:`mxhybrid.row_store.row_files` describes them.
-        since : int, optional
-            The 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that were
-            removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
-            new widths of optimizer state, or the removal of more rows than 2^20 and a quarter of the table.
+        - `folder`: its path, or an object that makes the files; :mod:`mxhybrid.row_store.row_files` describes them.
+        - `since`: the 'mark' of an earlier save: write only rows that changed since then, and the keys of rows that
+          were removed.  All rows are written if the changes are not known any more: after two further saves, a `clear`,
+          new widths of optimizer state, or the removal of more rows than 2^20 and a quarter of the table.
 
         Returns
         -------

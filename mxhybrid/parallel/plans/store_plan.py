@@ -11,14 +11,9 @@ ROUTES = [route for route in TABLE_ROUTES if route != 'auto']
 
 
 class StorePlan(NamedTuple):
-    """The choices of a plan for the store.
+    """The choices of a plan for the store."""
 
-    Attributes
-    ----------
-    tables : dict of str to TablePlan
-        By :meth:`Graph.label` of parameters with row_sparse gradients; the store chooses the routes of all others.
-    """
-
+    #: By :meth:`Graph.label` of parameters with row_sparse gradients; the store chooses the routes of all others.
     tables: Mapping[str, TablePlan] = {}
 
     def as_json(self) -> Dict[str, Any]:

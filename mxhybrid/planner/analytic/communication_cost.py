@@ -240,14 +240,8 @@ def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Alp
 
     Grids that leave ranks without work are considered only if all of them do.
 
-    Parameters
-    ----------
-    layers : sequence of LayerSizes
-        In the order in which they run.
-    batch : int
-        Samples of the joint batch.
-    ranks : int
-    network : AlphaBeta
+    - `layers`: in the order in which they run.
+    - `batch`: samples of the joint batch.
 
     Raises
     ------

@@ -93,12 +93,21 @@ class OperatorProfiler:
                       operator_shard: Optional[OperatorShard] = None) -> PassSeconds:
         """Return the time of a shard of an operator.
 
-        - `operator`: one of ``graph.computing``.
-        - `output_shard`: the box of its first output that the shard computes.
-        - `gradient_inputs`, `frozen`: inputs of the graph that receive gradients, and parameters that receive none.
-        - `measure`: measure the shard if its time is not known, unless it is too large or this object only estimates.
-        - `needed`: measure a scaled shard if it is too large.
-        - `operator_shard`: what the operator's rule says of the output shard, if that is known.
+        Parameters
+        ----------
+        graph : Graph
+        operator : Operator
+            One of ``graph.computing``.
+        output_shard : OutputShard
+            The box of its first output that the shard computes.
+        gradient_inputs, frozen : set of str, optional
+            Inputs of the graph that receive gradients, and parameters that receive none.
+        measure : bool, optional
+            Measure the shard if its time is not known, unless it is too large or this object only estimates.
+        needed : bool, optional
+            Measure a scaled shard if it is too large.
+        operator_shard : OperatorShard, optional
+            What the operator's rule says of the output shard, if that is known.
 
         Returns
         -------
@@ -148,7 +157,11 @@ class OperatorProfiler:
         """Return the time to convert an array of float32 from a blocked layout of oneDNN to the default layout, in
         seconds of a core; a conversion in the other direction takes about as long.
 
-        - `measure`: as for :meth:`shard_seconds`.
+        Parameters
+        ----------
+        shape : tuple of int
+        measure : bool, optional
+            As for :meth:`shard_seconds`.
         """
         key = '%s %s' % (CONVERSION, 'x'.join(map(str, shape)))
         known = self._known['parts'].get(key)

@@ -46,13 +46,8 @@ def plan_diagram(parts: NetworkShards, dimensions: Dimensions, seconds: Optional
                  ) -> Tuple[List[DiagramNode], List[DiagramEdge]]:
     """Return the nodes and edges of a plan's diagram.
 
-    Parameters
-    ----------
-    parts : mxhybrid.parallel.runtime.rank_program.Parts
-        A network and the split of each operator.
-    dimensions : mxhybrid.parallel.ops.dimension_names.Dimensions
-    seconds : dict of str to float, optional
-        Computing time of the slowest shard of each operator, forward and backward, by label.
+    - `parts`: a network and the split of each operator.
+    - `seconds`: computing time of the slowest shard of each operator, forward and backward, by label.
     """
     graph, times = parts.graph, seconds or {}
     node_of = {operator.number: position for position, operator in enumerate(graph.computing)}
