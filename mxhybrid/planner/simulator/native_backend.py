@@ -14,8 +14,7 @@ from ...base.compiled import CompiledLibrary, StaleLibraryError, compiled_files
 from ...base.errors import SettingError
 from .resource_groups import ResourceRates
 from .task_block import TaskBlock
-from .task_table import Replacement, TaskTable
-from .timeline import Timeline
+from .task_table import Replacement, TaskTable, Timeline
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 _TABLE_ARRAYS = 'tasks', 'successors', 'outer_successors', 'bases', 'sizes', 'keys', 'alive', 'counts'

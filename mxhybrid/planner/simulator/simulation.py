@@ -30,8 +30,7 @@ from ...base.errors import InputError
 from .native_backend import SimulatorBackend, native_backend
 from .resource_groups import ResourceGroup, ResourceRates, TokenBucket, group_arrays
 from .task_block import TaskBlock, format_keys, key_and_index
-from .task_table import TaskTable
-from .timeline import Timeline, default_stride
+from .task_table import TaskTable, Timeline, default_stride
 
 #: Reasons why a task started when it did, see :class:`PathTask`.
 START, AFTER, RESOURCE = 'start', 'after', 'resource'
