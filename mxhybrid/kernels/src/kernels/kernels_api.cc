@@ -10,10 +10,6 @@ extern "C" {
 /// one.
 const char* lane_rule_name(uint32_t number) { return lane::rule_name(number); }
 const char* lane_rule_setting_name(uint32_t number) { return lane::rule_setting_name(number); }
-/// Return the elements of optimizer state number `slot` of a row that a rule uses.
-uint64_t lane_rule_state_width(uint32_t kind, uint32_t slot, uint32_t width) {
-  return lane::state_width(static_cast<lane::RuleKind>(kind), slot, width);
-}
 
 /// Return whether all values of float16 are finite.
 int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::finite(values, count); }
