@@ -31,9 +31,7 @@ class Run:
         return {kind: [_moved(step['routes'].get(kind)) for step in self.steps] for kind in kinds}
 
     def network(self) -> Dict[str, Dict[str, List[int]]]:
-        """Return the bytes that worker 0's host sent to other hosts, and received, by kind and step; empty if they were
-        not counted.
-        """
+        """Return the bytes that worker 0's host sent to other hosts, and received, by kind and step; {} if unknown."""
         kinds = list(dict.fromkeys(kind for step in self.steps for kind in _network(step)))
         return {kind: {direction: [_network(step).get(kind, {}).get(direction, 0) for step in self.steps]
                        for direction in ('sent', 'received')} for kind in kinds}

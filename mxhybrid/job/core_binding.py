@@ -100,9 +100,7 @@ def _check_disjoint(ranks: Sequence[int], hosts: Sequence[str], allowed: Sequenc
 
 
 def in_order(cores: Collection[int]) -> List[int]:
-    """Return cores with neighbours side by side: by processor, then by the physical core, of which hyperthreads share
-    one.
-    """
+    """Return cores with neighbours side by side: by processor, then by the physical core that hyperthreads share."""
     return sorted(cores, key=_position)
 
 

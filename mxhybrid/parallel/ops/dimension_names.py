@@ -68,9 +68,7 @@ class Dimensions:
         return self._samples.get(entry)
 
     def loser(self, entry: Entry) -> Optional[Operator]:
-        """Return the operator that has lost the samples of an output; None if they are known, or there never were
-        any.
-        """
+        """Return the operator that has lost the samples of an output; None if they are known, or never were."""
         return self._losers.get(entry)
 
     def names(self, operator: Operator) -> Tuple[str, ...]:

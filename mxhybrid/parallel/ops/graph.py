@@ -277,9 +277,7 @@ class Graph:
         return labels
 
     def digest(self) -> str:
-        """Return a digest of operators, attributes, shapes and connections, which tells networks apart, whatever their
-        names are.
-        """
+        """Return a digest of operators, attributes, shapes and connections, but not of names."""
         content = [(operator.op, sorted(operator.settings.items()), operator.inputs,
                     operator.name if operator.name in self.data else operator.name in self.auxiliary,
                     [self.shape(operator, output) for output in range(operator.outputs)])

@@ -128,9 +128,7 @@ class WorkerGroup:
         return [] if self._transport is None else sorted({tag // 2 for tag in self._transport.tags_under_way()})
 
     def cancel(self, numbers: List[int]) -> None:
-        """End the redistributions of all networks that have one of these numbers, with arbitrary values; they are not
-        made again.
-        """
+        """End, for good and with arbitrary values, the redistributions of all networks with one of these numbers."""
         for first in {self._firsts[bisect.bisect(self._firsts, number) - 1] for number in numbers}:
             self._cancelled.add(first)
             position = bisect.bisect(self._firsts, first)

@@ -36,9 +36,7 @@ class Permute(Rule):
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
-    """Return the smallest groups of neighbouring dimensions of two shapes that have the same elements, in the same
-    order.
-    """
+    """Return the smallest groups of neighbouring dimensions of two shapes with the same elements in the same order."""
     groups, first, second = [], 0, 0
     while first < len(before) or second < len(after):
         start, begin = first, second
@@ -150,9 +148,7 @@ def _strides(shape: Sequence[int], dimensions: range) -> Dict[int, int]:
 
 
 def _rows_around(shape: Sequence[int], dimensions: range, low: int, high: int, box: List[Range]) -> Range:
-    """Write the smallest box of neighbouring elements that contains a range of the elements of some dimensions, and
-    return its range.
-    """
+    """Write the smallest box of neighbouring elements that contains a range of some dimensions; return its range."""
     start = 0
     for at, inner in _strides(shape, dimensions).items():
         box[at] = (low - start) // inner, -(-(high - start) // inner)

@@ -120,9 +120,7 @@ class AdaptivePooling(_Resizing):
         return out[0] * count // out_count, -(-out[1] * count // out_count)
 
     def _weights(self, operator: Operator, rows: Any, columns: Any, count: int, out_count: int) -> Any:
-        """Return the weights, see :meth:`_Resizing._weights`: those of an average (START_IND and END_IND of
-        adaptive_avg_pooling-inl.h).
-        """
+        """Return the weights of an average (START_IND and END_IND of adaptive_avg_pooling-inl.h)."""
         first, last = mx.sym.floor(rows * count / out_count), mx.sym.ceil((rows + 1) * count / out_count)
         inside = mx.sym.broadcast_greater_equal(columns, first) * mx.sym.broadcast_lesser(columns, last)
         return mx.sym.broadcast_div(inside, last - first)

@@ -91,9 +91,7 @@ class FetchedInputs(ParameterSymbols):
         return None if fetched is None else self._sources.give(fetched)
 
     def _sliced(self, entry: Entry, layout: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
-        """Return a slice of this rank's array if every rank has all that it needs, so that nothing moves; otherwise
-        None.
-        """
+        """Return a slice of this rank's array if every rank has what it needs, and nothing moves; otherwise None."""
         if layout.partial or not all(rank in layout.boxes and all(
                 low >= start and high <= end for (low, high), (start, end) in zip(box, layout.boxes[rank]))
                 for rank, box in needed.items()):

@@ -162,9 +162,7 @@ class ModelFiles:
     # -- both ------------------------------------------------------------------------------------------------------
 
     def _on_worker_0(self, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
-        """Run `work` on worker 0, then ``finish()`` on all workers; return the result of `work`, or raise its error, on
-        all workers (collective).
-        """
+        """Run `work` on worker 0, then ``finish()`` on all workers, which return its result or raise its error."""
         outcome: Dict[str, Any] = {}
         if self._workers.rank == 0:
             try:

@@ -56,9 +56,7 @@ def slices_in(box: Box, outer: Box) -> Tuple[slice, ...]:
 
 
 def split_range(count: int, degree: int, grain: int = 1) -> List[Range]:
-    """Return `degree` neighbouring ranges of `count` elements whose ends are multiples of `grain`, as even as
-    possible.
-    """
+    """Return `degree` neighbouring ranges of `count` elements, as even as multiples of `grain` allow."""
     units = count // grain
     ends = [units * part // degree * grain for part in range(degree)] + [count]
     return list(zip(ends, ends[1:]))

@@ -223,9 +223,7 @@ def pure_model(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Al
 
 
 def pure_domain(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
-    """Return the plan that splits the rows of every convolution over all ranks, and the outputs of dense layers, which
-    have no rows.
-    """
+    """Return the plan that splits the rows of convolutions over all ranks, and the outputs of dense layers."""
     _check(layers, batch, ranks, network)
     return plan_on_grid(layers, batch, ProcessGrid(ranks, 1), network, ('domain', 'model'))
 

@@ -93,9 +93,7 @@ def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[Diagr
 
 def draw_plan(path: str, network: TracedNetwork, splits: Dict[int, Split], prediction: Prediction, title: str = ''
               ) -> None:
-    """Write the diagram of a plan with the computing time of each operator's slowest shard; errors are those of
-    :func:`write_diagram`.
-    """
+    """Write the diagram of a plan with the time of each operator's slowest shard, as :func:`write_diagram` does."""
     seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
     nodes, edges = plan_diagram(NetworkShards(network.graph, splits), network.dimensions, seconds)
     write_diagram(path, nodes, edges, title)

@@ -36,9 +36,7 @@ class PipelineStart(NamedTuple):
 
 
 class _TensorParallel(Plan):
-    """Tensor parallelism over groups of `model` ranks of a stage, or over the whole stage if it has fewer ranks; data
-    parallelism if `model` is 1.
-    """
+    """Tensor parallelism over groups of at most `model` ranks of a stage; data parallelism if `model` is 1."""
 
     def __init__(self, model: int):
         self._model = model

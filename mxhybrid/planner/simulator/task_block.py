@@ -132,9 +132,7 @@ class TaskBlock:
         return InputError('block %d: %s' % (self.key, problem))
 
     def _rows(self, name: str, values: Any, width: int, size: int, task_column: int = 0) -> np.ndarray:
-        """Return rows of numbers, after a check that the numbers in the column of tasks, or in both columns of edges,
-        are indices of tasks.
-        """
+        """Return rows of numbers, after a check that tasks, or both columns of edges, are indices of tasks."""
         rows = np.asarray(values, np.int64)
         if not rows.size:
             return rows.reshape(0, width)

@@ -66,9 +66,7 @@ class ArrayLayouts:
                 pooling is not None and _is_read_by(dataflow, pooling, blocked), pooling is not None)
 
     def key(self, number: int) -> Tuple[bool, Optional[_NormConversions]]:
-        """Return a key of the conversions around an operator: operators with equal keys and equal shards take the same
-        time.
-        """
+        """Return a key of the conversions around an operator: with equal keys and shards they take the same time."""
         return number in self._norm_of, self._around.get(number)
 
     def is_part_of_norm(self, number: int, split: Split) -> bool:
@@ -102,9 +100,7 @@ class ArrayLayouts:
         return seconds / speed
 
     def conversion_seconds(self, number: int, shape: Tuple[int, ...]) -> Tuple[float, float]:
-        """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for any other
-        operator.
-        """
+        """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; else 0."""
         around = self._around.get(number)
         if self._conversions is None or around is None:
             return 0.0, 0.0

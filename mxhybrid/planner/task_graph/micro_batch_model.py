@@ -79,9 +79,7 @@ class MicroBatchModel:
         return self.model.moved(held, needed, self.network.graph.dtypes[entry].itemsize, False)
 
     def output_tasks(self, entry: Entry, micro_batch: int, splits: Mapping[int, Split], back: bool) -> TaskSubgraph:
-        """Return the tasks that move a micro-batch of an output to the ranks that return it, or with `back` those that
-        move its gradient.
-        """
+        """Return the tasks that move a micro-batch of an output to its ranks, or with `back` those of its gradient."""
         graph, axis = self.network.graph, self._joint.dimensions.sample_axis(entry)
         held = {rank: box for box, rank in owners(self.model.made_boxes(entry, splits[entry[0]])).items()}
         assert axis is not None

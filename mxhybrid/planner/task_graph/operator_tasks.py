@@ -292,9 +292,7 @@ class OperatorTasks:
         return self._held_boxes(entry, split).by_rank
 
     def moved(self, held: Dict[int, Box], needed: Dict[int, Box], itemsize: int, back: bool) -> TaskSubgraph:
-        """Return the tasks that send an array from the ranks that hold it to the ranks that need it, or with `back` its
-        gradient.
-        """
+        """Return the tasks that send an array to the ranks that need it, or with `back` its gradient back."""
         first, last = (RankBoxes.from_boxes(boxes) for boxes in (held, needed))
         first, last = (self._interned(boxes.ranks, boxes.boxes) for boxes in (first, last))
         key = 'moved', first.id, last.id, itemsize, back

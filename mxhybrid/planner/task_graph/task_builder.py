@@ -128,9 +128,7 @@ class TaskSubgraph:
         return subgraph
 
     def with_work(self, work: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> 'TaskSubgraph':
-        """Return the same tasks with other work, see :meth:`BlockContent.with_work`; only for tasks that are a
-        :class:`TaskView`.
-        """
+        """Return the same tasks with other work, see :meth:`BlockContent.with_work`; only for a :class:`TaskView`."""
         content = self.content.with_work(work, arithmetic)
         view = TaskView(self.tasks.machine, content.tasks, content.successors)
         return TaskSubgraph.from_content(view, content, self.first, self.last)
@@ -195,9 +193,7 @@ class ComputeTasks:
         self._subgraph = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), endpoints, endpoints)
 
     def with_seconds(self, seconds: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> TaskSubgraph:
-        """Return the tasks, given their durations on the core that operators were timed on, and the share of each that
-        is bound by arithmetic.
-        """
+        """Return the tasks, given durations on the core that operators were timed on, and shares of arithmetic."""
         return self._subgraph.with_work(seconds / self._speed, arithmetic)
 
 
