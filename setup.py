@@ -21,12 +21,16 @@ OWN = '-Wl,-Bsymbolic'
 OPTIONAL = not os.environ.get('MXHYBRID_REQUIRE_COMPILED')
 
 # ctypes calls the library, which uses nothing of Python's.  If it cannot be compiled, rows travel by ps-lite.
-LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
-                 language='c++', optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
+# It has the sources of three folders.
+ROOMS = ['mxhybrid/kernels/src', 'mxhybrid/row_store/src', 'mxhybrid/lane/src']
+LANE = Extension('mxhybrid.kernels._compiled', sorted(path for room in ROOMS for path in glob(room + '/*/*.cc')),
+                 depends=[path for room in ROOMS for path in glob(room + '/*/*.h')], language='c++',
+                 optional=OPTIONAL, extra_link_args=['-pthread', '-fopenmp', '-lrt', OWN],
                  # Multiplications and additions are not contracted: sums and updates have the same bits on every
                  # machine, and those of MXNet.  A square root that sets errno would not be vectorized.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-fno-math-errno', '-Wall', '-Wextra',
-                                     '-pthread', '-fopenmp'])  # with MXNet's own threads
+                                     '-pthread', '-fopenmp',  # with MXNet's own threads
+                                     *('-I' + room for room in ROOMS)])
 
 # The simulator of the planner, and the builder of its tasks.  If they cannot be compiled, there is no planner.
 SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybrid/planner/simulator/src/*.cc')),
@@ -93,7 +97,8 @@ setup(
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones summed among workers',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
-    package_data={'mxhybrid.lane': ['src/*'], 'mxhybrid.planner.simulator': ['src/*']},
+    package_data={'mxhybrid': ['%s/*/*' % room.partition('/')[2] for room in ROOMS],
+                  'mxhybrid.planner.simulator': ['src/*']},
     ext_modules=[LANE, SIMULATE],
     cmdclass={'build_ext': BuildObjects},
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},

@@ -26,20 +26,11 @@ class StaleLibraryError(OSError):
 class CompiledLibrary(ctypes.CDLL):
     """A compiled library of one version.
 
-    Parameters
-    ----------
-    path : str
-    version_function : str
-        The function that returns the library's version.
-    version : int
-        The version that is needed.
+    - `version_function`: the function that returns the library's version.
+    - `version`: the version that is needed.
 
-    Raises
-    ------
-    StaleLibraryError
-        It has another version, or lacks a function, when this is used for the first time.
-    OSError
-        It cannot be loaded.
+    Raises StaleLibraryError if it has another version, or lacks a function, when this is used for the first time.
+    OSError if it cannot be loaded.
     """
 
     def __init__(self, path: str, version_function: str, version: int):

@@ -13,16 +13,9 @@ def nonnegative_least_squares(matrix: Any, values: Any, unbounded: Sequence[int]
     coefficients are 0.  All subsets are tried: their number doubles with each column.  If fits are equally good up to
     rounding errors, the one with the fewest columns is returned.
 
-    Parameters
-    ----------
-    matrix : array of float, (rows, columns)
-    values : array of float, (rows,)
-    unbounded : sequence of int, optional
-        Columns that every fit has, with coefficients of either sign.
-
-    Returns
-    -------
-    numpy.ndarray of float, (columns,)
+    - `matrix`: array of float, (rows, columns)
+    - `values`: array of float, (rows,)
+    - `unbounded`: columns that every fit has, with coefficients of either sign.
     """
     import numpy as np  # the package's base is imported without it
 

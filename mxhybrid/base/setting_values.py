@@ -24,7 +24,7 @@ SHORTEST_SILENCE_S = 3.0
 MEMORY = 'memory'
 #: The smallest cache of rows in files.
 LEAST_STORAGE_BYTES = 1000 ** 2
-#: The largest staleness, ``kMaxStaleness`` of ``lane/src/shared.h``.
+#: The largest staleness, ``kMaxStaleness`` of ``lane/src/memory/shared.h``.
 MAX_STALENESS = 16
 #: The value in place of a partition count for a search of the best one during training.
 AUTO = 'auto'

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import numpy as np
 
 from ..base.errors import CheckpointError
-from ..lane.row_files import WAITING_FILES
+from ..row_store.row_files import WAITING_FILES
 from . import files, folder, manifest, newest, npy_files, table_files
 from .layers import Layers, merged
 from .npy_files import ArrayWriter

@@ -15,11 +15,11 @@ from ..base.errors import CheckpointError, HybridError, InputError
 from ..base.log import get_logger, speaks_for_all
 from ..kvstore.table_parameter import TableParameter
 from ..kvstore.trainer_tables import tables_split_off
-from ..lane.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts
-from ..lane.row_store import FirstValues
 from ..native import trainers
 from ..native.optimizer_state import counts_of, maker_of, rates_of, state_arrays
 from ..native.optimizers import name_of
+from ..row_store.row_files import MORE_SLOTS, WAITING_FILES, Marks, remove_parts
+from ..row_store.row_store import FirstValues
 from . import files, npy_files, table_files
 from .collect import PIECE_BYTES as _PIECE_BYTES, Item
 from .layers import merged

@@ -65,7 +65,7 @@ def flaw(content: Dict[str, Any]) -> str:
                                  and isinstance(base.get('blake2b'), str)):
         return 'has a wrong entry for its base'
     oldest_base = content.get('oldest_base')
-    if oldest_base is not None and not (isinstance(oldest_base, str) and folder.NAME.fullmatch(oldest_base)):
+    if base is not None and not (isinstance(oldest_base, str) and folder.NAME.fullmatch(oldest_base)):
         return 'has a wrong entry for its oldest base'
     step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
     if not _is_count(step):

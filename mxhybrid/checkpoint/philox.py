@@ -1,4 +1,5 @@
-"""First values of rows in NumPy, for readers without the compiled library: the bits of ``lane/src/first_values.cc``.
+"""First values of rows in NumPy, for readers without the compiled library: the bits of
+``row_store/src/store/first_values.cc``.
 
 Rows of dynamic tables that no push has touched are stored nowhere.  Their values are a function of the table's seed and
 their key: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), and

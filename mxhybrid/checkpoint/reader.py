@@ -8,13 +8,12 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from ..base.errors import CheckpointError, SettingError
-from ..base.file_digest import digest_for
+from ..base.file_digest import FileDigest
 from . import folder, manifest, table_files
 from .folder import names
 from .npy_files import FormatError
 
-#: Version of the layout, raised when older readers would misread it.  Formats 1, without dynamic tables, and 2, with
-#: them, have BLAKE2b digests of files.
+#: The number of the layout of a checkpoint; a reader refuses all others.
 FORMAT = 3
 #: Largest size of a manifest, in bytes, that a reader accepts.
 MAXMANIFEST_BYTES = 256 << 20
@@ -41,7 +40,7 @@ class Reader:
     """Reads one checkpoint, whose manifest is verified; arrays are read in pieces.
 
     `content` is what the writer stored, with 'step', 'arrays' and 'shards'.  Raises Damaged if the manifest differs
-    from what was written, CheckpointError if it cannot be read or has a later format.
+    from what was written, CheckpointError if it cannot be read or has another format.
     """
 
     def __init__(self, path: str):
@@ -58,9 +57,11 @@ class Reader:
         digest = manifest.digest(manifest.canonical(self.content))
         if outer.get('blake2b') != digest:
             raise self._damaged(MANIFEST, 'does not match its digest')
-        if self.content.get('format') not in range(1, FORMAT + 1):
-            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads formats 1 to %d'
-                                  % (path, self.content.get('format'), self.content.get('mxhybrid'), FORMAT))
+        if self.content.get('format') != FORMAT:
+            raise CheckpointError('%s has format %r, but this version of mxhybrid reads format %d: load it with '
+                                  'mxhybrid %s, which wrote it, or save into another directory'
+                                  % (os.path.join(path, MANIFEST), self.content.get('format'), FORMAT,
+                                     self.content.get('mxhybrid')))
         #: Name and digest, by which a delta refers to this checkpoint.
         self.identity = {'name': os.path.basename(path), 'blake2b': digest}
         #: Entries of the dynamic tables by name.
@@ -127,7 +128,7 @@ class Reader:
         """Return the name of the whole checkpoint with which the bases of this one begin, its own if it is whole."""
         if not self.content.get('base'):
             return os.path.basename(self.path)
-        oldest: str = self.content.get('oldest_base') or os.path.basename(self.bases()[-1].path)  # earlier versions
+        oldest: str = self.content['oldest_base']
         return oldest
 
     def layers(self, name: str, bases: List['Reader']) -> List[List[table_files.Part]]:
@@ -157,7 +158,7 @@ class Reader:
         data = self._read(file, entry['bytes'])
         if len(data) != entry['bytes']:
             raise self._damaged(file, 'has %d of its %d bytes' % (len(data), entry['bytes']))
-        digest = digest_for(entry)
+        digest = FileDigest()
         digest.update(data)
         if digest.record() != entry:
             raise self._damaged(file, 'does not match its digest')

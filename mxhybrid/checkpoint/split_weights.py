@@ -12,8 +12,7 @@ from ..base.errors import CheckpointError, InputError
 from ..kvstore.trainer_step import hooks_of
 from ..kvstore.weight_shards import shard_of
 from ..native import trainers
-from ..native.array_digest import array_digest
-from ..native.arrays import host_view
+from ..native.arrays import array_digest, host_view
 from ..native.optimizer_state import counts_of, drop_state, maker_of, put_state, state_arrays
 from ..native.optimizers import name_of
 

@@ -11,8 +11,8 @@
                 state0.npy      (rows, width of the state), and so on: one for each array of the optimizer's state
                 used.npy        whatever else the table keeps for each row, such as the clock at its last update
                 removed.npy     keys of rows that expired since the checkpoint before, in a delta
-                waiting.npy     keys that wait for admission, and sightings.npy, see mxhybrid.lane.row_files; those of
-                                the newest checkpoint count
+                waiting.npy     keys that wait for admission, and sightings.npy, see mxhybrid.row_store.row_files;
+                                those of the newest checkpoint count
 
 No key is in two parts of a checkpoint.  In a delta, a table has the rows that changed since the checkpoint before, and
 the manifest says so; the rest is read from that one.  A row that no file has is its first value, a function of seed and
@@ -24,9 +24,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import numpy as np
 
-from ..base.file_digest import FileDigest, digest_for, is_record
+from ..base.file_digest import FileDigest, is_record
 from ..base.files import sync_directory
-from ..lane.row_files import WAITING_FILES
+from ..row_store.row_files import WAITING_FILES
 from . import npy_files
 from .npy_files import ArrayWriter, FormatError
 
@@ -55,8 +55,8 @@ class TableDescription(NamedTuple):
     updates: int
     #: Elements of each array of optimizer state of a row.
     state_widths: List[int]
-    #: The clock by which the ages of rows are counted, see ``src/row_store.h``; earlier versions did not store it.
-    clock: int = 0
+    #: The clock by which the ages of rows are counted, see ``row_store/src/store/row_store.h``.
+    clock: int
 
     def as_json(self) -> Dict[str, Any]:
         """Return the description as a JSON value."""
@@ -65,7 +65,7 @@ class TableDescription(NamedTuple):
     @classmethod
     def from_json(cls, value: Dict[str, Any]) -> 'TableDescription':
         """Return the description of an entry of a manifest."""
-        return cls(**{field: value[field] for field in cls._fields if field in value})
+        return cls(**{field: value[field] for field in cls._fields})
 
 
 class Part:
@@ -183,13 +183,14 @@ def _sealed(path: str) -> Dict[str, Any]:
     with ThreadPoolExecutor(1) as thread:
         with open(path, 'rb') as file:
             flushed = thread.submit(os.fsync, file.fileno())
-            record = _record(path, FileDigest())
+            record = _record(path)
             flushed.result()
     return record
 
 
-def _record(path: str, digest: FileDigest) -> Dict[str, Any]:
-    """Add the bytes of a file to a digest; return the record."""
+def _record(path: str) -> Dict[str, Any]:
+    """Read a file; return its record."""
+    digest = FileDigest()
     piece = memoryview(bytearray(_DIGEST_BYTES))
     with open(path, 'rb', 0) as file:
         while True:
@@ -211,7 +212,7 @@ def verify(path: str, tables: Dict[str, Any]) -> None:
         for part_path, part in parts_of(path, entry):
             for name, record in part['files'].items():
                 file = os.path.join(part_path, name + '.npy')
-                if _record(file, digest_for(record)) != record:
+                if _record(file) != record:
                     raise FormatError('%s does not match its digest' % file)
             Part(part_path, part, TableDescription.from_json(entry))
 
@@ -223,7 +224,6 @@ def flaw_of_tables(tables: Any) -> str:
     for number, (name, entry) in enumerate(tables.items()):
         if not (isinstance(entry, dict) and _fits(entry, _FIELDS)
                 and all(1 <= width <= _MAX_WIDTH for width in entry['state_widths'])
-                and _is_count(entry.get('clock', 0)) and entry.get('clock', 0) < 1 << 32
                 and _fits(entry['first_values'], _FIRST_VALUES)
                 and all(isinstance(part, dict) and _fits(part, _PART) for part in entry['parts'])):
             return 'has a wrong entry for %r' % name
@@ -246,6 +246,7 @@ _FIELDS: Dict[str, Callable[[Any], bool]] = {
     'first_values': lambda value: isinstance(value, dict),
     'options': lambda value: isinstance(value, dict),
     'updates': _is_count,
+    'clock': lambda value: _is_count(value) and value < 1 << 32,
     'state_widths': lambda value: isinstance(value, list) and all(map(_is_count, value)),
     'directory': lambda value: isinstance(value, str),
     'delta': lambda value: isinstance(value, bool),

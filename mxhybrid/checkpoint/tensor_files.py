@@ -10,8 +10,7 @@ from typing import Dict
 import numpy as np
 
 from . import manifest
-from .mapped_file import mapped_bytes
-from .npy_files import FormatError
+from .npy_files import FormatError, mapped_bytes
 
 _DTYPES = {'F64': 'float64', 'F32': 'float32', 'F16': 'float16', 'I64': 'int64', 'I32': 'int32', 'I16': 'int16',
            'I8': 'int8', 'U8': 'uint8', 'BOOL': 'bool'}

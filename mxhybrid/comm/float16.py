@@ -61,9 +61,7 @@ class OverflowAlarm:
         self._warned = False
 
     def look(self, values: np.ndarray, description: str, source: Optional[np.ndarray] = None) -> None:
-        """Check float16 `values`, for a warning with their description; values that are not finite in `source` do not
-        count.
-        """
+        """Check float16 `values`, for a warning with their description; non-finite values of `source` do not count."""
         if self._warned or all_finite(values):
             return
         if source is not None and not bool((np.isinf(values) & np.isfinite(source)).any()):

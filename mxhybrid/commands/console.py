@@ -29,10 +29,7 @@ class OutputError(InputError):
 def write(text: str) -> None:
     """Write a line to standard output and flush it; characters that its encoding lacks are escaped.
 
-    Raises
-    ------
-    OutputError
-        Standard output cannot be written.
+    Raises OutputError if standard output cannot be written.
     """
     encoding = sys.stdout.encoding or 'ascii'
     try:

@@ -31,9 +31,7 @@ class Run:
         return {kind: [_moved(step['routes'].get(kind)) for step in self.steps] for kind in kinds}
 
     def network(self) -> Dict[str, Dict[str, List[int]]]:
-        """Return the bytes that worker 0's host sent to other hosts, and received, by kind and step; empty if they were
-        not counted.
-        """
+        """Return the bytes that worker 0's host sent to other hosts, and received, by kind and step; {} if unknown."""
         kinds = list(dict.fromkeys(kind for step in self.steps for kind in _network(step)))
         return {kind: {direction: [_network(step).get(kind, {}).get(direction, 0) for step in self.steps]
                        for direction in ('sent', 'received')} for kind in kinds}
@@ -128,16 +126,9 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
     from 1: a lower number means that another job has begun.  Incomplete lines, such as the last one while a job writes
     it, are left out.
 
-    Parameters
-    ----------
-    lines : iterable of str
-    source : str
-        The name of the file, for messages.
+    - `source`: the name of the file, for messages.
 
-    Raises
-    ------
-    InputError
-        A line is something else than a step, or no line is a step.
+    Raises InputError if a line is something else than a step, or no line is a step.
     """
     runs: List[Run] = []
     current: Dict[int, Run] = {}
@@ -167,10 +158,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
 def read(path: str) -> Tuple[List[Run], int]:
     """Read a metrics file, see :func:`parse`.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, is not a metrics file, or has no steps yet.
+    Raises InputError if the file cannot be read, is not a metrics file, or has no steps yet.
     """
     try:
         with open(path, encoding='utf-8', errors='replace') as lines:

@@ -15,11 +15,8 @@ def load_model(argument: str) -> Tuple[Any, Dict[Any, float]]:
     """Return the network that the function named on the command line makes, initialised, and its dynamic tables with
     their ids of a sample; no tables if the function returns only a network.
 
-    Raises
-    ------
-    InputError
-        There is no such file, module or function, or the function returns something else than a HybridBlock, or a
-        HybridBlock and a dict.
+    Raises InputError if there is no such file, module or function, or the function returns something else than a
+    HybridBlock, or a HybridBlock and a dict.
     """
     from mxnet import gluon
 
@@ -69,10 +66,7 @@ def parse_inputs(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...
     They are in the order of the words, which is that of the network's inputs.  If the names are those of the arguments
     of the network's ``hybrid_forward``, the words may be in any order.
 
-    Raises
-    ------
-    InputError
-        A word has another form.
+    Raises InputError if a word has another form.
     """
     shapes, types, names = [], [], []
     for word in words:

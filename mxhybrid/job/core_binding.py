@@ -24,18 +24,10 @@ _TOPOLOGY = '/sys/devices/system/cpu/cpu%d/topology/%s'
 def bind_to_cores(topology: Topology, collective: Collective, only_if_filled: bool) -> None:
     """Bind this worker to its share of the cores of its machine (collective).
 
-    Parameters
-    ----------
-    topology : Topology
-    collective : Collective
-    only_if_filled : bool
-        Bind only the workers of machines that they fill, see :func:`_fills`.
+    - `only_if_filled`: bind only the workers of machines that they fill, see :func:`_fills`.
 
-    Raises
-    ------
-    SettingError
-        The cores of a machine cannot be divided equally among its workers, or its workers may use different cores, of
-        which some are common; on all workers.  With `only_if_filled`, such workers are not bound.
+    Raises SettingError if the cores of a machine cannot be divided equally among its workers, or its workers may use
+    different cores, of which some are common; then on all workers.  With `only_if_filled`, such workers are not bound.
     """
     allowed = os.sched_getaffinity(0)
     # Containers of one machine are several hosts, but share its cores.
@@ -54,11 +46,7 @@ def _fills(cores: Sequence[int], threads: Sequence[Optional[int]]) -> bool:
     """Return whether workers that may use the same cores compute with as many threads as there are cores, each of them
     with the same number.
 
-    Parameters
-    ----------
-    cores : sequence of int
-    threads : sequence of int or None
-        For each worker: the threads of its operators; None if OMP_NUM_THREADS is not set.
+    - `threads`: for each worker: the threads of its operators; None if OMP_NUM_THREADS is not set.
     """
     return threads[0] is not None and len(set(threads)) == 1 and len(threads) * threads[0] == len(cores)
 
@@ -70,14 +58,10 @@ def shares_of(hosts: Sequence[str], machines: Sequence[str], cores_by_rank: Sequ
 
     Workers share a core if there are several times as many workers as cores.
 
-    Parameters
-    ----------
-    hosts, machines : sequence of str
-        By rank: the name of the host, and a text that is equal for the workers of a machine.
-    cores_by_rank : sequence of list of int
-        By rank: the cores that the worker may use, with neighbours side by side.
-    threads : sequence of int or None, optional
-        By rank: the threads of operators; then None is returned for workers that do not fill their machine, too.
+    - `hosts`, `machines`: by rank: the name of the host, and a text that is equal for the workers of a machine.
+    - `cores_by_rank`: by rank: the cores that the worker may use, with neighbours side by side.
+    - `threads`: by rank: the threads of operators; then None is returned for workers that do not fill their machine,
+      too.
     """
     shares: List[Optional[List[int]]] = [None] * len(machines)
     ranks_of: Dict[str, List[int]] = {}
@@ -116,9 +100,7 @@ def _check_disjoint(ranks: Sequence[int], hosts: Sequence[str], allowed: Sequenc
 
 
 def in_order(cores: Collection[int]) -> List[int]:
-    """Return cores with neighbours side by side: by processor, then by the physical core, of which hyperthreads share
-    one.
-    """
+    """Return cores with neighbours side by side: by processor, then by the physical core that hyperthreads share."""
     return sorted(cores, key=_position)
 
 

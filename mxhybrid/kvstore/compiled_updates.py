@@ -11,8 +11,8 @@ from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedT
 
 import numpy as np
 
-from ..lane.gradient_bucket import GradientBucket, LocalUpdate
-from ..lane.kernels import compiled
+from ..kernels.kernels import compiled
+from ..lane.gradient_bucket import DenseUpdate, GradientBucket
 from ..native.arrays import is_same
 from ..native.dense_rules import (
     Update,
@@ -80,7 +80,7 @@ class _Call(NamedTuple):
 class _Operation(NamedTuple):
     """An operation of the engine, with the keys of its weights."""
 
-    update: LocalUpdate
+    update: DenseUpdate
     keys: List[Any]
     priority: int
     bucket: Optional[GradientBucket]
@@ -183,7 +183,7 @@ class CompiledUpdates:
     def __init__(self) -> None:
         #: Weights by device and key, and operations by device and keys.
         self._weights: Dict[Tuple[Any, ...], _Weight] = {}
-        self._operations: Dict[Tuple[Any, ...], Tuple[List[_Weight], LocalUpdate]] = {}
+        self._operations: Dict[Tuple[Any, ...], Tuple[List[_Weight], DenseUpdate]] = {}
         #: Updates that were made by compiled kernels as far as possible, by their keys.
         self._repeated: Dict[Tuple[Any, ...], _Repeated] = {}
         # The operations of the update that is under way, and sums that were written to their gradients.
@@ -322,8 +322,9 @@ class CompiledUpdates:
         if operation is None or not is_same(last_weights, weights):
             if len(self._operations) >= MOST_OPERATIONS:
                 self._operations.clear()
-            operation = LocalUpdate([weight.weight for weight in weights], [weight.gradient for weight in weights],
-                                    [state_arrays(weight.state) for weight in weights])
+            states = [array for weight in weights for array in (*state_arrays(weight.state), None, None)[:2]]
+            operation = DenseUpdate([weight.weight for weight in weights], states,
+                                    [weight.gradient for weight in weights])
             self._operations[name] = weights, operation
         rates = [item.lr for item in items], [item.wd for item in items]
         update = items[0].update._replace(rates=rates)

@@ -12,7 +12,6 @@ from ..base.settings import Settings, TablePlan, variable
 from ..base.storage_probe import refuse_problems
 from ..comm.float16 import safe_magnitude
 from ..job.job import Job
-from ..lane.row_store import FirstValues
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
@@ -21,7 +20,7 @@ from ..routes.partition_tuner import Tuner
 from ..routes.route import RouteContext
 from ..routes.rows import read_gradient
 from ..routes.sharded_buckets import ShardedBucket, sharded_buckets
-from ..servers.dynamic_shard import StoreOptions
+from ..row_store.row_store import FirstValues, RowStoreOptions
 from ..servers.dynamic_table import DynamicTable, create_dynamic_table
 from ..servers.lifecycle import retire_named
 from ..servers.row_wise_check import check_row_wise
@@ -302,7 +301,7 @@ class Distributed:
             retire_named(self._servers, [former.name])
         partitions = self._settings.partitions_for(name) or self._servers.num_servers
         return create_dynamic_table(self._servers, self._context.tag(key, name), width, dtype, first_values, partitions,
-                                    StoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
+                                    RowStoreOptions(**options, directory=directory, resident_bytes=resident_bytes),
                                     self._settings.wire_dtype_for(name), self._settings.max_batch_rows,
                                     self._settings.staleness_for(name))
 

@@ -22,8 +22,7 @@ import numpy as np
 
 from ..base.log import get_logger
 from ..job.job import Job
-from ..native.array_digest import array_digest
-from ..native.arrays import host_view
+from ..native.arrays import array_digest, host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
 from .counted_names import without_counters
 from .trainer_tables import TrainerTables
@@ -95,9 +94,7 @@ def share_first_values(trainer: Any, job: Job, tables: TrainerTables) -> Optiona
 
 
 def compare_first_values(trainer: Any, job: Job) -> None:
-    """Warn in the first step of a Trainer of workers whose gradients come from other values than worker 0's
-    (collective).
-    """
+    """Warn in the first step of a Trainer if gradients come from other values than worker 0's (collective)."""
     assert job.collective is not None
     params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
     names = _comparable_names(params)

@@ -6,10 +6,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_files import Marks
-from ..lane.row_store import FirstValues, RowStore, naming_table, newest_parts
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
+from ..row_store.row_files import Marks
+from ..row_store.row_store import FirstValues, RowStore, naming_table, newest_parts
 from ..servers.kernel_rules import kernel_rule
 from ..servers.optimized_table import OptimizedTable, Saved
 

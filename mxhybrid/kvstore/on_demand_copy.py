@@ -182,9 +182,7 @@ class WorkerCopy:
                            'that always', self._route.name, variable('on_demand_rows'))
 
     def _get(self, devices: Iterable[int], ids: np.ndarray) -> Any:
-        """Let the engine write the rows of `ids` that are not current on some device; return them, None if there are
-        none.
-        """
+        """Let the engine write the rows of `ids` that are not current on some device; return them, or None."""
         with self._lock:
             lacking = np.zeros(len(ids), bool)
             for device in devices:

@@ -75,9 +75,7 @@ def dynamic_tables_table(tables: List[Tuple[Any, Mapping[str, int]]]) -> str:
 
 
 def lags_table(tables: List[Tuple[str, Any]]) -> str:
-    """Return the lines of a table of the staleness of pulled rows, of pairs of a name and a table on servers; '' if no
-    table has any.
-    """
+    """Return the lines of a table of the staleness of pulled rows, of pairs of a name and a table; '' without any."""
     rows = []
     for name, table in tables:
         lags = table.lags()[:table.staleness + 1]

@@ -29,8 +29,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
-from ..native.array_digest import array_digest
-from ..native.arrays import is_same, row_sparse_parts
+from ..native.arrays import array_digest, is_same, row_sparse_parts
 from .trainer_tables import TrainerTables
 from .weight_shards import NETWORK_CALL, shard_of
 

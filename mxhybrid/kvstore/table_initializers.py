@@ -9,7 +9,7 @@ from typing import Any
 import mxnet as mx
 
 from ..base.errors import InputError
-from ..lane.row_store import FirstValues
+from ..row_store.row_store import FirstValues
 
 _ALLOWED = 'Zero, One, Constant of a number, Uniform, Normal, Xavier'
 

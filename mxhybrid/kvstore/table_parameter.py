@@ -13,7 +13,7 @@ from mxnet.gluon.parameter import Parameter
 
 from ..base.errors import InputError
 from ..lane.keyed_rows import KeyedRows, distinct_keys
-from ..lane.row_store import DTYPES, FirstValues, check_capacity, check_options
+from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
 from ..telemetry.traffic import Traffic
 from .ids import checked_ids
 from .local_table import LocalTable
@@ -42,7 +42,7 @@ class TableParameter(Parameter):
         float32 or float64.
     init : mxnet.initializer.Initializer or str, optional
     options : dict
-        Options of :class:`mxhybrid.lane.row_store.RowStore`: admit, capacity, expire_after, evict.
+        Options of :class:`mxhybrid.row_store.row_store.RowStore`: admit, capacity, expire_after, evict.
 
     Notes
     -----
@@ -59,7 +59,7 @@ class TableParameter(Parameter):
         super().__init__(name, shape=(int(rows or 0), int(width)), dtype=_dtype(name, dtype), init=init, **keywords)
         self.rows, self.width = rows, int(width)
         #: Options of the rows' store.
-        check_options(options, name + ': ')
+        RowStoreOptions(**options).check(name + ': ')
         self.options: Dict[str, Any] = {option: value if option == 'evict' else int(value)
                                         for option, value in options.items()}
         # The directory of rows that are in files in this process, and their resident bytes.

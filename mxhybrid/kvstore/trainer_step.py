@@ -57,8 +57,7 @@ from .on_demand_switch import OnDemandSwitch, switch_for
 from .sharded_updates import ShardedUpdates, sharding_for
 from .step_arrays import Gradients, StepArrays, step_arrays
 from .step_consistency import StepConsistency, any_overflows
-from .table_hints import table_hints
-from .trainer_tables import TrainerTables
+from .trainer_tables import TrainerTables, table_hints
 from .weight_shards import (
     agreed,
     check_optimizer,

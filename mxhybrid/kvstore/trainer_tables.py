@@ -20,10 +20,11 @@ import numpy as np
 from mxnet.gluon.parameter import ParameterDict
 
 from ..base.errors import InputError
+from ..base.settings import TablePlan
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_store import FirstValues
 from ..native.optimizer_state import count_update, has_schedule, rates_of, rates_of_all, update_count, weight_decays
 from ..native.trainers import params_of, store_of, trainer_of
+from ..row_store.row_store import FirstValues
 from ..servers.kernel_rules import check_kernel
 from ..servers.optimized_table import recipe_of
 from .counted_names import without_counters
@@ -290,3 +291,17 @@ def _compare(first: List[List[Any]], other: List[List[Any]], rank: int) -> None:
             if other_properties.get(what) != value:
                 raise InputError('dynamic table %s: workers disagree: worker 0 has %s=%s, worker %d has %s; %s'
                                  % (name, what, value, rank, other_properties.get(what), advice))
+
+
+#: The attribute of a parameter with the choice of a plan for its table, until a Trainer tells its store.  Settings win.
+_ATTRIBUTE = 'mxhybrid_table_hint'
+
+
+def set_table_hint(param: Any, table: TablePlan) -> None:
+    """Mark `param`, before a Trainer has it, with the route and the partitions that a plan has for its rows."""
+    setattr(param, _ATTRIBUTE, table)
+
+
+def table_hints(params: List[Any]) -> Dict[str, TablePlan]:
+    """Return the marks of parameters, by name."""
+    return {param.name: getattr(param, _ATTRIBUTE) for param in params if hasattr(param, _ATTRIBUTE)}

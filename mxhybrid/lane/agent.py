@@ -1,7 +1,7 @@
 """The host agent of this process, which is a parameter server: starts the compiled agent and admits workers to it.
 
-The compiled agent, ``src/agent.h``, handles rows, updates and messages of other hosts.  This module starts and ends it,
-exchanges memory with the workers of the host, and gives Python access to the rows.
+The compiled agent, ``src/agent/agent.h``, handles rows, updates and messages of other hosts.  This module starts and
+ends it, exchanges memory with the workers of the host, and gives Python access to the rows.
 
 Workers send these messages, each with the descriptor of memory that they share:
 
@@ -29,6 +29,7 @@ from ..base.errors import JobError
 from ..base.local_sockets import Connection, Left, Listener, memory_domain
 from ..base.log import get_logger
 from ..base.peers import connect_peers
+from ..row_store.row_store import FirstValues, RowStoreOptions
 from . import library
 from .membership import Endpoint, Membership
 
@@ -45,7 +46,7 @@ Observer = Callable[[int, int, int, int, int], None]
 
 
 class Shape(NamedTuple):
-    """The shape of a table: the fields of ``struct TableShape`` in ``src/shared.h``."""
+    """The shape of a table: the fields of ``struct TableShape`` in ``src/memory/shared.h``."""
 
     rows: int
     width: int
@@ -58,7 +59,7 @@ class Shape(NamedTuple):
 
 
 class DynamicShape(NamedTuple):
-    """The shape of a dynamic table: the fields of ``struct TableShape`` in ``src/shared.h``."""
+    """The shape of a dynamic table: the fields of ``struct TableShape`` in ``src/memory/shared.h``."""
 
     width: int
     dtype: str
@@ -66,20 +67,6 @@ class DynamicShape(NamedTuple):
     max_batch_rows: int
     owners: Sequence[int]
     staleness: int = 0
-
-
-class RowStoreOptions(NamedTuple):
-    """The options of the row stores of a dynamic table, see ``src/row_store.h``, for one partition."""
-
-    #: A :class:`mxhybrid.lane.row_store.FirstValues`.
-    first_values: Tuple[str, float, int]
-    admit: int = 1
-    capacity: int = 0
-    expire_after: int = 0
-    evict_rarest: bool = False
-    #: The directory of the files of rows; empty for memory.
-    directory: str = ''
-    resident_bytes: int = 0
 
 
 #: Agents that did not end in time, which their threads may still use.
@@ -96,12 +83,6 @@ def dynamic_shape_for_library(shape: DynamicShape) -> Tuple[Any, ...]:
     """Return the parameters of compiled functions for the shape of a dynamic table."""
     return (shape.width, library.load().dtypes[shape.dtype], shape.row_format, shape.max_batch_rows, len(shape.owners),
             library.numbers(shape.owners), shape.staleness)
-
-
-def rule_settings(settings: Mapping[str, float]) -> Any:
-    """Return the settings of a rule for compiled functions."""
-    names = library.load().rule_settings
-    return (ctypes.c_double * len(names))(*[settings.get(name, -1.0 if name == 'clip' else 0.0) for name in names])
 
 
 class Agent:
@@ -161,13 +142,12 @@ class Agent:
         self._shapes[number] = shape
         self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
 
-    def add_dynamic_table(self, number: int, name: str, shape: DynamicShape, options: RowStoreOptions) -> None:
-        """Add a dynamic table without rows; `name` is for messages."""
-        kind, value, seed = options.first_values
+    def add_dynamic_table(self, number: int, name: str, shape: DynamicShape, first_values: FirstValues,
+                          options: RowStoreOptions) -> None:
+        """Add a dynamic table without rows; `name` is for messages, and `options` are those of one partition."""
         self._library.checked(self._library.agent_add_dynamic_table(
-            self._handle, number, name.encode(), *dynamic_shape_for_library(shape),
-            self._library.first_value_kinds[kind], value, seed, options.admit, options.capacity, options.expire_after,
-            int(options.evict_rarest), os.fsencode(options.directory), options.resident_bytes))
+            self._handle, number, name.encode(), *dynamic_shape_for_library(shape), *first_values.for_library(),
+            *options.for_library()))
 
     def with_store(self, number: int, part: int, use: Callable[[int], Any]) -> Any:
         """Return the result of `use`, called with the address of the row store of a partition of this agent.
@@ -200,9 +180,9 @@ class Agent:
 
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Set the rule for pushes to a partition from now on, a name of ``kRules`` in ``src/update.cc``."""
+        """Set the rule for pushes to a partition from now on, by its name in ``kernels/src/kernels/update.cc``."""
         self._library.checked(self._library.agent_set_rule(
-            self._handle, number, part, self._library.rules[rule], slot, rule_settings(settings)))
+            self._handle, number, part, self._library.rules[rule], slot, self._library.rule_settings(settings)))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
         """Set the memory of optimizer state: the contiguous array `rows`, which the caller keeps."""

@@ -2,7 +2,7 @@
 
 A worker writes its input to memory that it shares with an agent of its host, and finds the output in memory of the
 agent.  The engine starts an allreduce when the input is complete, and runs operations that read the output once it is
-there.  Both is compiled, ``src/worker_allreduce.h``.
+there.  Both is compiled, ``src/dense/worker_allreduce.h``.
 """
 import ctypes
 import hashlib
@@ -13,7 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from ..native.engine import handles_of, push_native
-from ..native.page_locking import lock_pages, unlock_pages
+from ..native.storage import lock_pages, unlock_pages
 from . import library
 from .worker import Lane
 

@@ -1,4 +1,4 @@
-"""Several dense gradients in one allreduce, and the update of their weights, compiled in ``src/gradient_bucket.h``."""
+"""Several dense gradients in one allreduce, and the update of their weights, see ``src/dense/gradient_bucket.h``."""
 import ctypes
 import weakref
 from typing import Any, Optional, Sequence
@@ -8,19 +8,18 @@ from mxnet.base import check_call
 
 from ..native.arrays import is_same
 from ..native.dense_rules import Update
-from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
+from ..native.engine import function_address, handles_of, operator_handle, own_handle, push_native
 from ..native.forks import fork_guard
 from ..native.storage import are_separate, layout_function, storage_of
 from . import library
-from .agent import rule_settings
 from .allreduce import AllreduceBuffer
 
 
 class GradientBucket:
     """Gradients that are summed together: arrays of `dtype` on the CPU, which `buffer` holds one after the other.
 
-    None in place of a gradient leaves its part of the buffer as it is, and updates skip it; `sizes` then has the
-    elements of all gradients.  Operations that are under way need neither this object nor the arrays.
+    None in place of a gradient leaves its part of the buffer as it is, and has no weight in updates; `sizes` then has
+    the elements of all gradients.  Operations that are under way need neither this object nor the arrays.
     """
 
     def __init__(self, buffer: AllreduceBuffer, gradients: Sequence[Any], dtype: np.dtype,
@@ -49,85 +48,59 @@ class GradientBucket:
         push_native(self._library.bucket_scatter if scatter else self._library.bucket_start, share, self._gradients,
                     self.buffer.handles, priority, b'mxhybrid_bucket', self._library.bucket_close)
 
-    def update(self, update: Update, targets: 'UpdateTargets', priority: int) -> None:
-        """Push an update of weights with the sums to the engine.
 
-        Its rates, and the targets, are those of the gradients that are not None.
-        """
-        count = len(update.rates[0])
-        lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
-        parameter = self._library.checked(self._library.update_new(
-            self.pointer, self._library.rules[update.rule], rule_settings(update.settings), int(update.in_lists), count,
-            targets.weights, targets.states, targets.copies, lrs, wds))
-        push_native(self._library.bucket_update, parameter, self.output_handles, targets.handles, priority,
-                    b'mxhybrid_update', self._library.update_close, ends_itself=False)
+class DenseUpdate:
+    """The update of weights by a compiled kernel.
 
-
-class LocalUpdate:
-    """The update of weights in this worker; `states` has at most two arrays for each.
+    - `states`: two arrays of optimizer state for each weight, None if it has fewer.
+    - `gradients`: those of the weights: updates with the sums of a bucket write the sums there, other updates read
+      them.
+    - `copies`: an array for each weight, or None, which an update also sets to the weight if it can, see
+      `writes_copies`.
+    - `base`: the array of which all weights are views, if they are.
 
     All arrays are on the CPU and of one type.  Operators of oneDNN may change their layouts.
     """
 
-    def __init__(self, weights: Sequence[Any], gradients: Sequence[Any], states: Sequence[Sequence[Any]]):
-        self._library = library.load()
-        arrays = [array for weight, gradient, held in zip(weights, gradients, states)
-                  for array in (weight, gradient, *held, None, None)[:4]]
-        # Views of one array are one variable of the engine, which must occur once.
-        written = {storage_of(array): array for array in arrays if array is not None}
-        self._arrays = arrays
-        self._number = self._library.dtypes[np.dtype(weights[0].dtype).name]
-        self._sizes = library.counts([weight.size for weight in weights])
-        self._handles = handles_of(list(written.values()))
-        self._pointer = _written_arrays(self, arrays)
-        self._reads = handles_of([])
-
-    def start(self, update: Update, priority: int, bucket: Optional[GradientBucket] = None) -> None:
-        """Push the update to the engine.  It makes the gradients the sums of `bucket`, if there is one."""
-        count = len(update.rates[0])
-        lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
-        parameter = self._library.checked(self._library.local_update_new(
-            None if bucket is None else bucket.pointer, self._number, self._library.rules[update.rule],
-            rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs, wds))
-        push_native(self._library.local_update, parameter, self._reads if bucket is None else bucket.output_handles,
-                    self._handles, priority, b'mxhybrid_update', self._library.local_update_close, ends_itself=False)
-
-
-class UpdateTargets:
-    """Weights, with two arrays of optimizer state for each, None if it has fewer.
-
-    They are on the CPU in the default layout.  `copies` has an array for each weight, or None, which an update also
-    sets to the weight if it can, see `writes_copies`.  Operators of oneDNN may change the layouts of these arrays.
-    Weights that are views of one array have this array as `base`.
-    """
-
-    def __init__(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = (), base: Any = None):
-        self._library = library.load()
+    def __init__(self, weights: Sequence[Any], states: Sequence[Any], gradients: Sequence[Any] = (),
+                 copies: Sequence[Any] = (), base: Any = None):
+        self._library = compiled = library.load()
         self._arrays = [*weights, *states, *copies]
+        count = len(weights)
         #: Whether updates write the copies.
         self.writes_copies = bool(copies) and _can_copy(weights, states, copies)
-        written = [*(weights if base is None else [base]), *states, *(copies if self.writes_copies else ())]
-        self.handles = handles_of([array for array in written if array is not None])
-        #: Addresses of the arrays.
-        self.weights, self.states = _addresses(weights), _addresses(states)
-        #: The copies of compiled updates; None if updates do not write them.
-        self.copies = None
-        if self.writes_copies:
-            self.copies = _written_arrays(self, copies)
+        written_copies = copies if self.writes_copies else [None] * count
+        self._number = compiled.dtypes[np.dtype(weights[0].dtype).name]
+        self._sizes = library.counts([weight.size for weight in weights])
+        # Views of one array are one variable of the engine, which must occur once.
+        written = {storage_of(array): array for array in [
+            *(weights if base is None else [base]), *gradients, *states, *written_copies] if array is not None}
+        self._written = list(written.values())
+        self._handles, self._reads = handles_of(self._written), handles_of([])
+        arrays = [array for slots in zip(weights, gradients or [None] * count, states[::2], states[1::2],
+                                         written_copies) for array in slots]
+        #: The compiled references to the arrays, as long as this object lives.
+        self._pointer = compiled.checked(compiled.arrays_new(
+            function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), layout_function(), len(arrays),
+            _own_handles(arrays)))
+        weakref.finalize(self, compiled.arrays_close, self._pointer).atexit = False
 
     def is_of(self, weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any] = ()) -> bool:
         """Return whether these are the same objects."""
         return is_same(self._arrays, [*weights, *states, *copies])
 
-
-def _written_arrays(owner: Any, arrays: Sequence[Any]) -> Any:
-    """Return the pointer to arrays that compiled updates write, as long as `owner` lives; an array may be None."""
-    compiled = library.load()
-    pointer = compiled.checked(compiled.arrays_new(
-        function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), layout_function(), len(arrays),
-        _own_handles(arrays)))
-    weakref.finalize(owner, compiled.arrays_close, pointer).atexit = False
-    return pointer
+    def start(self, update: Update, priority: int, bucket: Optional[GradientBucket] = None) -> None:
+        """Push an update to the engine, with the sums of `bucket`, if there is one: then the weights are those of its
+        gradients that are not None.
+        """
+        count = len(update.rates[0])
+        lrs, wds = [(ctypes.c_double * count)(*values) for values in update.rates]
+        parameter = self._library.checked(self._library.update_new(
+            None if bucket is None else bucket.pointer, self._number, self._library.rules[update.rule],
+            self._library.rule_settings(update.settings), int(update.in_lists), count, self._pointer, self._sizes, lrs,
+            wds))
+        push_native(self._library.update_run, parameter, self._reads if bucket is None else bucket.output_handles,
+                    self._handles, priority, b'mxhybrid_update', self._library.update_close, ends_itself=False)
 
 
 def _can_copy(weights: Sequence[Any], states: Sequence[Any], copies: Sequence[Any]) -> bool:
@@ -159,7 +132,3 @@ class Copies:
 
 def _own_handles(arrays: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*[None if array is None else own_handle(array) for array in arrays])
-
-
-def _addresses(arrays: Sequence[Any]) -> Any:
-    return (ctypes.c_void_p * len(arrays))(*[None if array is None else address_of(array) for array in arrays])

@@ -1,4 +1,4 @@
-"""Rows by key in the order in which they are used, compiled in ``src/keyed_rows.h``.
+"""Rows by key in the order in which they are used, compiled in ``src/worker/keyed_rows.h``.
 
 A batch of ids has few distinct keys: keys are requested and pushed once, and each row names its key by position.
 """

@@ -1,4 +1,4 @@
-"""Access to small arrays of MXNet, in one compiled call each, ``src/row_arrays.h``.
+"""Access to small arrays of MXNet, in one compiled call each, ``src/worker/row_arrays.h``.
 
 The functions return None for arrays that are not small or are of an unusual kind; the caller then takes the general
 way.
@@ -9,8 +9,9 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
+from ..kernels.kernels import compiled
 from ..native.engine import function_address, operator_handle
-from .kernels import compiled
+from . import library
 
 #: The most row ids of a call that count as few.
 FEW_IDS = 4096
@@ -29,33 +30,32 @@ _FUNCTIONS = ('MXNDArrayGetStorageType', 'MXNDArrayGetDType', 'MXNDArrayGetConte
 
 @functools.lru_cache(maxsize=None)
 def mxnet_functions() -> Any:
-    """Return ``struct MxnetFunctions`` of ``src/mxnet_api.h``."""
+    """Return ``struct MxnetFunctions`` of ``kernels/src/operators/mxnet_api.h``."""
     addresses = [function_address(name) for name in _FUNCTIONS] + [operator_handle(b'_copyto')]
     return (ctypes.c_void_p * len(addresses))(*[address.value for address in addresses])
 
 
 def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
     """Return the sorted distinct row ids in an NDArray as int64; None if there are many or one is not in the table."""
-    library = compiled()
-    if library is None:
+    if compiled() is None:
         return None
     ids.wait_to_read()
     result = np.empty(FEW_IDS, np.int64)
-    count = library.read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(result))
+    count = library.load().read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(result))
     return None if count < 0 else result[:count].copy()
 
 
 def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, max_rows: int) -> Optional[Tuple[np.ndarray,
                                                                                               np.ndarray]]:
     """Return the sorted ids and the rows, of shape (n, width), of a row_sparse array of at most `max_rows` rows."""
-    row_bytes, library = width * dtype.itemsize, compiled()
-    if library is None or dtype not in _DTYPES or not 0 < max_rows * row_bytes <= FEW_BYTES \
+    row_bytes = width * dtype.itemsize
+    if compiled() is None or dtype not in _DTYPES or not 0 < max_rows * row_bytes <= FEW_BYTES \
             or rows * row_bytes > _MAX_TABLE_BYTES:
         return None
     gradient.wait_to_read()
     ids, values = np.empty(max_rows, np.int64), np.empty((max_rows, width), dtype)
-    count = library.read_rows(mxnet_functions(), gradient.handle, rows, width, _DTYPES[dtype], max_rows,
-                              address_of_memory(ids), address_of_memory(values))
+    count = library.load().read_rows(mxnet_functions(), gradient.handle, rows, width, _DTYPES[dtype], max_rows,
+                                            address_of_memory(ids), address_of_memory(values))
     return None if count < 0 else (ids[:count], values[:count])
 
 

@@ -1,4 +1,4 @@
-"""The form in which rows of a table travel between hosts, ``enum RowFormat`` of ``src/shared.h``."""
+"""The form in which rows of a table travel between hosts, ``enum RowFormat`` of ``src/memory/shared.h``."""
 import enum
 
 import numpy as np

@@ -1,5 +1,5 @@
 """Persistent transfers of pieces of arrays between workers, and the channels through which they go, compiled in
-``src/worker_transfers.h``.
+``src/dense/worker_transfers.h``.
 """
 import os
 import time

@@ -22,15 +22,15 @@ from .row_arrays import FEW_BYTES, mxnet_functions
 
 #: Milliseconds after which a wait checks for signals.
 _SLICE_MS = 200
-#: ``enum PullFlags`` and ``enum PushFlags`` of ``src/shared.h``.
+#: ``enum PullFlags`` and ``enum PushFlags`` of ``src/memory/shared.h``.
 _FENCE, _UNCACHED = 1, 2
 _EXACT_ROWS = 1
-#: ``enum Overflow`` of ``src/worker.h``.
+#: ``enum Overflow`` of ``src/worker/worker.h``.
 _OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
-#: Kinds of messages between hosts (``enum Message`` of ``src/connection.h``) by purpose: data and credits of channels,
-#: contributions to allreduces and their results, pushed rows, pulls, and the rows that answer them.
+#: Kinds of messages between hosts (``enum Message`` of ``src/network/connection.h``) by purpose: data and credits of
+#: channels, contributions to allreduces and their results, pushed rows, pulls, and the rows that answer them.
 _MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
-#: The size of arrays indexed by kind, ``kMessageKinds`` of ``src/shared.h``, and the largest staleness there.
+#: The size of arrays indexed by kind, ``kMessageKinds`` of ``src/memory/shared.h``, and the largest staleness there.
 _KINDS, _MAX_STALENESS = 9, 16
 #: Seconds within which an agent of the host must answer.
 _ANSWER_TIMEOUT_S = 60.0

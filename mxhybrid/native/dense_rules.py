@@ -12,7 +12,7 @@ from .optimizers import as_read
 
 
 class Update(NamedTuple):
-    """An update of several weights: a rule of ``lane/src/update.h``, its settings, state, and rates.
+    """An update of several weights: a rule of ``kernels/src/kernels/update.h``, its settings, state, and rates.
 
     `states` holds two arrays for each weight, None where the rule has fewer; `rates` are learning rates and weight
     decays.  `in_lists` says whether MXNet's operator would get them as lists for several weights, or as the two numbers

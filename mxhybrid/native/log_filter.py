@@ -47,9 +47,7 @@ def suppress_repeated_logs() -> None:
 
 @contextlib.contextmanager
 def _without_lines(*texts: bytes) -> Iterator[None]:
-    """Drop lines of standard error with one of `texts`; lines that other threads write inside the block come at the
-    end.
-    """
+    """Drop lines of standard error with one of `texts`; lines of other threads inside the block come at the end."""
     try:
         screen, aside = open(os.dup(2), 'wb', 0), tempfile.TemporaryFile()
     except OSError:  # standard error is closed, or no file can be made

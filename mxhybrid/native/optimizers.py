@@ -68,9 +68,7 @@ def is_known(optimizer: Any) -> bool:
 
 
 def depends_on_order(optimizer: Any) -> bool:
-    """Return whether the update of a weight changes later updates of other weights: they advance one schedule, or draw
-    random numbers.
-    """
+    """Return whether an update changes later updates of other weights: by a common schedule, or random numbers."""
     return isinstance(optimizer, (_OF_MXNET['nadam'], _OF_MXNET['sgld']))
 
 

@@ -1,4 +1,4 @@
-"""Operators of MXNet by their names in the JSON of a symbol."""
+"""Operators of MXNet by their names in the JSON of a symbol; and what autograd has recorded about an array."""
 import ctypes
 import functools
 import math
@@ -6,6 +6,7 @@ from typing import Any, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
+from mxnet.symbol import Symbol
 
 from .last_error import expected_errors
 
@@ -94,3 +95,16 @@ def joined_along(functions: Any, axis: int, arrays: Sequence[Any], shapes: Seque
 def _around(shape: Sequence[int], axis: int) -> Tuple[int, int, int]:
     """Return the shape of an array whose dimensions before and behind an axis are one each."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])
+
+
+def wants_gradient(array: Any) -> bool:
+    """Return whether an array has a gradient, or was computed from arrays with gradients while that was recorded.
+
+    The time grows with the number of recorded operators.
+    """
+    handle = ctypes.c_void_p()
+    with expected_errors():
+        if _LIB.MXAutogradGetSymbol(array.handle, ctypes.byref(handle)):  # an error means that nothing was recorded
+            return False
+    # By the names of imperative.cc of MXNet 1.9.1: arrays without a gradient are null0, null1 and so on.
+    return any(name.startswith('var') for name in Symbol(handle).list_inputs())

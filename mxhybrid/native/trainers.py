@@ -148,9 +148,7 @@ def is_ready(param: Any) -> bool:
 
 
 def lists_of(param: Any) -> Tuple[List[Any], List[Any]]:
-    """Return gluon's lists of the weights and gradients of a parameter that is ready; this does not count as reading
-    them.
-    """
+    """Return gluon's lists of the weights and gradients of a parameter that is ready, without counting as a read."""
     return param.__dict__['_data'], param.__dict__['_grad']
 
 
@@ -292,9 +290,7 @@ def params_by_place(net: Any) -> Dict[str, Any]:
 
 
 def put_param(params: Any, param: Any) -> Any:
-    """Return the parameter with the name of `param` in a ParameterDict or its shared one; put `param` there if it lacks
-    one.
-    """
+    """Return the parameter of `param`'s name in a ParameterDict or its shared one; put `param` there if none has it."""
     existing = params._get_impl(param.name)
     if existing is not None:
         return existing

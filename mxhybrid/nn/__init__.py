@@ -11,8 +11,7 @@ The Trainer of such a net has ``kvstore='hybrid'``, in a job and in one process.
 """
 from ..kvstore.table_parameter import TableParameter
 from .collection import EmbeddingCollection
-from .embedding import Embedding
-from .hash_embedding import HashEmbedding
+from .embedding import Embedding, HashEmbedding
 from .hash_key import hash_key
 
 __all__ = ['Embedding', 'EmbeddingCollection', 'HashEmbedding', 'TableParameter', 'hash_key']

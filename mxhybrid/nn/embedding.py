@@ -1,4 +1,4 @@
-"""A table of numbered rows that no process can hold."""
+"""Tables that no process can hold: of numbered rows, and of rows with any int64 as key."""
 from typing import Any, Optional
 
 from .table_block import TableBlock
@@ -36,3 +36,39 @@ class Embedding(TableBlock):
     def __init__(self, rows: int, width: int, dtype: Any = 'float32', weight_initializer: Any = None,
                  prefix: Optional[str] = None, params: Any = None):
         super().__init__(rows, width, dtype, weight_initializer, {}, prefix, params)
+
+
+class HashEmbedding(TableBlock):
+    """A dynamic table of rows by any 64-bit key.
+
+    Parameters
+    ----------
+    width : int
+        Number of elements of a row.
+    dtype : {'float32', 'float64'}, default 'float32'
+    weight_initializer : mxnet.initializer.Initializer or str, optional
+        As for :class:`Embedding`.
+    admit : int, default 1
+        A key gets a row in the step with this number of sightings.  A sighting is a step in which any worker has a
+        gradient for the key.  Before that, the key reads a default row, and its gradients are dropped.  At most 32767.
+    capacity : int, default 0
+        The most rows after a step; 0: no limit.  It is divided among the partitions of the table.
+    expire_after : int, default 0
+        Rows without an update in this number of steps are removed; 0: never.
+    evict : {'lru', 'rarest'}, default 'lru'
+        The rows that leave a table that exceeds its capacity: those that were not updated for the longest time, or
+        those with the fewest updates.
+    prefix : str, optional
+    params : ParameterDict, optional
+        The `params` of another Block, with which this one shares the rows.
+
+    Notes
+    -----
+    :func:`mxhybrid.nn.hash_key` makes keys of strings and tuples.  Two values with the same key share a row.
+    """
+
+    def __init__(self, width: int, dtype: Any = 'float32', weight_initializer: Any = None, admit: int = 1,
+                 capacity: int = 0, expire_after: int = 0, evict: str = 'lru', prefix: Optional[str] = None,
+                 params: Any = None):
+        options = {'admit': admit, 'capacity': capacity, 'expire_after': expire_after, 'evict': evict}
+        super().__init__(None, width, dtype, weight_initializer, options, prefix, params)

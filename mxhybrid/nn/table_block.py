@@ -1,5 +1,5 @@
 """The common part of the Blocks that look up rows of a dynamic table."""
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -11,6 +11,7 @@ from ..kvstore.row_requests import RowRequest, request_rows
 from ..kvstore.table_parameter import TableParameter
 from ..lane.keyed_rows import distinct_keys
 from ..native.trainers import device_of, put_param
+from ..row_store.row_store import RowStoreOptions
 from .bags import Bags, NoGradients, bags_of
 
 
@@ -145,11 +146,9 @@ class TableBlock(Block):
     def __repr__(self) -> str:
         param = self.weight
         rows = 'any int64' if param.rows is None else param.rows
-        options = ''.join(', %s=%r' % item for item in param.options.items() if item not in _DEFAULTS)
+        options = ''.join(', %s=%r' % item for item in param.options.items()
+                          if item not in RowStoreOptions._field_defaults.items())
         return '%s(%s -> %d, %s%s)' % (type(self).__name__, rows, param.width, param.dtype, options)
-
-
-_DEFAULTS: List[Tuple[str, Union[int, str]]] = [('admit', 1), ('capacity', 0), ('expire_after', 0), ('evict', 'lru')]
 
 
 def look_up(params: List[TableParameter], lookups: List[Lookup]) -> List[Any]:

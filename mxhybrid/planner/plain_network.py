@@ -23,19 +23,12 @@ class _OwnArrays(NamedTuple):
 
 
 class PlainNetwork(NamedTuple):
-    """The network of one worker, which every rank computes as a copy.
+    """The network of one worker, which every rank computes as a copy."""
 
-    Attributes
-    ----------
-    graph : Graph
-        The network for the largest share of samples that a rank has.
-    dataflow : Dataflow
-    splits : dict of int to Split
-        Copies on all ranks: the gradients of their weights are summed, and nothing else is exchanged.
-    """
-
+    #: The network for the largest share of samples that a rank has.
     graph: Graph
     dataflow: Dataflow
+    #: Copies on all ranks: the gradients of their weights are summed, and nothing else is exchanged.
     splits: Dict[int, Split]
 
 

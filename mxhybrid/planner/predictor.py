@@ -122,9 +122,7 @@ class Predictor:
         return share
 
     def plain(self, measure: bool = True) -> Prediction:
-        """Predict a step of the network without a plan: each rank computes all of it for its own samples, and
-        gradients are summed.
-        """
+        """Predict a step without a plan: each rank computes its own samples, and gradients are summed."""
         try:
             graph, dataflow, splits = plain_network(self.network, self._shares, self.cluster.ranks, self._frozen)
         except InputError:  # the network has the number of samples of the joint batch in it
@@ -217,9 +215,7 @@ class Predictor:
         return self._micro_batch_models[micro_batches, measure]
 
     def tables(self, plan: Plan) -> Dict[str, TablePlan]:
-        """Return the choices of a plan for tables, by the names of their parameters; InputError if a table does not
-        exist.
-        """
+        """Return the choices of a plan for tables, by the names of parameters; InputError for an unknown table."""
         return plan.store.by_name(self.graph)
 
     def predict(self, plan: Plan) -> Prediction:

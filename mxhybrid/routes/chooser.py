@@ -190,9 +190,7 @@ class Chooser:
 
     def _use(self, route: Route, observations: _Observations, pulled_by_rank: List[float]
              ) -> Tuple[Use, float, float]:
-        """Return the use of a table in a step, and the parts of its rows that one worker, on average, and all workers
-        touch.
-        """
+        """Return a table's use in a step, and the parts of its rows that one worker, on average, and all touch."""
         samples = observations.ids
         union = _mean(_count(ids) for ids in samples)
         pushed_by_rank = [_mean(len(ids[rank]) for ids in samples) for rank in range(len(self._hosts))]

@@ -16,7 +16,7 @@ from ..servers.partitioning import ROW_OVERHEAD_BYTES
 #: Bytes of a row id as workers gather them.
 ID_BYTES = 4
 #: Elements of a dense sum that have a scale in common where they travel as int8, ``kInt8Block`` of
-#: ``lane/src/int8.h``, and the bytes of a scale.
+#: ``kernels/src/kernels/int8.h``, and the bytes of a scale.
 _INT8_BLOCK, _SCALE_BYTES = 256, 4
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..comm.collective import Collective
 from ..comm.float16 import OverflowAlarm
-from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
+from ..lane.gradient_bucket import Copies, DenseUpdate, GradientBucket
 from ..native.arrays import host_view, is_same
 from ..native.dense_rules import begin_update
 from .dense_allreduce import DenseAllreduce
@@ -98,7 +98,7 @@ def divide(routes: List[Any]) -> List[List[Any]]:
 class PendingSums(NamedTuple):
     """The sums of a bucket that the gradients have not received yet.
 
-    An update of the weights writes them there, see :class:`mxhybrid.lane.gradient_bucket.LocalUpdate`, or
+    An update of the weights writes them there, see :class:`mxhybrid.lane.gradient_bucket.DenseUpdate`, or
     :meth:`write`.
     """
 
@@ -196,8 +196,8 @@ class RouteBucket:
         copies = [targets[0] if targets and targets[0] is not weight else None
                   for targets, weight in zip(outs, weights)]
         if self._targets is None or not self._targets.is_of(weights, update.states, copies):
-            self._targets = UpdateTargets(weights, update.states, copies)
-        self._bucket.update(update, self._targets, priority)
+            self._targets = DenseUpdate(weights, update.states, copies=copies)
+        self._targets.start(update, priority, self._bucket)
         return [targets[1:] for targets in outs] if self._targets.writes_copies else outs
 
     def _own_sums(self) -> List[Any]:

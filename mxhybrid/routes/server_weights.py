@@ -4,8 +4,7 @@ from typing import Any, List, Optional
 import numpy as np
 
 from ..lane.row_format import row_format
-from ..native.array_digest import array_digest
-from ..native.arrays import row_reader
+from ..native.arrays import array_digest, row_reader
 from ..native.optimizer_state import rates_of, update_count
 from ..servers.lifecycle import create_table
 from ..servers.partitioning import ROW_OVERHEAD_BYTES

@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 
 from ..comm.collective import Collective
-from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
+from ..lane.gradient_bucket import Copies, DenseUpdate, GradientBucket
 from ..native.arrays import is_same
 from ..native.dense_rules import begin_update
 from .costs import ring_share
@@ -147,8 +147,8 @@ class ShardedBucket:
         if keys != self._updated_keys:
             self._shard_bucket, self._targets, self._updated_keys = self._bucket_of(shards), None, keys
         if self._targets is None or not self._targets.is_of(weights, update.states):
-            self._targets = UpdateTargets(weights, update.states, base=self._buffer.input)
-        self._shard_bucket.update(update, self._targets, self._priority)
+            self._targets = DenseUpdate(weights, update.states, base=self._buffer.input)
+        self._targets.start(update, self._priority, self._shard_bucket)
         return True
 
     def _bucket_of(self, shards: List[Shard]) -> GradientBucket:

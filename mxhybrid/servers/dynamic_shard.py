@@ -1,49 +1,20 @@
 """A partition of a dynamic table in the server that owns it: the rule of its row store, and its optimizer state.
 
-The agent of the lane has the rows, in a row store (:mod:`mxhybrid.lane.row_store`).
+The agent of the lane has the rows, in a row store (:mod:`mxhybrid.row_store.row_store`).
 """
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from ..base.errors import JobError
 from ..base.settings import variable
-from ..lane.agent import Agent, RowStoreOptions
-from ..lane.row_files import MORE_SLOTS
-from ..lane.row_store import FirstValues, RowStore, naming_table
+from ..lane.agent import Agent
 from ..native.optimizer_state import state_widths
 from ..native.optimizers import TableOptimizer
+from ..row_store.row_files import MORE_SLOTS
+from ..row_store.row_store import FirstValues, RowStore, naming_table
 from .kernel_rules import kernel_rule
 from .lane_partition import LanePartition
 from .protocol import CAPTURE
-
-
-class StoreOptions(NamedTuple):
-    """Admission, expiry and storage of the rows of a dynamic table, see :mod:`mxhybrid.lane.row_store`."""
-
-    #: A key gets a row after this number of pushes that have it.
-    admit: int = 1
-    #: The most rows of the table; 0: no limit.
-    capacity: int = 0
-    #: Rows that were not pushed for this number of pushes are removed; 0: never.
-    expire_after: int = 0
-    #: The rows that are removed first above the capacity: 'lru' or 'rarest'.
-    evict: str = 'lru'
-    #: A directory on the host of each server for the files of the rows; empty: rows are in memory.
-    directory: str = ''
-    #: Bytes of a server for a cache of rows in files; 0: the system decides which rows are in memory.
-    resident_bytes: int = 0
-
-
-#: Rows in memory, without admission or expiry.
-DEFAULT_OPTIONS = StoreOptions()
-
-
-def row_store_options(first_values: FirstValues, options: StoreOptions, partitions: int, own_partitions: int
-                      ) -> RowStoreOptions:
-    """Return the options of the row store of one of the partitions of a table, of which this server owns some."""
-    return RowStoreOptions(first_values, options.admit, options.capacity // partitions, options.expire_after,
-                           options.evict == 'rarest', options.directory,
-                           options.resident_bytes // max(1, own_partitions))
 
 
 @contextmanager

@@ -15,12 +15,11 @@ from ..base.files import digest_of
 from ..base.settings import variable
 from ..comm.float16 import OverflowAlarm
 from ..lane.keyed_rows import KeyedRows
-from ..lane.row_files import Marks, remove_parts
 from ..lane.row_format import RowFormat, row_format
-from ..lane.row_store import DTYPES, FirstValues, check_capacity, check_options
 from ..lane.worker import Lane
+from ..row_store.row_files import Marks, remove_parts
+from ..row_store.row_store import DTYPES, FirstValues, RowStoreOptions, check_capacity
 from .cluster import ParameterServers
-from .dynamic_shard import DEFAULT_OPTIONS, StoreOptions
 from .file_pieces import fetch
 from .kernel_rules import check_kernel
 from .optimized_table import OptimizedTable, Recipe, Saved
@@ -31,13 +30,15 @@ from .row_prefetcher import RowPrefetcher
 _WORK = {'statistics': 'count its rows', 'save': 'save its rows', 'save_here': 'save its rows',
          'load': 'load its rows'}
 _Result = TypeVar('_Result')
+#: Rows in memory, without admission or expiry.
+_IN_MEMORY = RowStoreOptions()
 
 
 class DynamicTable(OptimizedTable):
     """A dynamic table on the servers, made by :func:`create_dynamic_table`."""
 
     def __init__(self, servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                 row_format: RowFormat, max_batch_rows: int, first_values: FirstValues, options: StoreOptions,
+                 row_format: RowFormat, max_batch_rows: int, first_values: FirstValues, options: RowStoreOptions,
                  staleness: int = 0):
         super().__init__(name, width, dtype)
         self.servers = servers
@@ -352,35 +353,20 @@ class DynamicTable(OptimizedTable):
 
 
 def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: Any, first_values: FirstValues,
-                         partitions: int, options: StoreOptions = DEFAULT_OPTIONS, wire_dtype: Any = 'float32',
+                         partitions: int, options: RowStoreOptions = _IN_MEMORY, wire_dtype: Any = 'float32',
                          max_batch_rows: int = 1 << 20, staleness: int = 0) -> DynamicTable:
     """Create a dynamic table without rows (collective).
 
-    Parameters
-    ----------
-    servers : ParameterServers
-    name : str
-    width : int
-        The elements of a row.
-    dtype : numpy.dtype or str
-        float32 or float64.
-    first_values : FirstValues
-        The values of rows before their first update, equal on all workers.
-    partitions : int
-        The number of partitions, which are placed on the servers in turn.
-    options : StoreOptions
-        Admission, expiry and storage of rows.
-    wire_dtype : numpy.dtype or str
-        The type in which float32 rows travel: float32, float16 or int8.
-    max_batch_rows : int
-        The most distinct rows of a worker in a push or pull.
-    staleness : int
-        The number of last pushes of other workers that pulled rows may lack.
+    - `width`: the elements of a row.
+    - `dtype`: float32 or float64.
+    - `first_values`: the values of rows before their first update, equal on all workers.
+    - `partitions`: the number of partitions, which are placed on the servers in turn.
+    - `options`: admission, expiry and storage of rows.
+    - `wire`: the type in which float32 rows travel: float32, float16 or int8.
+    - `max_batch_rows`: the most distinct rows of a worker in a push or pull.
+    - `staleness`: the number of last pushes of other workers that pulled rows may lack.
 
-    Raises
-    ------
-    InputError
-        Settings that are not valid; on all workers, before anything is sent.
+    Raises InputError on all workers, before anything is sent, if settings are not valid.
     """
     dtype = np.dtype(dtype)
     check_dynamic_table(servers, name, width, dtype, partitions, options, max_batch_rows)
@@ -392,7 +378,7 @@ def create_dynamic_table(servers: ParameterServers, name: str, width: int, dtype
 
 
 def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype: np.dtype, partitions: int,
-                        options: StoreOptions, max_batch_rows: int) -> None:
+                        options: RowStoreOptions, max_batch_rows: int) -> None:
     """Raise InputError for settings of a dynamic table that are not valid."""
     if not servers.on_lane:
         raise InputError('%s: the rows of a dynamic table travel by the lane only, but this job uses ps-lite: leave %s '
@@ -407,7 +393,7 @@ def check_dynamic_table(servers: ParameterServers, name: str, width: int, dtype:
             ('max_batch_rows', max_batch_rows, 1, 1 << 28)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise InputError('%s: %s=%r: give an integer from %d to %d' % (name, setting, value, least, most))
-    check_options(options._asdict(), name + ': ')
+    options.check(name + ': ')
     if 0 < options.capacity < partitions:
         raise InputError('%s: capacity=%d is less than one row for each of %d partitions: give a larger capacity, or '
                          'fewer partitions' % (name, options.capacity, partitions))

@@ -4,9 +4,9 @@ import tempfile
 from typing import IO, Any, Callable, Dict
 
 from ..base.errors import CheckpointError, JobError
-from ..base.file_digest import digest_for
+from ..base.file_digest import FileDigest
 from ..base.files import sync_directory
-from ..lane.row_files import Folder
+from ..row_store.row_files import Folder
 from .protocol import MAILBOX_ELEMENTS
 
 #: Bytes of a piece.
@@ -57,29 +57,19 @@ class _ScratchFolder(Folder):
 def fetch(read: Callable[[str, int, int], bytes], files: Dict[str, Dict[str, Any]], source: str, path: str) -> None:
     """Write copies of a server's files, flushed to the disk, into a new folder.
 
-    Parameters
-    ----------
-    read : callable
-        Returns a piece, given the path of a file in the folder of the server, its start and its number of bytes.
-    files : dict
-        By name without '.npy': the record, with the digest, see :mod:`mxhybrid.base.file_digest`.
-    source : str
-        The folder of the files in that of the server.
-    path : str
+    - `read`: returns a piece, given the path of a file in the folder of the server, its start and its number of bytes.
+    - `files`: by name without '.npy': the record, with the digest, see :mod:`mxhybrid.base.file_digest`.
+    - `source`: the folder of the files in that of the server.
 
-    Raises
-    ------
-    CheckpointError
-        A file cannot be written.
-    JobError
-        A file does not have the digest that the server has found.
+    Raises CheckpointError if a file cannot be written.  JobError if a file does not have the digest that the server has
+    found.
     """
     try:
         os.makedirs(path)
         for name, record in files.items():
             file = name + '.npy'
             with open(os.path.join(path, file), 'wb', 0) as copy:
-                digest = digest_for(record)
+                digest = FileDigest()
                 for start in range(0, record['bytes'], PIECE_BYTES):
                     piece = read(os.path.join(source, file), start, min(PIECE_BYTES, record['bytes'] - start))
                     digest.update(piece)

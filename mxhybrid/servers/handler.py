@@ -29,16 +29,16 @@ from ..base.machine import remedy
 from ..base.storage_probe import problem_with
 from ..lane.agent import Agent, DynamicShape, Shape
 from ..lane.membership import Membership
-from ..lane.row_files import Marks
-from ..lane.row_store import FirstValues, RowStore, newest_parts
 from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
+from ..row_store.row_files import Marks
+from ..row_store.row_store import FirstValues, RowStore, RowStoreOptions, newest_parts
 from ..telemetry.recorder import OFF, AnyRecorder, Recorder
 from ..telemetry.trace_sender import TraceSender
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
-from .dynamic_shard import DynamicShard, StoreOptions, named_table, row_store_options
+from .dynamic_shard import DynamicShard, named_table
 from .file_pieces import ScratchFiles
 from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
@@ -189,11 +189,11 @@ class Handler(Optimizer):
         assert self._agent is not None
         table_shape = DynamicShape(*shape)
         own_parts = [part for part, owner in enumerate(table_shape.owners) if owner == self._agent.number]
-        store_options = StoreOptions(*options)
+        store_options = RowStoreOptions(*options)
         self._directories[number] = store_options.directory
-        row_options = row_store_options(FirstValues(*first_values), store_options, len(keys), len(own_parts))
         with named_table(table, table_shape.max_batch_rows):
-            self._agent.add_dynamic_table(number, table, table_shape, row_options)
+            self._agent.add_dynamic_table(number, table, table_shape, FirstValues(*first_values),
+                                          store_options.of_partition(len(keys), len(own_parts)))
         for part, key in enumerate(keys):
             if part in own_parts:
                 shard = DynamicShard(key, table, self._agent, number, part, table_shape.width, table_shape.dtype,

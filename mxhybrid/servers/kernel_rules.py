@@ -24,7 +24,7 @@ def has_kernel(optimizer: Any, dtype: Any) -> bool:
 
 
 def kernel_rule(optimizer: Any, has_state: bool) -> Tuple[str, Dict[str, float]]:
-    """Return the name of a rule of ``src/update.cc`` and its settings; sgd has two rules, one of them with state."""
+    """Return the name of a rule of ``kernels/update.cc`` and its settings; sgd has two rules, one with state."""
     rule, names = _KERNELS[name_of(optimizer)]
     if rule == 'sgd' and has_state:
         rule = 'momentum'

@@ -15,8 +15,8 @@ from .keys import TableKind
 from .partitioning import partition_count
 from .table import Table
 
-#: The most slots of a host's cache of a table, and the row requests that a worker has for it: ``src/key_cache.cc`` and
-#: ``kMaxRowRequests`` of ``src/shared.h`` in the lane.
+#: The most slots of a host's cache of a table, and the row requests that a worker has for it: ``agent/key_cache.h`` and
+#: ``kMaxRowRequests`` of ``memory/shared.h`` in the lane.
 _MOST_SLOTS, _ROW_REQUESTS = (1 << 32) - 2, 8
 
 #: Returns the rows of given ids.

@@ -18,7 +18,7 @@ Recipe = Tuple[str, Dict[str, Any]]
 class Saved(NamedTuple):
     """The result of the save of a dynamic table."""
 
-    #: The results of :meth:`mxhybrid.lane.row_store.RowStore.save` by the number of the partition, as text.
+    #: The results of :meth:`mxhybrid.row_store.row_store.RowStore.save` by the number of the partition, as text.
     parts: Dict[str, Any]
     #: The hosts that do not see the directory of worker 0, which has fetched their rows.
     hosts: List[str]

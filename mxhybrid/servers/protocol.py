@@ -13,7 +13,7 @@ REPLACE = 'replace'
 #: Ignore the pushed rows; only remember the array of the partition.
 CAPTURE = 'capture'
 
-#: Rules of compiled updates (``src/update.cc`` of the lane) for modes without an optimizer.
+#: Rules of compiled updates (``kernels/src/kernels/update.cc`` of the lane) for modes without an optimizer.
 MODE_RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
 
 _STATE = 'state:'

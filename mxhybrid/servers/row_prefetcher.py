@@ -91,9 +91,7 @@ class RowPrefetcher:
         self._send_unsent()
 
     def _with_late_rows(self, ids: np.ndarray, priority: int, early: np.ndarray, write_early: Write) -> Write:
-        """Request the rows that were not requested before the last push, or that it changed; return the function that
-        writes all rows.
-        """
+        """Request rows that the last push changed or nobody requested; return the function that writes all rows."""
         assert self._pushed is not None
         late = ~early | np.isin(ids, self._pushed, assume_unique=True)
         if not late.any():

@@ -152,9 +152,7 @@ class Monitor:
                     act()
 
     def _check_processes(self) -> None:
-        """Report deaths without an explanation, and the findings of the failure detector, every :data:`CHECK_S` at
-        most.
-        """
+        """Report unexplained deaths, and the findings of the failure detector, every :data:`CHECK_S` at most."""
         now = time.monotonic()
         if now - self._last_check < CHECK_S:
             return

@@ -23,12 +23,12 @@ MAX_OBJECTS = 200
 def _compiler_and_headers(folders):
     """Return a digest of the compiler's version and of all headers, on which an object file depends."""
     digest = hashlib.sha256(subprocess.run(['g++', '--version'], check=True, stdout=subprocess.PIPE).stdout)
-    for header in sorted(header for folder in folders for header in folder.glob('*.h')):
+    for header in sorted(header for folder in folders for header in folder.rglob('*.h')):
         digest.update(header.name.encode() + header.read_bytes())
     return digest.digest()
 
 
-def compiled(source, flags, include, folder):
+def compiled(source, flags, includes, folder):
     """Compile a C++ file without warnings, unless its object file is in the cache; return the path of a copy.
 
     Parameters
@@ -36,13 +36,14 @@ def compiled(source, flags, include, folder):
     source : Path
     flags : list of str
         Compiler flags, beside `FLAGS`.
-    include : Path
-        A folder of headers, beside that of the source.
+    includes : sequence of Path
+        Folders of headers, beside that of the source.
     folder : Path
         The folder of the copy.
     """
     command_line = ['g++', *FLAGS, *flags]
-    key = hashlib.sha256(_compiler_and_headers((include, source.parent)) + repr(command_line).encode()
+    folders = ['-I%s' % include for include in includes]
+    key = hashlib.sha256(_compiler_and_headers((*includes, source.parent)) + repr(command_line).encode()
                          + source.read_bytes()).hexdigest()[:24]
     cached, copy = CACHE / ('%s-%s.o' % (source.stem, key)), folder / (source.stem + '.o')
     with contextlib.suppress(FileNotFoundError):  # another run of the tests may delete it at any time
@@ -52,7 +53,7 @@ def compiled(source, flags, include, folder):
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=str(CACHE)) as scratch:
         object_file = pathlib.Path(scratch) / 'compiled.o'
-        subprocess.run([*command_line, '-I', include, '-c', source, '-o', object_file], check=True, timeout=240)
+        subprocess.run([*command_line, *folders, '-c', source, '-o', object_file], check=True, timeout=240)
         shutil.copy(str(object_file), str(copy))
         object_file.replace(cached)
     return copy

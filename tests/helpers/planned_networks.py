@@ -6,8 +6,8 @@ from mxnet.gluon import nn
 from mxhybrid.parallel.sharding.box import size_of
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
 
 BATCH = 8

@@ -1,9 +1,9 @@
 """Small networks to plan: a chain of layers with a shortcut, each split by samples, by channels, or not at all."""
 import numpy as np
 
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: The splits of a layer: the dimension, and the number of ranks.
 SPLITS = (('samples', 4), ('samples', 2), ('channels', 4), ('channels', 2), ('whole', 1))

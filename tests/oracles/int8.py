@@ -1,4 +1,4 @@
-"""Rows and dense sums that travel as int8, in NumPy: the arithmetic that ``lane/src/int8.h`` describes, bit for bit."""
+"""Rows and dense sums that travel as int8, in NumPy: the arithmetic of ``kernels/src/kernels/int8.h``, bit for bit."""
 import numpy as np
 
 from .philox import philox4x32

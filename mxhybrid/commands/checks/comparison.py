@@ -137,14 +137,9 @@ def _storage(reports: List[Report]) -> List[Finding]:
 def compare(reports: List[Report], workers: int, meeting: Optional[Dict[str, Any]]) -> List[Finding]:
     """Return the findings that only a comparison of workers shows.
 
-    Parameters
-    ----------
-    reports : list of Report
-        The reports that arrived.
-    workers : int
-        The number of all workers.
-    meeting : dict or None
-        The answer of :mod:`mxhybrid.commands.checks.try_joining` in worker 0, if there is one.
+    - `reports`: the reports that arrived.
+    - `workers`: the number of all workers.
+    - `meeting`: the answer of :mod:`mxhybrid.commands.checks.try_joining` in worker 0, if there is one.
     """
     missing = sorted(set(range(workers)) - {report.rank for report in reports})
     findings = []

@@ -16,10 +16,7 @@ class OutOfTime(Exception):
 def within(seconds: float, function: Callable[[], Any]) -> Any:
     """Call a function that may block for ever, in a thread that is abandoned if the time is up.
 
-    Raises
-    ------
-    OutOfTime
-        The function did not return within `seconds`.
+    Raises OutOfTime if the function did not return within `seconds`.
     """
     outcome: List[Any] = []
 

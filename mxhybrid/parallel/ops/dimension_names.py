@@ -17,11 +17,7 @@ class Dimensions:
     Rules follow the samples from operator to operator.  Where a rule cannot tell where samples are, or there is no
     rule, they are lost until an operator reads an input whose samples are known.
 
-    Parameters
-    ----------
-    graph : Graph
-    samples : dict of str to int or None
-        The dimension of each input of the network that has the samples.
+    - `samples`: the dimension of each input of the network that has the samples.
     """
 
     def __init__(self, graph: Graph, samples: Dict[str, Optional[int]]):
@@ -72,9 +68,7 @@ class Dimensions:
         return self._samples.get(entry)
 
     def loser(self, entry: Entry) -> Optional[Operator]:
-        """Return the operator that has lost the samples of an output; None if they are known, or there never were
-        any.
-        """
+        """Return the operator that has lost the samples of an output; None if they are known, or never were."""
         return self._losers.get(entry)
 
     def names(self, operator: Operator) -> Tuple[str, ...]:

@@ -18,14 +18,8 @@ def followed_split(graph: Graph, operator: Operator, position: int, producer: Sp
     Dimensions may move or change their shape between input and output, as in a transpose or a reshape: the split is
     found by comparing the boxes that shards read with those that ranks have.
 
-    Parameters
-    ----------
-    graph : Graph
-    operator : Operator
-    position : int
-        The position of the input.
-    producer : Split
-        How the operator that computes the input is split; neither into partial sums nor with copies.
+    - `position`: the position of the input.
+    - `producer`: how the operator that computes the input is split; neither into partial sums nor with copies.
     """
     source, output = operator.inputs[position]
     degrees = [degree for degree in producer.degrees if degree > 1]

@@ -90,28 +90,17 @@ class Operator:
 class Graph:
     """A network as a list of operators, in an order in which they can run, with shapes and types.
 
-    Parameters
-    ----------
-    symbol : mxnet.symbol.Symbol
-    data : dict of str to tuple
-        The shape of each input, for the joint batch.
-    dtypes : dict of str to dtype
-        The type of each input and parameter; float32 for those that are missing.
-    names : mapping of str to str
-        The names of blocks in labels, by their prefixes, which differ between networks that a process makes.
+    - `data`: the shape of each input, for the joint batch.
+    - `dtypes`: the type of each input and parameter; float32 for those that are missing.
+    - `names`: the names of blocks in labels, by their prefixes, which differ between networks that a process makes.
 
-    Attributes
-    ----------
-    shapes : dict of Entry to tuple
-        The whole shapes, with the factors of a dimension as dimensions of their own.
-    array_shapes : dict of Entry to tuple
-        The whole shapes of MXNet's arrays.
-    factors : dict of Entry to Factors
-        The factors of the dimensions of arrays that have some.
-    alignments : dict of int to list of Alignment or None
-        The alignment of each dimension of an operator's first output, where there are factors.
-    heads_of : dict of Entry to list of Heads
-        The dimensions that are heads of attention, or features of all heads, one head after another.
+    Attributes:
+
+    - `shapes`: the whole shapes, with the factors of a dimension as dimensions of their own.
+    - `array_shapes`: the whole shapes of MXNet's arrays.
+    - `factors`: the factors of the dimensions of arrays that have some.
+    - `alignments`: the alignment of each dimension of an operator's first output, where there are factors.
+    - `heads_of`: the dimensions that are heads of attention, or features of all heads, one head after another.
     """
 
     def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any],
@@ -288,9 +277,7 @@ class Graph:
         return labels
 
     def digest(self) -> str:
-        """Return a digest of operators, attributes, shapes and connections, which tells networks apart, whatever their
-        names are.
-        """
+        """Return a digest of operators, attributes, shapes and connections, but not of names."""
         content = [(operator.op, sorted(operator.settings.items()), operator.inputs,
                     operator.name if operator.name in self.data else operator.name in self.auxiliary,
                     [self.shape(operator, output) for output in range(operator.outputs)])

@@ -44,12 +44,8 @@ class _Run(NamedTuple):
 def factor_heads(graph: Graph, dimensions: Dimensions) -> bool:
     """Give the graph the factors of dimensions that contain heads; return whether there are any.
 
-    Parameters
-    ----------
-    graph : Graph
-        Without factors yet.
-    dimensions : Dimensions
-        Names and samples of the graph.
+    - `graph`: without factors yet.
+    - `dimensions`: names and samples of the graph.
     """
     finder = _Finder(graph, dimensions)
     runs = finder.find()

@@ -17,11 +17,7 @@ _Class = TypeVar('_Class', bound=Type[Rule])
 def register(*names: str, **traits: Any) -> Callable[[_Class], _Class]:
     """Register a class of rules for operators, by their names in MXNet's graphs.
 
-    Parameters
-    ----------
-    *names : str
-    **traits
-        Attributes of the class that have other values for these operators.
+    - `**traits`: attributes of the class that have other values for these operators.
     """
     def add(rule_class: _Class) -> _Class:
         rule = rule_class()

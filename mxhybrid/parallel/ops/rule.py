@@ -11,18 +11,12 @@ from .graph import Alignment, Entry, Graph, Operator
 class OperatorShard:
     """A shard of an operator.
 
-    Attributes
-    ----------
-    inputs : list of Box or None
-        The box of each input that it reads; None for an input that it leaves out.
-    attrs : dict
-        Attributes that differ from the whole operator's.
-    fills : list of float
-        The value of each input beyond the tensor.
-    outputs : list of Box
-        The box of each output that it computes.
-    build : callable, optional
-        Makes the outputs from inputs, name and attributes, where the shard is not the operator with other attributes.
+    - `inputs`: the box of each input that it reads; None for an input that it leaves out.
+    - `attrs`: attributes that differ from the whole operator's.
+    - `fills`: the value of each input beyond the tensor.
+    - `outputs`: the box of each output that it computes.
+    - `build`: makes the outputs from inputs, name and attributes, where the shard is not the operator with other
+      attributes.
     """
 
     def __init__(self, inputs: Sequence[Optional[Box]], outputs: Sequence[Box], attrs: Optional[Dict[str, Any]] = None,
@@ -37,6 +31,8 @@ class Rule:
     The base class is the rule of operators that cannot be split.
     """
 
+    #: Whether every dimension of the first output can be split.
+    splits_every_dimension = False
     #: Whether a shard must have no copies, which would draw other numbers or update running averages of their own.
     not_replicable = False
     #: ``'convolution'`` or ``'dense'`` for the layers that grids and cost formulas know; ``''`` for all others.
@@ -85,7 +81,7 @@ class Rule:
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
         """Return True for the dimensions of the first output that can be split."""
-        return [False] * len(graph.shape(operator))
+        return [self.splits_every_dimension] * len(graph.shape(operator))
 
     def limits(self, graph: Graph, operator: Operator) -> List[int]:
         """Return the highest degree of each dimension of the first output."""

@@ -27,7 +27,6 @@ class Pipeline(Plan):
         self._former: Optional[Dict[int, int]] = None
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """Return the splits for a micro-batch, see :meth:`Plan.resolve`."""
         by_stage = self._ranks(ranks)
         stage_of = self._stage_of(graph, [len(members) for members in by_stage])
         check_forward(graph, stage_of)
@@ -68,7 +67,6 @@ class Pipeline(Plan):
         return plan
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
-        """Return the plan with the same stages, see :meth:`Plan.for_graph`."""
         if not isinstance(self._stages, int) or self._former is not None:
             return self
         plan = copy.copy(self)

@@ -87,9 +87,7 @@ class Plan:
         """Raise InputError if the plan is for another number of ranks."""
 
     def for_graph(self, former: Graph, graph: Graph) -> 'Plan':
-        """Return the plan for a network that is split as `former`, the graph of the same network for data of other
-        shapes.
-        """
+        """Return the plan for a network that is split as `former`, the graph of the network for other shapes."""
         return self
 
     def follows_producer(self, operator: Operator) -> bool:
@@ -125,9 +123,7 @@ class Plan:
     def default_split(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int,
                       splits: Dict[int, Split]
                       ) -> Tuple[Split, str]:
-        """Return the split of an operator without a request, given the splits of its inputs; and a note on it, or
-        ''.
-        """
+        """Return the split of an operator without a request, given those of its inputs; and a note on it, or ''."""
         samples = dimensions.samples((operator.number, 0))
         shape, limits = graph.shape(operator), rule_of(operator).limits(graph, operator)
         candidates = []

@@ -39,24 +39,13 @@ def recomputed_segments(graph: Graph, prefixes: Sequence[str], patterns: Sequenc
                         gradient_inputs: AbstractSet[str], joint_statistics: bool) -> List[Segment]:
     """Return the segments of the outermost blocks whose names match a pattern, also those that nothing trains.
 
-    Parameters
-    ----------
-    graph : Graph
-    prefixes : sequence of str
-        The prefixes of the network's blocks, without that of the network.
-    patterns : sequence of str
-    stage_of : dict of int to int
-        The stage of each operator of a pipeline: a segment is in one stage.
-    gradient_inputs : set of str
-        Data with gradients.
-    joint_statistics : bool
-        Whether the statistics of BatchNorm are those of the joint batch.
+    - `prefixes`: the prefixes of the network's blocks, without that of the network.
+    - `stage_of`: the stage of each operator of a pipeline: a segment is in one stage.
+    - `gradient_inputs`: data with gradients.
+    - `joint_statistics`: whether the statistics of BatchNorm are those of the joint batch.
 
-    Raises
-    ------
-    InputError
-        A pattern that matches no block, or only blocks without operators or without gradients; an operator that cannot
-        be computed again.
+    Raises InputError for a pattern that matches no block, or only blocks without operators or without gradients; and
+    for an operator that cannot be computed again.
     """
     learning = learning_operators(graph, (), gradient_inputs)  # a frozen parameter may be trained later
     matched: Dict[str, None] = {}

@@ -11,14 +11,9 @@ ROUTES = [route for route in TABLE_ROUTES if route != 'auto']
 
 
 class StorePlan(NamedTuple):
-    """The choices of a plan for the store.
+    """The choices of a plan for the store."""
 
-    Attributes
-    ----------
-    tables : dict of str to TablePlan
-        By :meth:`Graph.label` of parameters with row_sparse gradients; the store chooses the routes of all others.
-    """
-
+    #: By :meth:`Graph.label` of parameters with row_sparse gradients; the store chooses the routes of all others.
     tables: Mapping[str, TablePlan] = {}
 
     def as_json(self) -> Dict[str, Any]:
@@ -29,10 +24,7 @@ class StorePlan(NamedTuple):
     def by_name(self, graph: Graph) -> Dict[str, TablePlan]:
         """Return the tables by the names of their parameters.
 
-        Raises
-        ------
-        InputError
-            A table that the network does not have.
+        Raises InputError for a table that the network does not have.
         """
         names = {graph.label(graph.operators[number]): graph.operators[number].name for number in graph.tables}
         unknown = sorted(set(self.tables) - set(names))

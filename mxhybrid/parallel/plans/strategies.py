@@ -51,11 +51,9 @@ class Grid(Plan):
                              % (self.name, self.ranks, ranks, ranks))
 
     def follows_producer(self, operator: Operator) -> bool:
-        """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """Return the request, see :meth:`Plan.request`."""
         kind = rule_of(operator).layer_kind
         if self.sequence > 1 and kind != 'convolution':
             over_times = self._over_times(graph, dimensions, operator, kind == 'dense')
@@ -109,11 +107,9 @@ class OneWeirdTrick(Plan):
     divides_weights = True
 
     def follows_producer(self, operator: Operator) -> bool:
-        """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """Return the request, see :meth:`Plan.request`."""
         return SplitRequest({'channels': ranks}) if rule_of(operator).layer_kind == 'dense' else None
 
     def _layers_as_json(self) -> Dict[str, Any]:
@@ -145,7 +141,6 @@ class Layers(Plan):
                                  'and partials of others' % (pattern, conflicting[0]))
 
     def follows_producer(self, operator: Operator) -> bool:
-        """Return True, see :meth:`Plan.follows_producer`."""
         return True
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
@@ -167,7 +162,6 @@ class Layers(Plan):
         return super().resolve(graph, dimensions, ranks)
 
     def request(self, graph: Graph, dimensions: Dimensions, operator: Operator, ranks: int) -> Optional[SplitRequest]:
-        """Return the request, see :meth:`Plan.request`."""
         for pattern, value in self._by_pattern.items():
             if _matches(graph, operator, pattern):
                 if 'heads' in value:
@@ -236,7 +230,6 @@ class Explicit(Plan):
         self.micro_batches = 1 if stages is None else stages.micro_batches
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """Return the splits, see :meth:`Plan.resolve`."""
         if ranks != self.workers:
             raise InputError('plan: its splits are for %d workers, but the job has %d: make another plan'
                              % (self.workers, ranks))
@@ -263,7 +256,6 @@ class Explicit(Plan):
         return self._with_tables(ResolvedPlan(splits, {}, stages=self.stages), graph)
 
     def for_graph(self, former: Graph, graph: Graph) -> Plan:
-        """Return the plan for another graph of the network, see :meth:`Plan.for_graph`."""
         plan = copy.copy(self)
         plan.model = graph.digest() if self.model == former.digest() else self.model
         return plan

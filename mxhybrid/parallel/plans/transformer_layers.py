@@ -35,21 +35,15 @@ def divisors(count: int) -> List[int]:
 class TransformerLayers:
     """The layers of a network that a plan splits in a way of their own.
 
-    Attributes
-    ----------
-    first, second : set of int
-        The numbers of the dense layers of pairs (Shoeybi et al. 2019, section 3), by the number of the operator: from
-        C to H features, and back to C.  Elementwise operators alone are between them.
-    vocabularies : set of int
-        Dense layers whose outputs are words: with more outputs than inputs, read by a softmax or returned.
-    embeddings : set of int
-        Embeddings with more rows than columns and a dense gradient.
-    projections : set of int
-        Dense layers without heads that attention reads, such as those of the only head of keys and values; and the
-        operators after them that have the same dimensions and do not keep the features of a head together, such as the
-        `split` and `concat` of Sockeye.
-    routers : set of int
-        Operators that compute the gates of experts, of which some need those of all experts.
+    - `first`, `second`: the numbers of the dense layers of pairs (Shoeybi et al. 2019, section 3), by the number of the
+      operator: from C to H features, and back to C.  Elementwise operators alone are between them.
+    - `vocabularies`: dense layers whose outputs are words: with more outputs than inputs, read by a softmax or
+      returned.
+    - `embeddings`: embeddings with more rows than columns and a dense gradient.
+    - `projections`: dense layers without heads that attention reads, such as those of the only head of keys and values;
+      and the operators after them that have the same dimensions and do not keep the features of a head together, such
+      as the `split` and `concat` of Sockeye.
+    - `routers`: operators that compute the gates of experts, of which some need those of all experts.
     """
 
     def __init__(self, graph: Graph):

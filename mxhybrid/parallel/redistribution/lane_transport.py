@@ -5,8 +5,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.joint_norm_operator import JointNorm, JointNormOperator
-from ...lane.transfer_operator import TransferOperator
+from ...kernels.joint_norm_operator import JointNorm, JointNormOperator
+from ...kernels.transfer_operator import TransferOperator
 from ...lane.transfers import Channels, PersistentTransfer
 from ...native.engine import address_of, handles_of
 from ..sharding.box import Box, full, overlap, subtract

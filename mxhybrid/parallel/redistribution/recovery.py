@@ -35,10 +35,8 @@ def recover(workers: WorkerGroup) -> None:
 
     Networks with such redistributions may not be called again.
 
-    Raises
-    ------
-    JobError
-        On all workers: a redistribution cannot end because operations failed on some workers, but not on all.
+    Raises JobError on all workers if a redistribution cannot end because operations failed on some workers, but not on
+    all.
     """
     failures = workers.allgather(workers.failure(), 'failures')
     if any(failures):

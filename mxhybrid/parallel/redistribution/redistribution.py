@@ -38,25 +38,13 @@ class Transfer(NamedTuple):
 class Redistribution:
     """A redistribution as a rank sees it.
 
-    Parameters
-    ----------
-    number : int
-        The same on all ranks, and unlike that of any other redistribution of the job.
-    rank : int
-    layout : Layout
-    needed : dict of int to Box
-        The box that each rank needs.
-    dtype : numpy.dtype
-    fill : float
-        The value beyond the tensor.
-    one_gradient : bool
-        Whether only one of the ranks that receive the same box sends its gradient back.
-    label : str
-        Name of what is redistributed.
-    operator : int
-        The number, in the network's graph, of the operator that it belongs to.
-    differentiable : bool
-        Whether gradients go back.
+    - `number`: the same on all ranks, and unlike that of any other redistribution of the job.
+    - `needed`: the box that each rank needs.
+    - `fill`: the value beyond the tensor.
+    - `one_gradient`: whether only one of the ranks that receive the same box sends its gradient back.
+    - `label`: name of what is redistributed.
+    - `operator`: the number, in the network's graph, of the operator that it belongs to.
+    - `differentiable`: whether gradients go back.
     """
 
     def __init__(self, number: int, rank: int, layout: Layout, needed: Dict[int, Box], dtype: np.dtype,

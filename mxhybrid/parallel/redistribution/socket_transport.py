@@ -46,13 +46,8 @@ class _PendingTransfer:
 class SocketCarrier:
     """Moves pieces of arrays over a socket to each other rank.
 
-    Parameters
-    ----------
-    rank : int
-    sockets : dict of int to socket
-        A connection to each other rank.
-    on_failure : callable
-        Called with an exception that ends the thread.
+    - `sockets`: a connection to each other rank.
+    - `on_failure`: called with an exception that ends the thread.
     """
 
     def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):

@@ -46,11 +46,8 @@ class WorkerGroup:
         Every worker draws one, so that workers with the same random state as worker 0 keep it.  A worker without
         `draws` draws none; if it is worker 0, the number is -1.
 
-        Raises
-        ------
-        InputError
-            On all workers: outlines differ, and the message names the first difference; or another worker has a
-            `problem` instead of an outline.
+        Raises InputError on all workers if outlines differ, and the message names the first difference; or another
+        worker has a `problem` instead of an outline.
         """
         seed = _drawn_number() if draws else -1
         if self.size == 1:
@@ -131,9 +128,7 @@ class WorkerGroup:
         return [] if self._transport is None else sorted({tag // 2 for tag in self._transport.tags_under_way()})
 
     def cancel(self, numbers: List[int]) -> None:
-        """End the redistributions of all networks that have one of these numbers, with arbitrary values; they are not
-        made again.
-        """
+        """End, for good and with arbitrary values, the redistributions of all networks with one of these numbers."""
         for first in {self._firsts[bisect.bisect(self._firsts, number) - 1] for number in numbers}:
             self._cancelled.add(first)
             position = bisect.bisect(self._firsts, first)

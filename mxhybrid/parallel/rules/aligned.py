@@ -1,10 +1,12 @@
-"""The rules of operators of which each input dimension is a dimension of the output, or is read whole."""
+"""The rules of operators of which each input dimension is one of the output or is read whole, and of those that are
+split over samples alone.
+"""
 from typing import List, Optional, Sequence
 
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule
-from ..sharding.box import Box
+from ..sharding.box import Box, full
 from ..sharding.split import OutputShard
 
 #: For each input dimension, the dimension of the first output whose range a shard reads; None where it reads all.
@@ -48,7 +50,6 @@ class WholeAlong(Aligned):
         return [int(at) % count for at in (axis if isinstance(axis, (tuple, list)) else (axis,))]
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         whole = self.whole(graph, operator)
         return [[None if at in whole else at for at in range(len(graph.inputs(operator)[0]))]]
 
@@ -58,7 +59,6 @@ class WholeLast(WholeAlong):
     """An operator whose last dimension stays whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return the dimensions, see :meth:`WholeAlong.whole`."""
         return [len(graph.inputs(operator)[0]) - 1]
 
 
@@ -67,7 +67,6 @@ class AxisNormalization(WholeAlong):
     """L2Normalization and SoftmaxActivation: their mode says which dimensions stay whole."""
 
     def whole(self, graph: Graph, operator: Operator) -> Sequence[int]:
-        """Return the dimensions, see :meth:`WholeAlong.whole`."""
         count = len(graph.inputs(operator)[0])
         return {'channel': [1], 'spatial': range(2, count)}.get(operator.get('mode', 'instance'), range(1, count))
 
@@ -79,5 +78,31 @@ class BilinearSampler(Aligned):
     """
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         return [[0, 1, None, None], [0, None, 2, 3]]
+
+
+@register('SpatialTransformer', 'Correlation')
+@register('GridGenerator', inputs_with_samples=1)
+class BatchOnly(Rule):
+    """An operator that can be split over dimension 0, the samples; inputs without samples, such as weights, are
+    read whole.
+    """
+
+    #: The number of inputs that have samples, the first ones; all have them if it is None.
+    inputs_with_samples: Optional[int] = None
+
+    def _with_samples(self, operator: Operator) -> int:
+        """Return the number of inputs that have samples."""
+        return len(operator.inputs) if self.inputs_with_samples is None else self.inputs_with_samples
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for the first dimension alone."""
+        return [dimension == 0 for dimension in range(len(graph.shape(operator)))]
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        count = self._with_samples(operator)
+        samples = output_shard.box[0]
+        return OperatorShard([(samples,) + full(shape[1:]) if at < count else full(shape)
+                              for at, shape in enumerate(graph.inputs(operator))],
+                             [(samples,) + full(graph.shape(operator, output)[1:])
+                              for output in range(operator.outputs)])

@@ -36,7 +36,6 @@ class _Attention(Rule):
         return graph.inputs(operator)[position][2] // self._heads(operator)
 
     def whole_axes(self, graph: Graph, operator: Operator) -> List[Tuple[Entry, int]]:
-        """Return all dimensions but the first of scores, see :meth:`Rule.whole_axes`."""
         scores = {entry for entry, axis, _, _ in self.heads(graph, operator) if axis == 0}
         return [(entry, axis) for entry in operator.inputs for axis in range(entry in scores, 3)]
 

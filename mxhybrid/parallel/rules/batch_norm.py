@@ -5,15 +5,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.joint_norm_operator import JointNorm
-from ...lane.norm_operators import Statistics, is_compiled, joint_of, moments_of
+from ...kernels.joint_norm_operator import JointNorm
+from ...kernels.norm_operators import Statistics, is_compiled, joint_of, moments_of
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_of
-from ..sharding.box import Box, shape_of, size_of
+from ..sharding.box import Box, groups_of, shape_of, size_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
-from .collective_groups import groups_of
 
 #: Attribute of a BatchNorm whose statistics each rank computes of its own samples, however it is split.
 _OWN_STATISTICS = '__own_statistics__'
@@ -263,6 +262,7 @@ class BatchNorm(Rule):
     ``backward(train_mode=False)``.
     """
 
+    splits_every_dimension = True
     not_replicable = True
     adds_weight_gradients = keeps_blocked = has_statistics = True
     collective = JointBatchNorm
@@ -270,10 +270,6 @@ class BatchNorm(Rule):
     def averages(self, operator: Operator) -> Sequence[int]:
         """Return the inputs of mean and variance, unless the operator normalises by these."""
         return () if operator.get('use_global_stats', False) else (3, 4)
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         channels = output_shard.box[axis_of(operator, len(output_shard.box), 1)]

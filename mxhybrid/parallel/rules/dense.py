@@ -12,6 +12,7 @@ from ..sharding.split import OutputShard
 class FullyConnected(Rule):
     """A dense layer: every dimension can be split; partial sums cover ranges of inputs."""
 
+    splits_every_dimension = True
     layer_kind = 'dense'
     is_searched = splits_weight = adds_weight_gradients = True
 
@@ -24,10 +25,6 @@ class FullyConnected(Rule):
     @staticmethod
     def _flattens(operator: Operator) -> bool:
         return bool(operator.get('flatten', True))
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
 
     def partials(self, graph: Graph, operator: Operator) -> int:
         """Return the number of inputs; where images are flattened, that of channels, whose inputs stay together."""

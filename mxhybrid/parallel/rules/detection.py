@@ -9,8 +9,7 @@ from ..ops.rule import OperatorShard, Rule
 from ..sharding.box import Box, full
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
-from .aligned import Aligned, Alignment
-from .batch_only import BatchOnly
+from .aligned import Aligned, Alignment, BatchOnly
 
 
 @register('ROIPooling', '_contrib_ROIAlign')
@@ -27,7 +26,6 @@ class Regions(Aligned):
         return graph.inputs(operator)[0][0]
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         return [[None, None if operator.get('position_sensitive', False) else 1, None, None], [0, None]]
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
@@ -121,7 +119,6 @@ class BoxOverlaps(Aligned):
     """box_iou: the boxes of both inputs can be split."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         left, right = (len(shape) - 1 for shape in graph.inputs(operator))
         none: Alignment = [None]
         first: Alignment = list(range(left))
@@ -143,5 +140,4 @@ class BoxEncoding(Aligned):
     """box_encode: samples and anchors can be split."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         return [[0, 1], [0, 1], [0, 1, None], [0, None, None], [None], [None]]

@@ -1,4 +1,4 @@
-"""The rules of operators that compute each element by itself."""
+"""The rules of operators that compute, or draw, each element by itself."""
 from typing import Any, Callable, List, Optional
 
 import mxnet as mx
@@ -33,11 +33,8 @@ class Pointwise(Rule):
     NumPy.
     """
 
+    splits_every_dimension = True
     is_elementwise = True
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         whole = graph.shape(operator)
@@ -55,11 +52,9 @@ class HardSigmoid(Pointwise):
     """
 
     def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
-        """Return a function that gives the operator a gradient of its own, see :meth:`Rule.substitute`."""
         return lambda inputs, name, attributes: mx.sym.hard_sigmoid(*inputs, **attributes) * 1
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        """Return the shard, see :meth:`Rule.shard`."""
         shard = super().shard(graph, operator, output_shard)
         shard.build = self.substitute(graph, operator)
         return shard
@@ -68,10 +63,6 @@ class HardSigmoid(Pointwise):
 @register('where')
 class Where(Pointwise):
     """where: the condition has the shape of the output, or an element for each index of its first dimension."""
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         count = len(graph.inputs(operator)[0])
@@ -102,17 +93,12 @@ class LeakyReLU(Pointwise):
         """Return whether slopes are not drawn: drawn slopes are an output, too, and no rule covers these."""
         return not operator.draws
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
-
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         slopes: List[Box] = [(output_shard.box[1],) if shape[0] > 1 else ((0, 1),)
                              for shape in graph.inputs(operator)[1:]]
         return OperatorShard([output_shard.box, *slopes], [output_shard.box], build=self.substitute(graph, operator))
 
     def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:
-        """Return a function that makes PReLU of other operators, see :meth:`Rule.substitute`."""
         entry = operator.number, 0
         shape, is_double = graph.array_shapes[entry], graph.dtypes[entry] == 'float64'
 
@@ -138,3 +124,23 @@ def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
         exact = mx.sym.BlockGrad(rounded) - (mx.sym.BlockGrad(product) - product)  # keeps -0.0
         product = mx.sym.where(product - product == 0, exact, product)  # false for infinities
     return mx.sym.where(positive, data, product, name=name)
+
+
+#: Distributions from which an operator draws a number for each element of an array.
+_DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform'.split()
+
+
+@register('Dropout', keeps_blocked=True)
+@register(*['_random_%s_like' % name for name in _DISTRIBUTIONS])
+class RandomLike(Pointwise):
+    """An operator that draws for each element: every dimension can be split, but for `axes` of Dropout, along which all
+    elements share a draw.
+    """
+
+    not_replicable = True
+
+    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
+        """Return True for the dimensions along which each element has a draw of its own."""
+        count, axes = len(graph.shape(operator)), operator.get('axes', ())
+        shared = {int(axis) % count for axis in ((axes,) if isinstance(axes, int) else axes)}
+        return [can and at not in shared for at, can in enumerate(super().splittable(graph, operator))]

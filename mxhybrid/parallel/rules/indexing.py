@@ -6,7 +6,7 @@ import mxnet as mx
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of, elements_of, summed
-from ..sharding.box import Box, Range, full, shape_of
+from ..sharding.box import Box, Range, shape_of
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
 from .aligned import Aligned, Alignment
@@ -69,7 +69,6 @@ class Pick(Rule):
         return axis_length(graph, operator, -1)
 
     def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
-        """Return the axis of the data, see :meth:`Rule.summed_axes`."""
         return [(0, axis_of(operator, len(graph.inputs(operator)[0]), -1))]
 
     def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
@@ -105,7 +104,7 @@ class Pick(Rule):
 
 
 @register('one_hot')
-class OneHot(Rule):
+class OneHot(Aligned):
     """one_hot: every dimension of the indices can be split."""
 
     index_input = 0
@@ -114,13 +113,8 @@ class OneHot(Rule):
         """Return the number of classes."""
         return int(operator.get('depth'))
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension but the new one."""
-        count = len(graph.shape(operator))
-        return [at < count - 1 for at in range(count)]
-
-    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        return OperatorShard([output_shard.box[:-1]], [output_shard.box])
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        return [[*range(len(graph.inputs(operator)[0]))]]
 
 
 @register('take')
@@ -138,7 +132,6 @@ class Take(Aligned):
         return axis_length(graph, operator, 0)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         data, indices = (len(shape) for shape in graph.inputs(operator))
         axis = axis_of(operator, data, 0)
         return [[None if at == axis else at + (indices - 1) * (at > axis) for at in range(data)],
@@ -156,7 +149,6 @@ class BatchTake(Aligned):
         return axis_length(graph, operator, 1)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         data, indices = (len(shape) for shape in graph.inputs(operator))
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
 
@@ -181,7 +173,6 @@ class GatherElements(Aligned):
         return min(data[:indices[0]])
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         data, indices = graph.inputs(operator)
         named, count = indices[0], len(indices) - 1
         return [[None if at < named else count + at - named for at in range(len(data))], [None, *range(count)]]
@@ -199,7 +190,7 @@ class GatherElements(Aligned):
 
 
 @register('scatter_nd')
-class ScatterElements(Rule):
+class ScatterElements(Aligned):
     """scatter_nd: the dimensions that no index names can be split."""
 
     index_input = 1
@@ -208,15 +199,15 @@ class ScatterElements(Rule):
         """Return the shortest of the lengths that indices name."""
         return min(graph.shape(operator)[:graph.inputs(operator)[1][0]])
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for the dimensions after those that indices name."""
-        named = graph.inputs(operator)[1][0]
-        return [at >= named for at in range(len(graph.shape(operator)))]
+    def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
+        indices = graph.inputs(operator)[1]
+        whole: Alignment = [None] * len(indices)
+        return [[*whole[1:], *range(indices[0], len(graph.shape(operator)))], whole]
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
-        data, indices = graph.inputs(operator)
-        box = full(data[:len(indices) - 1]) + output_shard.box[indices[0]:]
-        return OperatorShard([box, full(indices)], [output_shard.box], {'shape': shape_of(output_shard.box)})
+        shard = super().shard(graph, operator, output_shard)
+        shard.attrs = {'shape': shape_of(output_shard.box)}
+        return shard
 
 
 @register('_contrib_index_copy')
@@ -230,7 +221,6 @@ class CopyRows(Aligned):
         return axis_length(graph, operator, 0)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         others: Alignment = [None, *range(1, len(graph.shape(operator)))]
         return [others, [None], others]
 

@@ -14,9 +14,7 @@ from ..sharding.split import OutputShard
 class Concat(Rule):
     """concat: every dimension can be split; a shard leaves out inputs of which it has no element."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
+    splits_every_dimension = True
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         dimension = axis_of(operator, len(output_shard.box), 1, 'dim')
@@ -43,9 +41,7 @@ class Concat(Rule):
 class Stack(Rule):
     """stack: every dimension can be split; a shard leaves out inputs of which it has no element."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
+    splits_every_dimension = True
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         axis = axis_of(operator, len(output_shard.box), 0)

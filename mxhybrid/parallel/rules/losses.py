@@ -6,7 +6,7 @@ from ..ops.registry import register
 from ..ops.rule import OnOneRank, OperatorShard, Rule, summed
 from ..sharding.sample_axis import SampleAxis
 from ..sharding.split import OutputShard
-from .batch_only import BatchOnly
+from .aligned import BatchOnly
 from .elementwise import Pointwise
 
 # Operators without a rule whose gradient does not depend on that of their output alone: they are a loss, or add one.

@@ -14,9 +14,7 @@ from ..sharding.split import OutputShard
 class Pad(Rule):
     """Pad: every dimension can be split."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
+    splits_every_dimension = True
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         widths, mode = operator.get('pad_width'), operator.get('mode', 'constant')
@@ -60,9 +58,7 @@ def _sources(side: Range, count: int, read: Range, repeats_edge: bool) -> Any:
 class Crop(Rule):
     """Crop: every dimension can be split; a shard reads the elements that it returns."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
+    splits_every_dimension = True
 
     @staticmethod
     def _offsets(graph: Graph, operator: Operator) -> Tuple[int, ...]:

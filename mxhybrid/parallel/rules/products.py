@@ -35,7 +35,6 @@ class Contraction(Aligned):
         return graph.inputs(operator)[0][axes[0]] if axes else 1
 
     def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
-        """Return the dimensions of inputs, see :meth:`Rule.summed_axes`."""
         return list(enumerate(self._sums(self.aligned(graph, operator))))
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
@@ -59,7 +58,6 @@ class Product(Contraction):
         return range(len(graph.shape(operator)) - 2)
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         count = len(graph.shape(operator))
         if int(operator.get('axis', -2)) not in (-2, count - 2):
             return [[None] * count for _ in operator.inputs]

@@ -49,6 +49,7 @@ class SpaceToDepth(Rule):
 class ImagesToColumns(Rule):
     """im2col: samples, input channels and whole rows of windows can be split."""
 
+    splits_every_dimension = True
     moves_dimensions = True
 
     @staticmethod
@@ -68,10 +69,6 @@ class ImagesToColumns(Rule):
             window_size *= kernel
             row_size *= windows if at else 1
         return [1, window_size, row_size]
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * 3
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         data, out, sizes = graph.inputs(operator)[0], output_shard.box, self._sizes(graph, operator)

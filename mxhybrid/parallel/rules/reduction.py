@@ -44,7 +44,6 @@ class Reduction(Rule):
         return [source is not None for source in self._sources(graph, operator)]
 
     def summed_axes(self, graph: Graph, operator: Operator) -> List[Tuple[int, int]]:
-        """Return the first dimension that is reduced, see :meth:`Rule.summed_axes`."""
         shape, reduced = graph.inputs(operator)[0], self._reduced(graph, operator)
         return [(0, at) for at, count in enumerate(shape) if self.adds_up and reduced[at] and count > 1][:1]
 

@@ -33,9 +33,7 @@ class Broadcast(Rule):
 
     def samples(self, graph: Graph, operator: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Return the sample axis: that of the data, or, in a repeated dimension, that of the input that gives the
-        shape.
-        """
+        """Return the sample axis: of the data, or, in a repeated dimension, of the input that gives the shape."""
         data, candidates = graph.inputs(operator)[0], {known[0]} - {None}
         like = known[1] if len(known) > 1 else None
         if like is not None and len(data) == len(graph.shape(operator)):

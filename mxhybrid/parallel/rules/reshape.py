@@ -1,4 +1,4 @@
-"""The rules of operators that give the same elements another shape or order of dimensions."""
+"""The rules of operators that give the same elements another shape or order of dimensions, or return their shape."""
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -6,7 +6,7 @@ import mxnet as mx
 from ..ops.graph import Entry, Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, shape_only
-from ..sharding.box import Range, full, shape_of
+from ..sharding.box import Range, full, shape_of, size_of
 from ..sharding.sample_axis import SampleAxis, after_reshape
 from ..sharding.split import OutputShard
 
@@ -15,6 +15,7 @@ from ..sharding.split import OutputShard
 class Permute(Rule):
     """SwapAxis and transpose: every dimension can be split."""
 
+    splits_every_dimension = True
     moves_dimensions = True
 
     def _order(self, graph: Graph, operator: Operator) -> List[int]:
@@ -27,10 +28,6 @@ class Permute(Rule):
         axes = operator.get('axes', ())
         return [int(axis) % count for axis in axes] if axes else list(range(count))[::-1]
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
-
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         box: List[Any] = [None] * len(output_shard.box)
         for to, source in enumerate(self._order(graph, operator)):
@@ -39,9 +36,7 @@ class Permute(Rule):
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
-    """Return the smallest groups of neighbouring dimensions of two shapes that have the same elements, in the same
-    order.
-    """
+    """Return the smallest groups of neighbouring dimensions of two shapes with the same elements in the same order."""
     groups, first, second = [], 0, 0
     while first < len(before) or second < len(after):
         start, begin = first, second
@@ -153,9 +148,7 @@ def _strides(shape: Sequence[int], dimensions: range) -> Dict[int, int]:
 
 
 def _rows_around(shape: Sequence[int], dimensions: range, low: int, high: int, box: List[Range]) -> Range:
-    """Write the smallest box of neighbouring elements that contains a range of the elements of some dimensions, and
-    return its range.
-    """
+    """Write the smallest box of neighbouring elements that contains a range of some dimensions; return its range."""
     start = 0
     for at, inner in _strides(shape, dimensions).items():
         box[at] = (low - start) // inner, -(-(high - start) // inner)
@@ -189,4 +182,18 @@ class ArangeLike(Rule):
             like = mx.sym.zeros(shape=shape, dtype=dtype)
             attrs = operator.settings
             return mx.sym.contrib.arange_like(like, name=name, **attrs)
+        return OperatorShard([None], [full(graph.shape(operator))], build=build)
+
+
+@register('shape_array', 'size_array')
+class ShapeOf(Rule):
+    """shape_array and size_array: the shape for all samples, which every worker knows, so that no element is read."""
+
+    def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
+        shape = graph.inputs(operator)[0]
+        numbers = shape if operator.op == 'shape_array' else (size_of(full(shape)),)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            dtype = graph.dtypes[operator.number, 0]
+            return mx.sym.concat(*[mx.sym.full((1,), number, dtype=dtype) for number in numbers], dim=0, name=name)
         return OperatorShard([None], [full(graph.shape(operator))], build=build)

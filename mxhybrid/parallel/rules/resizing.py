@@ -19,11 +19,8 @@ from ..sharding.split import OutputShard
 class _Resizing(Rule):
     """An operator on images whose output elements are weighted sums of a window of rows and columns."""
 
+    splits_every_dimension = True
     makes_images = True
-
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * 4
 
     def _window(self, operator: Operator, out: Range, count: int, out_count: int) -> Range:
         """Return the rows that some rows of the output read."""
@@ -120,13 +117,10 @@ class AdaptivePooling(_Resizing):
         return OperatorShard([box], [output_shard.box], build=build)
 
     def _window(self, operator: Operator, out: Range, count: int, out_count: int) -> Range:
-        """Return the rows, see :meth:`_Resizing._window`."""
         return out[0] * count // out_count, -(-out[1] * count // out_count)
 
     def _weights(self, operator: Operator, rows: Any, columns: Any, count: int, out_count: int) -> Any:
-        """Return the weights, see :meth:`_Resizing._weights`: those of an average (START_IND and END_IND of
-        adaptive_avg_pooling-inl.h).
-        """
+        """Return the weights of an average (START_IND and END_IND of adaptive_avg_pooling-inl.h)."""
         first, last = mx.sym.floor(rows * count / out_count), mx.sym.ceil((rows + 1) * count / out_count)
         inside = mx.sym.broadcast_greater_equal(columns, first) * mx.sym.broadcast_lesser(columns, last)
         return mx.sym.broadcast_div(inside, last - first)

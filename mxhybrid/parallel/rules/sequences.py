@@ -50,7 +50,6 @@ class Sequences(Aligned):
         return axis_length(graph, operator, 0) + 1
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         count = len(graph.inputs(operator)[0])
         times = axis_of(operator, count, 0)
         drops_times = operator.op == 'SequenceLast'
@@ -81,7 +80,6 @@ class CTCLoss(Aligned):
     """CTCLoss: data of shape (times, samples, letters), of which the samples can be split, labels and lengths."""
 
     def aligned(self, graph: Graph, operator: Operator) -> List[Alignment]:
-        """Return the alignment, see :meth:`Aligned.aligned`."""
         return [[None, 0, None], [0, None]] + [[0]] * (len(operator.inputs) - 2)
 
     def substitute(self, graph: Graph, operator: Operator) -> Optional[Callable[..., Any]]:

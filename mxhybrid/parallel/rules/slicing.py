@@ -14,9 +14,7 @@ from ..sharding.split import OutputShard
 class SliceAxis(Rule):
     """slice_axis: every dimension can be split; a shard reads the elements that it returns."""
 
-    def splittable(self, graph: Graph, operator: Operator) -> List[bool]:
-        """Return True for every dimension."""
-        return [True] * len(graph.shape(operator))
+    splits_every_dimension = True
 
     def shard(self, graph: Graph, operator: Operator, output_shard: OutputShard) -> OperatorShard:
         axis, begin = self._where(graph, operator)

@@ -3,16 +3,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
-from ...lane.norm_operators import is_compiled
-from ...lane.softmax_operators import softmax_of, softmax_parts
+from ...kernels.norm_operators import is_compiled
+from ...kernels.softmax_operators import softmax_of, softmax_parts
 from ..ops.graph import Graph, Operator
 from ..ops.registry import register
 from ..ops.rule import OperatorShard, Rule, axis_length, axis_of
-from ..sharding.box import Box, shape_of
+from ..sharding.box import Box, groups_of, shape_of
 from ..sharding.layout import Layout
 from ..sharding.split import OutputShard, Split
 from .batch_norm import copied_input
-from .collective_groups import groups_of
 
 
 class SplitSoftmax:

@@ -8,9 +8,7 @@ from ..sharding.box import Box, Range, full
 
 def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad: int, dilate: int = 1
            ) -> Tuple[Range, int]:
-    """Return the range that some outputs read in one dimension, padding included, and the padding that is left to
-    do.
-    """
+    """Return the range that some outputs read in one dimension, padding included, and the padding left to do."""
     if out == (0, out_count):
         return (0, count), pad
     return (out[0] * stride - pad, (out[1] - 1) * stride - pad + dilate * (kernel - 1) + 1), 0

@@ -11,7 +11,7 @@ import mxnet as mx
 from ...base.errors import InputError
 from ...base.log import get_logger
 from ...job.join import member
-from ...kvstore.table_hints import set_table_hint
+from ...kvstore.trainer_tables import set_table_hint
 from ...native import trainers
 from ..ops.tracing import traced
 from ..plans.plan import Plan

@@ -67,15 +67,10 @@ class ProgramRunner:
 class CallPool:
     """The calls of one network, each by a program that no other call occupies.
 
-    Parameters
-    ----------
-    programs : dict of bool to Program
-        The programs by whether statistics are those of training.
-    another : callable
-        Makes another program, for training or not: ``another(training, count)`` makes the count-th one, whose
-        redistributions have numbers of their own.  The numbers depend on the arguments alone, since a worker that takes
-        part in no redistribution makes no program.
-    params : dict of str to Parameter
+    - `programs`: the programs by whether statistics are those of training.
+    - `another`: makes another program, for training or not: ``another(training, count)`` makes the count-th one, whose
+      redistributions have numbers of their own.  The numbers depend on the arguments alone, since a worker that takes
+      part in no redistribution makes no program.
     """
 
     def __init__(self, programs: Dict[bool, Program], another: Callable[[bool, int], Program], params: Any):

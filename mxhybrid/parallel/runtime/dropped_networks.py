@@ -26,14 +26,9 @@ PATIENCE_S = 5.0
 class _Dropped:
     """A network that no script refers to.
 
-    Parameters
-    ----------
-    is_done : callable
-        Returns whether no backward pass may still need it.
-    release : callable
-        Releases it.
-    last : sequence of NDArray
-        Arrays that are written once the redistributions of its forward passes are done.
+    - `is_done`: returns whether no backward pass may still need it.
+    - `release`: releases it.
+    - `last`: arrays that are written once the redistributions of its forward passes are done.
     """
 
     def __init__(self, is_done: Callable[[], bool], release: Callable[[], None], last: Sequence[Any]):

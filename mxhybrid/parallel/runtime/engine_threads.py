@@ -42,10 +42,7 @@ class CallingThread:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the thread, wait for its return, and return or raise what it does.
 
-        Raises
-        ------
-        InputError
-            The thread has been released.
+        Raises InputError if the thread has been released.
         """
         replies: Any = queue.SimpleQueue()
         with self._lock:

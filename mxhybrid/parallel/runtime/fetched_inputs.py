@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from ...lane.joint_norm_operator import JointNorm
+from ...kernels.joint_norm_operator import JointNorm
 from ...native.symbols import part_of
 from ..ops.graph import Entry, Operator
 from ..ops.learning import entries_with_gradients
@@ -14,9 +14,8 @@ from ..redistribution.redistribution import Redistribution
 from ..sharding.box import Box, full, overlap, shape_of, slices_in
 from ..sharding.layout import Layout
 from ..sharding.sum_steps import steps_between
-from .gradient_readers import sum_in_place_cap
 from .network_shards import NetworkShards
-from .parameter_symbols import ParameterSymbols
+from .parameter_symbols import ParameterSymbols, sum_in_place_cap
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
@@ -34,8 +33,8 @@ class RedistributionNode(Protocol):
     def joint_norm(self, token: Any, data: Any, parameters: Any, norm: JointNorm
                    ) -> Optional[Tuple[Any, Any, Any]]:
         """Return the token after it, the normalized data and the statistics of a BatchNorm with the redistribution of
-        its statistics inside, see :meth:`~mxhybrid.lane.joint_norm_operator.JointNormOperator.symbol`; None if there is
-        no such operator.
+        its statistics inside, see :meth:`~mxhybrid.kernels.joint_norm_operator.JointNormOperator.symbol`; None if there
+        is no such operator.
 
         The gradient of `data` is needed and never added up in place.
         """
@@ -92,9 +91,7 @@ class FetchedInputs(ParameterSymbols):
         return None if fetched is None else self._sources.give(fetched)
 
     def _sliced(self, entry: Entry, layout: Layout, needed: Dict[int, Box]) -> Optional[List[Any]]:
-        """Return a slice of this rank's array if every rank has all that it needs, so that nothing moves; otherwise
-        None.
-        """
+        """Return a slice of this rank's array if every rank has what it needs, and nothing moves; otherwise None."""
         if layout.partial or not all(rank in layout.boxes and all(
                 low >= start and high <= end for (low, high), (start, end) in zip(box, layout.boxes[rank]))
                 for rank, box in needed.items()):

@@ -12,20 +12,13 @@ from ..sharding.sample_axis import SampleAxis
 class InputShards:
     """The boxes of data and outputs that ranks give and return.
 
-    Attributes
-    ----------
-    inputs : dict of Entry to dict of int to Box
-        The boxes of inputs by rank.
-    outputs : dict of Entry to list of dict of int to Box
-        The boxes of outputs by rank: several of them, to be concatenated, where all samples occur several times, for
-        example after a concatenation along the samples.  All ranks return the whole of an output whose sample axis is
-        not known.
-    ranges : list of tuple
-        The samples of the joint batch that each rank gives and returns.
-    samples : slice
-        This rank's samples of the joint batch.
-    gradient_inputs : set of str
-        Inputs through which gradients go back.
+    - `inputs`: the boxes of inputs by rank.
+    - `outputs`: the boxes of outputs by rank: several of them, to be concatenated, where all samples occur several
+      times, for example after a concatenation along the samples.  All ranks return the whole of an output whose sample
+      axis is not known.
+    - `ranges`: the samples of the joint batch that each rank gives and returns.
+    - `samples`: this rank's samples of the joint batch.
+    - `gradient_inputs`: inputs through which gradients go back.
     """
 
     def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,

@@ -32,9 +32,7 @@ def joint_operators(graph: Graph, dimensions: Dimensions, splits: Mapping[int, S
 
 
 def whole_outputs(graph: Graph, dimensions: Dimensions) -> List[str]:
-    """Return a line for each output that all workers return whole, or of which a worker returns several ranges of
-    samples.
-    """
+    """Return a line for each output that all workers return whole, or some worker in several ranges of samples."""
     lines = []
     for at, entry in enumerate(graph.heads):
         name = 'output %d (%s)' % (at, graph.label(graph.operators[entry[0]]))

@@ -58,10 +58,8 @@ def output_boxes(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Spli
     `dimensions` are those of the joint batch, as a micro-batch of one sample has no dimension of samples; `splits` are
     those of the operators, by number.
 
-    Raises
-    ------
-    InputError
-        An output that does not have each sample once, so that outputs of micro-batches cannot be joined.
+    Raises InputError for an output that does not have each sample once, so that outputs of micro-batches cannot be
+    joined.
     """
     boxes = {}
     for at, entry in enumerate(graph.heads):
@@ -117,20 +115,12 @@ class Route:
 class SampleRoutes:
     """The redistributions of one input or output of all micro-batches.
 
-    Parameters
-    ----------
-    transport : Transport
-    redistributions : list of Redistribution
-        A redistribution for each micro-batch, between this rank's samples of the joint batch and the box that it
-        reads or computes.
-    axis : int or None
-        The dimension that has the samples; None if each micro-batch reads the whole array.
-    is_input : bool
-        Whether this rank sends samples; otherwise it receives them.
-    differentiable : bool
-        Whether gradients go back.
-    factors : Factors, optional
-        The factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
+    - `redistributions`: a redistribution for each micro-batch, between this rank's samples of the joint batch and the
+      box that it reads or computes.
+    - `axis`: the dimension that has the samples; None if each micro-batch reads the whole array.
+    - `is_input`: whether this rank sends samples; otherwise it receives them.
+    - `differentiable`: whether gradients go back.
+    - `factors`: the factors of the dimensions of the array, see :class:`~..ops.graph.Graph`.
     """
 
     def __init__(self, transport: Transport, redistributions: List[Redistribution], axis: Optional[int], is_input: bool,

@@ -27,16 +27,9 @@ class FileMisfitError(InputError, AssertionError):
 class ModelFiles:
     """The files of one network.
 
-    Parameters
-    ----------
-    workers : WorkerGroup
-    params : ShardedParameters
-    paths : dict of str to str
-        Names of parameters by their paths in the network, as in files of gluon.
-    symbol : mxnet.symbol.Symbol
-        The network.
-    prefix : str
-        The prefix of its parameters' names, which files of older versions leave out.
+    - `paths`: names of parameters by their paths in the network, as in files of gluon.
+    - `symbol`: the network.
+    - `prefix`: the prefix of its parameters' names, which files of older versions leave out.
     """
 
     def __init__(self, workers: WorkerGroup, params: ShardedParameters, paths: Dict[str, str], symbol: Any,
@@ -169,9 +162,7 @@ class ModelFiles:
     # -- both ------------------------------------------------------------------------------------------------------
 
     def _on_worker_0(self, call: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
-        """Run `work` on worker 0, then ``finish()`` on all workers; return the result of `work`, or raise its error, on
-        all workers (collective).
-        """
+        """Run `work` on worker 0, then ``finish()`` on all workers, which return its result or raise its error."""
         outcome: Dict[str, Any] = {}
         if self._workers.rank == 0:
             try:

@@ -12,13 +12,7 @@ from ..sharding.weight_layout import WeightLayouts
 
 
 class OperatorShards:
-    """The shards of an operator by rank.
-
-    Attributes
-    ----------
-    output_shards : dict of int to OutputShard
-    shards : dict of int to ~mxhybrid.parallel.ops.rule.OperatorShard
-    """
+    """The shards of an operator by rank."""
 
     def __init__(self, graph: Graph, operator: Operator, split: Split):
         rule = rule_of(operator)

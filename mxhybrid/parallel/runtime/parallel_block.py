@@ -13,7 +13,7 @@ from ...base.text import size_text
 from ...kvstore.trainer_step import hooks_of
 from ...kvstore.weight_shards import NETWORK_CALL, set_redistributions
 from ...native import trainers
-from ...native.recording import wants_gradient
+from ...native.symbols import wants_gradient
 from ..ops.registry import collectives, rule_of
 from ..ops.tracing import shapes_of
 from ..plans.plan_json import save
@@ -365,10 +365,7 @@ def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, P
                     count: int) -> Program:
     """Make the count-th additional program like one of `programs`, for a network whose numbers begin with `first`.
 
-    Raises
-    ------
-    InputError
-        There are no numbers left.
+    Raises InputError if there are no numbers left.
     """
     redistributions = len(programs[training].redistributions)
     if count * redistributions > _EIGHTH:

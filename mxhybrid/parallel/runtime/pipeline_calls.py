@@ -83,17 +83,8 @@ class _Call(autograd.Function):
 class PipelineCalls:
     """The calls of a network that is a pipeline.
 
-    Parameters
-    ----------
-    network : SplitNetwork
-    stages : Stages
-    programs : dict of bool to Program
-        The programs of a micro-batch by whether statistics are those of training.
-    params : dict of str to Parameter
-    inputs : dict of str to SampleRoutes
-    outputs : list of SampleRoutes
-    number : int
-        The number of a redistribution for the check of gradients.
+    - `programs`: the programs of a micro-batch by whether statistics are those of training.
+    - `number`: the number of a redistribution for the check of gradients.
     """
 
     def __init__(self, network: SplitNetwork, stages: Stages, programs: Dict[bool, Program], params: Any,
@@ -343,10 +334,7 @@ class PipelineCalls:
     def _checked_scale(self, gradients: List[Any]) -> float:
         """Return the number that came back as the gradient of every sample's loss (collective).
 
-        Raises
-        ------
-        InputError
-            The gradient differs between samples, or one came back to another output.
+        Raises InputError if the gradient differs between samples, or one came back to another output.
         """
         schedule, values = self._stages.schedule, gradients[0].asnumpy()
         others = max([float(np.abs(gradient.asnumpy()).max()) for gradient in gradients[1:]] or [0.0])

@@ -3,7 +3,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
-from ...lane.norm_operators import Statistics
+from ...kernels.norm_operators import Statistics
 from ...native.symbols import has_gradient, joined_along, part_of, symbol_function
 from ..ops.graph import Entry, Operator, merged_shape
 from ..ops.learning import leads_to
@@ -15,8 +15,8 @@ from ..sharding.box import Box, shape_of, size_of
 from ..sharding.layout import Layout
 from .engine_threads import SegmentThreads
 from .fetched_inputs import TOKEN, FetchedInputs, MakeNode
-from .gradient_readers import Readers
 from .network_shards import NetworkShards
+from .parameter_symbols import Readers
 from .recomputed_operator import RecomputedOperator
 from .recomputed_segment import Inside, drawn_masks, in_order, joined, with_mask
 from .running_averages import Statistic, Updated, symbol_of, updates_of
@@ -31,47 +31,29 @@ COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True
 class Program(FetchedInputs):
     """The graph that a rank computes.
 
-    Parameters
-    ----------
-    shards : NetworkShards
-    rank : int
-    inputs : dict of Entry to dict of int to Box
-        The box of each data input that each rank is given.
-    outputs : dict of Entry to list of dict of int to Box
-        The boxes of each output of the network that each rank returns, concatenated; some ranks may return nothing.
-    collectives : dict of str to Collective
-        Builders of operators that ranks compute together, by the operators' names.
-    make_node : callable
-        Makes the nodes of redistributions.
-    first : int
-        The number of the first redistribution.
-    gradient_inputs : set of str
-        Data through which gradients go back.
-    frozen : set of str
-        Parameters that have no gradients.
-    segments : sequence of Segment
-        Operators whose activations are computed again in the backward pass.
-    overlaps : bool
-        Whether forward passes may begin before the backward passes of earlier ones have ended, as in a pipeline.  Then
-        segments have redistributions of other numbers when they are computed again.
-    on_failure : callable, optional
-        Ends the job because of an error in a segment.
+    - `inputs`: the box of each data input that each rank is given.
+    - `outputs`: the boxes of each output of the network that each rank returns, concatenated; some ranks may return
+      nothing.
+    - `collectives`: builders of operators that ranks compute together, by the operators' names.
+    - `make_node`: makes the nodes of redistributions.
+    - `first`: the number of the first redistribution.
+    - `gradient_inputs`: data through which gradients go back.
+    - `frozen`: parameters that have no gradients.
+    - `segments`: operators whose activations are computed again in the backward pass.
+    - `overlaps`: whether forward passes may begin before the backward passes of earlier ones have ended, as in a
+      pipeline.  Then segments have redistributions of other numbers when they are computed again.
+    - `on_failure`: ends the job because of an error in a segment.
 
-    Attributes
-    ----------
-    symbol : mxnet.symbol.Symbol
-        Outputs: an element that keeps backward passes in order, the network's outputs, updates of running averages, the
-        token of the last redistribution, and elements of weights that are not read.
-    leading : int
-        The number of outputs of `symbol` before those of the network.
-    averages : dict of str to str
-        Running averages by the input whose gradient is their next value.
-    constants : dict of str to numpy.ndarray
-        Inputs of `symbol` besides data and parameters.
-    recomputes : bool
-        Whether segments are computed again in the backward pass, on any rank.
-    redistributions : list of Redistribution
-        All redistributions, in the order in which they are made, also those in which this rank takes no part.
+    Attributes:
+
+    - `symbol`: outputs: an element that keeps backward passes in order, the network's outputs, updates of running
+      averages, the token of the last redistribution, and elements of weights that are not read.
+    - `leading`: the number of outputs of `symbol` before those of the network.
+    - `averages`: running averages by the input whose gradient is their next value.
+    - `constants`: inputs of `symbol` besides data and parameters.
+    - `recomputes`: whether segments are computed again in the backward pass, on any rank.
+    - `redistributions`: all redistributions, in the order in which they are made, also those in which this rank takes
+      no part.
     """
 
     def __init__(self, shards: NetworkShards, rank: int, inputs: Dict[Entry, Dict[int, Box]],

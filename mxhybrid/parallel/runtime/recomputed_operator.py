@@ -31,21 +31,13 @@ _reads_done = Deferred(lambda _, done: done())
 class RecomputedOperator:
     """A segment that is computed again in the backward pass.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        The inputs of both graphs.
-    learning : collection of str
-        The inputs that have gradients.
-    forward, again : Symbol
-        The graph of the forward pass; and that of the backward pass, whose outputs are those outputs of `forward` that
-        have gradients.
-    heads : sequence of int
-        The positions, among the outputs of `forward`, of the outputs that have gradients.
-    threads : SegmentThreads
-        The threads of the program.
-    on_failure : callable
-        Ends the job because of an error, which MXNet's thread would keep from the script.
+    - `inputs`: the inputs of both graphs.
+    - `learning`: the inputs that have gradients.
+    - `forward`, `again`: the graph of the forward pass; and that of the backward pass, whose outputs are those outputs
+      of `forward` that have gradients.
+    - `heads`: the positions, among the outputs of `forward`, of the outputs that have gradients.
+    - `threads`: the threads of the program.
+    - `on_failure`: ends the job because of an error, which MXNet's thread would keep from the script.
     """
 
     def __init__(self, inputs: Sequence[str], learning: Collection[str], forward: Any, again: Any,

@@ -50,15 +50,9 @@ def in_order(graph: Graph, segments: Sequence[Segment]) -> List[Union[Operator, 
 class Inside:
     """The shards that a rank computes in a segment, as symbols of the segment's inputs.
 
-    Parameters
-    ----------
-    outside : dict of Entry to Symbol
-        What this rank has outside of the segment.
-    graph : Graph
-    masks : dict of int to tuple
-        The masks of Dropout, see :func:`drawn_masks`.
-    is_again : bool
-        Whether it is the computation in the backward pass.
+    - `outside`: what this rank has outside of the segment.
+    - `masks`: the masks of Dropout, see :func:`drawn_masks`.
+    - `is_again`: whether it is the computation in the backward pass.
     """
 
     #: Attributes of a program that a segment has for itself.

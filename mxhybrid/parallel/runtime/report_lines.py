@@ -78,9 +78,7 @@ def written_norms(graph: Graph) -> List[List[int]]:
 
 
 def _without_ends(graph: Graph, norm: List[int], readers: Mapping[int, Sequence[int]]) -> List[int]:
-    """Return the operators of a norm without those after it, as activations; none if they do not combine statistics
-    with an array.
-    """
+    """Return the operators of a norm without later ones; none if they do not combine statistics with an array."""
     whole = max(math.prod(shape) for shape in graph.inputs(graph.operators[norm[0]]))
 
     def is_whole(number: int) -> bool:

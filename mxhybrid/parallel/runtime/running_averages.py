@@ -10,7 +10,7 @@ from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ...lane.norm_operators import NextAverage, Statistics, is_compiled, next_averages
+from ...kernels.norm_operators import NextAverage, Statistics, is_compiled, next_averages
 
 #: The mean or variance of a call of a layer, without a gradient: a symbol with an element for each channel, or a part
 #: of an array.
@@ -18,22 +18,13 @@ Statistic = Union[Any, Statistics]
 
 
 class Updated(NamedTuple):
-    """A running average of a layer, and the statistics that update it.
+    """A running average of a layer, and the statistics that update it."""
 
-    Attributes
-    ----------
-    following : Symbol
-        The input whose gradient is its next value.
-    average : Symbol
-        The input that has its present value.
-    calls : list of tuple
-        For each call: its statistics, through which no gradient flows, and its momentum.
-    dtype : numpy.dtype
-    channels : int
-    """
-
+    #: The input whose gradient is its next value.
     following: Any
+    #: The input that has its present value.
     average: Any
+    #: For each call: its statistics, through which no gradient flows, and its momentum.
     calls: Sequence[Tuple[Statistic, float]]
     dtype: Any
     channels: int

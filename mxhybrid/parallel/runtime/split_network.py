@@ -101,10 +101,8 @@ def apply_plan(workers: WorkerGroup, network: TracedNetwork, plan: Plan, input_g
 def reshape(network: SplitNetwork, data: Any) -> SplitNetwork:
     """Return the same network for joint batches of another shape, with the shards of weights that workers hold.
 
-    Raises
-    ------
-    InputError
-        Shapes that the network does not take, or for which weights would have other shapes or be on other workers.
+    Raises InputError for shapes that the network does not take, or for which weights would have other shapes or be on
+    other workers.
     """
     retraced = reshaped(network.joint, data)
     for name, shape in retraced.graph.parameter_arrays.items():

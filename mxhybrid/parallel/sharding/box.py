@@ -4,7 +4,7 @@ A box is a tuple of pairs ``(low, high)``, one for each dimension, `high` exclud
 where an operator reads padding.
 """
 import itertools
-from typing import Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 Range = Tuple[int, int]
 Box = Tuple[Range, ...]
@@ -56,9 +56,7 @@ def slices_in(box: Box, outer: Box) -> Tuple[slice, ...]:
 
 
 def split_range(count: int, degree: int, grain: int = 1) -> List[Range]:
-    """Return `degree` neighbouring ranges of `count` elements whose ends are multiples of `grain`, as even as
-    possible.
-    """
+    """Return `degree` neighbouring ranges of `count` elements, as even as multiples of `grain` allow."""
     units = count // grain
     ends = [units * part // degree * grain for part in range(degree)] + [count]
     return list(zip(ends, ends[1:]))
@@ -69,3 +67,13 @@ def split_shape(shape: Sequence[int], degrees: Sequence[int], grains: Sequence[i
     ranges = [split_range(count, degree, grain)
               for count, degree, grain in zip(shape, degrees, grains or [1] * len(shape))]
     return list(itertools.product(*ranges))
+
+
+def groups_of(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]]:
+    """Return, for each rank, the sorted boxes that differ from its own in `axes` only; copies count once."""
+    def key(box: Box) -> Box:
+        return tuple(side for axis, side in enumerate(box) if axis not in axes)
+    groups: Dict[Box, List[Box]] = {}
+    for box in sorted(set(boxes.values())):
+        groups.setdefault(key(box), []).append(box)
+    return {rank: groups[key(box)] for rank, box in boxes.items()}

@@ -7,14 +7,9 @@ from .box import Box, full, overlap, size_of, subtract
 class Layout:
     """The box of a tensor that each rank holds; several ranks may hold the same box, and some none.
 
-    Attributes
-    ----------
-    shape : tuple of int
-        The shape of the whole tensor.
-    boxes : dict of int to Box
-        The boxes by rank.
-    partial : bool
-        Whether ranks hold partial sums, which add up to the tensor.
+    - `shape`: the shape of the whole tensor.
+    - `boxes`: the boxes by rank.
+    - `partial`: whether ranks hold partial sums, which add up to the tensor.
     """
 
     def __init__(self, shape: Tuple[int, ...], boxes: Dict[int, Box], partial: bool = False):

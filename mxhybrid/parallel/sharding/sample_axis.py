@@ -23,9 +23,7 @@ class SampleAxis(NamedTuple):
 
 
 def after_reshape(known: Optional[SampleAxis], before: Sequence[int], after: Sequence[int]) -> Optional[SampleAxis]:
-    """Return the sample axis once the same elements, in the same order, have another shape; None if no dimension has
-    whole samples any more.
-    """
+    """Return the sample axis after a change of shape; None if no dimension has whole samples any more."""
     if known is None:
         return None
     samples = before[known.axis] // (known.each * known.rounds)

@@ -5,36 +5,24 @@ from .box import Box, split_shape
 
 
 class OutputShard(NamedTuple):
-    """The shard of an operator's first output that a rank computes: a box, and which of its partial sums.
+    """The shard of an operator's first output that a rank computes: a box, and which of its partial sums."""
 
-    Attributes
-    ----------
-    box : tuple of tuple of int
-        The ranges of the output.
-    partial_index : int
-        The position of the partial sum that the rank computes.
-    partials : int
-        The number of partial sums; 1 if the rank computes the values themselves.
-    """
-
+    #: The ranges of the output.
     box: Box
+    #: The position of the partial sum that the rank computes.
     partial_index: int = 0
+    #: The number of partial sums; 1 if the rank computes the values themselves.
     partials: int = 1
 
 
 class Split:
     """The way in which an operator is split.
 
-    Attributes
-    ----------
-    degrees : tuple of int
-        The number of ranges of each dimension of the first output.
-    ranks : tuple of int
-        The ranks that compute the shards: copies vary fastest, then partial sums, then the last dimension.
-    partials : int
-        The number of ranges of the dimension that the operator sums over; outputs are partial sums if it is above 1.
-    copies : int
-        The number of ranks that compute the same shard.
+    - `degrees`: the number of ranges of each dimension of the first output.
+    - `ranks`: the ranks that compute the shards: copies vary fastest, then partial sums, then the last dimension.
+    - `partials`: the number of ranges of the dimension that the operator sums over; outputs are partial sums if it is
+      above 1.
+    - `copies`: the number of ranks that compute the same shard.
     """
 
     def __init__(self, degrees: Sequence[int], ranks: Sequence[int], partials: int = 1, copies: int = 1):

@@ -95,22 +95,15 @@ class ProcessGrid(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LayerTime:
-    """The communication time of a layer in a step.
+    """The communication time of a layer in a step."""
 
-    Attributes
-    ----------
-    forward, backward : CommunicationTime
-        For activations and their gradients.
-    sums : CommunicationTime
-        For gradients of weights.
-    idle : bool
-        There are more ranks than shards, or fewer rows than a halo has.  The formulas count no computing, so they do
-        not contain what that costs.
-    """
-
+    #: For activations and their gradients.
     forward: CommunicationTime = NOTHING
     backward: CommunicationTime = NOTHING
+    #: For gradients of weights.
     sums: CommunicationTime = NOTHING
+    #: There are more ranks than shards, or fewer rows than a halo has.  The formulas count no computing, so they do not
+    #: contain what that costs.
     idle: bool = False
 
     @property
@@ -230,9 +223,7 @@ def pure_model(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Al
 
 
 def pure_domain(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
-    """Return the plan that splits the rows of every convolution over all ranks, and the outputs of dense layers, which
-    have no rows.
-    """
+    """Return the plan that splits the rows of convolutions over all ranks, and the outputs of dense layers."""
     _check(layers, batch, ranks, network)
     return plan_on_grid(layers, batch, ProcessGrid(ranks, 1), network, ('domain', 'model'))
 
@@ -247,14 +238,8 @@ def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Alp
 
     Grids that leave ranks without work are considered only if all of them do.
 
-    Parameters
-    ----------
-    layers : sequence of LayerSizes
-        In the order in which they run.
-    batch : int
-        Samples of the joint batch.
-    ranks : int
-    network : AlphaBeta
+    - `layers`: in the order in which they run.
+    - `batch`: samples of the joint batch.
 
     Raises
     ------

@@ -17,39 +17,26 @@ _SMALL_PART = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class LayerSizes:
-    """The sizes of a layer with weights.
-
-    Attributes
-    ----------
-    name : str
-    kind : str
-        One of :data:`LAYER_KINDS`.
-    weights : int
-        Trained values, the bias included; 0 if there are none, or if an earlier layer has the same ones.
-    inputs, outputs : int
-        Activations of one sample.
-    channels : int
-        Output channels: the maximal number of ranges that the outputs can be split into.
-    rows_in, rows_out : int
-        Extent of inputs and outputs along the dimension `cut`, that is the height of images; 1 for other layers.
-    halo : int
-        Rows of a neighbour that a range of rows reads on one side: half of the kernel, rounded down.
-    first : bool
-        True if nothing before the layer is trained: then its inputs need no gradient.
-    cut : str
-        The dimension of the rows: the one whose ranges are contiguous in memory.
-    """
+    """The sizes of a layer with weights."""
 
     name: str
+    #: One of :data:`LAYER_KINDS`.
     kind: str
+    #: Trained values, the bias included; 0 if there are none, or if an earlier layer has the same ones.
     weights: int
+    #: Activations of one sample.
     inputs: int = 0
     outputs: int = 0
+    #: Output channels: the maximal number of ranges that the outputs can be split into.
     channels: int = 1
+    #: Extent of inputs and outputs along the dimension `cut`, that is the height of images; 1 for other layers.
     rows_in: int = 1
     rows_out: int = 1
+    #: Rows of a neighbour that a range of rows reads on one side: half of the kernel, rounded down.
     halo: int = 0
+    #: True if nothing before the layer is trained: then its inputs need no gradient.
     first: bool = False
+    #: The dimension of the rows: the one whose ranges are contiguous in memory.
     cut: str = 'height'
 
 
@@ -57,17 +44,10 @@ def convolution_sizes(name: str, image: Tuple[int, int, int], filters: int, kern
                       first: bool = False) -> LayerSizes:
     """Return the sizes of a convolution with a bias.
 
-    Parameters
-    ----------
-    name : str
-    image : tuple of int
-        Channels, height and width of the input.
-    filters : int
-        Channels of the output.
-    kernel, stride, pad : int
-        In both directions.
-    first : bool
-        See :class:`LayerSizes`.
+    - `image`: channels, height and width of the input.
+    - `filters`: channels of the output.
+    - `kernel`, `stride`, `pad`: in both directions.
+    - `first`: see :class:`LayerSizes`.
     """
     channels, height, width = image
     tall, wide = [(size + 2 * pad - kernel) // stride + 1 for size in (height, width)]

@@ -17,16 +17,14 @@ from ...kvstore import hooks
 from ...parallel.redistribution.worker_group import worker_group_of
 from ..cluster.cluster_spec import Cluster, Host, TransferCost
 from ..profiling.core_benchmark import MEMORY_BYTES
-from ..simulator.token_bucket import TokenBucket
-from .cache_eviction import CacheEviction
+from ..simulator.resource_groups import TokenBucket
 from .core_speeds import CoreSpeeds
 from .cost_fitting import Sample, StepReading, fit_bucket, fit_cost, fit_steps, least_squares, transfer_seconds
-from .cpu_meter import CpuMeter, Measurement
+from .cpu_meter import CacheEviction, CpuMeter, Measurement, TimeBudget
 from .host_resources import core_share, hosts_of, local_resources
 from .redistribution_benchmark import RedistributionBenchmark
 from .redistribution_workload import GroupSums, all_to_all, shifted
 from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
-from .time_budget import TimeBudget
 from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
 
 logger = get_logger(__name__)
@@ -329,10 +327,7 @@ class Calibration:
         """Return the cost of the calls of a network, forward and backward, by its parameters; it includes the
         additional time of a Trainer's step while the network computes, and the latency of whole steps.
 
-        Parameters
-        ----------
-        trainers_s : sequence of float
-            The seconds of the script for a step of a Trainer with as many weights as the networks have.
+        - `trainers_s`: the seconds of the script for a step of a Trainer with as many weights as the networks have.
         """
         counts, calls_s, waits = [2 * layers for layers in LAYERS], [], []
         for layers, trainer_s in zip(LAYERS, trainers_s):

@@ -59,12 +59,8 @@ def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after:
                  ) -> List[float]:
     """Return, by rank, the share of its processors that programs outside of the job used.
 
-    Parameters
-    ----------
-    processors : sequence of tuple
-        By rank: equal for ranks that share processors; the last item is their number.
-    before, after : sequence of CpuSeconds
-        By rank.
+    - `processors`: by rank: equal for ranks that share processors; the last item is their number.
+    - `before`, `after`: by rank.
     """
     shares = []
     for mine, begun, ended in zip(processors, before, after):
@@ -79,14 +75,8 @@ class CoreSpeeds:
     """Repeats of the core benchmark and of the step benchmark on all hosts at once: on one core of each, on all of
     them, and in between.
 
-    Parameters
-    ----------
-    job : Job
-    meter : CpuMeter
-    hosts : sequence of Host
-        With their ranks and cores.
-    resources : sequence of dict
-        By rank, what :func:`.host_resources.local_resources` returns.
+    - `hosts`: with their ranks and cores.
+    - `resources`: by rank, what :func:`.host_resources.local_resources` returns.
     """
 
     def __init__(self, job: Job, meter: CpuMeter, hosts: Sequence[Host], resources: Sequence[Dict[str, Any]]):

@@ -5,7 +5,7 @@ import numpy as np
 
 from ...base.least_squares import nonnegative_least_squares
 from ..cluster.cluster_spec import TransferCost
-from ..simulator.token_bucket import TokenBucket
+from ..simulator.resource_groups import TokenBucket
 
 #: A faster beginning of transfers counts as a burst if it reduces the error by this factor at least, and if it is
 #: faster than the rest by this factor at least.
@@ -30,11 +30,8 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
     A column that is constant gets 0, unless it is the first one: it cannot be told from the fixed part, which the first
     column stands for.
 
-    Parameters
-    ----------
-    rows : array of float, (n, coefficients)
-    seconds : array of float, (n,)
-        Readings; negative ones count as 0.
+    - `rows`: array of float, (n, coefficients)
+    - `seconds` (array of float, (n,)): readings; negative ones count as 0.
     """
     matrix, readings = np.asarray(rows, float), np.maximum(np.asarray(seconds, float), 0.0)
     weights = 1 / _scale(readings)
@@ -45,21 +42,13 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
 
 
 class StepReading(NamedTuple):
-    """The seconds of a core for a step of a Trainer.
-
-    Attributes
-    ----------
-    parameters : int
-    updated, updated_bytes : float
-        The number and the bytes of the weights that are updated.
-    sums, summed_bytes : float
-        The number of sums of gradients, and their bytes.
-    seconds : float
-    """
+    """The seconds of a core for a step of a Trainer."""
 
     parameters: float
+    #: The number and the bytes of the weights that are updated.
     updated: float
     updated_bytes: float
+    #: The number of sums of gradients, and their bytes.
     sums: float
     summed_bytes: float
     seconds: float
@@ -114,11 +103,7 @@ def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[TokenB
     With a burst of B bytes at a peak p above the rate r, a transfer of S bytes takes ``latency + max(S / p,
     (S - B) / r)``: B follows from the intercept of the line through the large transfers.
 
-    Parameters
-    ----------
-    sizes : sequence of float
-        Bytes, ascending, at least five.
-    seconds : sequence of float
+    - `sizes`: bytes, ascending, at least five.
     """
     size, readings = np.asarray(sizes, float), np.asarray(seconds, float)
     latency, slope = least_squares(np.stack([np.ones_like(size), size], axis=1), readings)

@@ -1,12 +1,14 @@
-"""Measures the CPU seconds that an action takes: in each worker, and in the servers of its host that work for it."""
+"""Measures the CPU seconds that an action takes: in each worker, and in the servers of its host that work for it.
+
+A calibration measures with cold caches, and within a budget of time, which its parts share.
+"""
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
 
 from ...job.job import Job
-from .time_budget import TimeBudget
 
 _NAME = 'mxhybrid.calibrate.'
 #: Rounds of an empty action, and rounds and seconds of idleness, by which other readings are corrected.
@@ -23,20 +25,13 @@ Action = Callable[[], None]
 
 
 class Measurement(NamedTuple):
-    """The time of an action, averaged over all workers.
+    """The time of an action, averaged over all workers."""
 
-    Attributes
-    ----------
-    core_s : float
-        CPU seconds of a worker, its servers' included.
-    elapsed_s : float
-        Seconds on the clock.
-    script_s : float
-        CPU seconds of the thread that calls the action, that of the script.
-    """
-
+    #: CPU seconds of a worker, its servers' included.
     core_s: float
+    #: Seconds on the clock.
     elapsed_s: float
+    #: CPU seconds of the thread that calls the action, that of the script.
     script_s: float
 
 
@@ -47,6 +42,43 @@ def process_seconds(pid: int) -> float:
         return time.clock_gettime(~pid << 3 | 2) if pid > 0 else 0.0
     except OSError:
         return 0.0
+
+
+class TimeBudget:
+    """A time budget: later parts get the time that an earlier part does not use.
+
+    - `seconds`: the time for all parts, from now on.
+    - `shares`: the share of each part, in their order; relative to the sum of all shares.
+    """
+
+    def __init__(self, seconds: float, shares: Mapping[str, float], clock: Callable[[], float] = time.perf_counter):
+        self._clock = clock
+        self._ends: Dict[str, float] = {}
+        self._began = end = clock()
+        for part, share in shares.items():
+            end += seconds * share / sum(shares.values())
+            self._ends[part] = end
+        self._end, self._measurements_left = self._began, 1
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the budget began."""
+        return self._clock() - self._began
+
+    @property
+    def left(self) -> float:
+        """The seconds until the end of the current part; negative after it."""
+        return self._end - self._clock()
+
+    def begin(self, part: str, measurements: int) -> None:
+        """Begin a part with this number of measurements."""
+        self._end, self._measurements_left = self._ends[part], max(1, measurements)
+
+    def next_seconds(self) -> float:
+        """Return the seconds that the next measurement may take; 0 if the time is up."""
+        seconds = max(0.0, self.left) / self._measurements_left
+        self._measurements_left = max(1, self._measurements_left - 1)
+        return seconds
 
 
 class CpuMeter:
@@ -120,14 +152,9 @@ class CpuMeter:
         The number of rounds follows from `budget_s` and from the time that the budget has for this measurement: at
         least three, or two if that time is spent.
 
-        Parameters
-        ----------
-        action : callable
-            The same on all workers.
-        before : callable, optional
-            Called before each round and not timed; none of its work is under way when the round begins.
-        budget_s : float, optional
-            Seconds.
+        - `action`: the same on all workers.
+        - `before`: called before each round and not timed; none of its work is under way when the round begins.
+        - `budget_s`: seconds.
         """
         allowed_s = self._budget.next_seconds()
         warm_up_began = time.perf_counter()
@@ -155,3 +182,32 @@ def typical_round(rounds: Sequence[Sequence[float]]) -> List[float]:
     clock a worker happened to come last and waited for nobody, which no worker does in every step.
     """
     return [float(np.median(seconds)) for seconds in zip(*rounds)]
+
+
+#: Bytes of an array that is larger than the caches of a core, and than its share of those that cores have in common.
+_EVICTING_BYTES = 1 << 26
+
+
+class CacheEviction:
+    """Fills all caches of a core with other data, as a network does in training.
+
+    A network computes before each step.  It reads and writes so much memory that neither the weights and their
+    gradients nor the code and the objects of the script are in a cache afterwards; then a script takes up to twice as
+    long.
+    """
+
+    def __init__(self) -> None:
+        self._data: Any = mx.nd.zeros(_EVICTING_BYTES // 4, ctx=mx.cpu())
+
+    def run(self) -> None:
+        """Read and write the data, and wait."""
+        mx.nd.waitall()
+        self._data += 1
+        mx.nd.waitall()
+
+    def after(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that calls `action`, and fills the caches."""
+        def act_and_evict() -> None:
+            action()
+            self.run()
+        return act_and_evict

@@ -94,21 +94,12 @@ def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Di
     Hosts that are one machine, as emulated ones are, get equal shares of each processor that several of them may use,
     of a common quota, and of the memory.
 
-    Parameters
-    ----------
-    places, names : sequence of str
-        By rank: the host that it is on, and the name of this host.
-    resources : sequence of dict
-        By rank, what :func:`local_resources` returns.
-    speeds : sequence of float
-        By rank.
-    shares : sequence of float
-        By rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
+    - `places`, `names`: by rank: the host that it is on, and the name of this host.
+    - `resources`: by rank, what :func:`local_resources` returns.
+    - `speeds`: by rank.
+    - `shares`: by rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
 
-    Raises
-    ------
-    InputError
-        Workers are not numbered host by host.
+    Raises InputError if workers are not numbered host by host.
     """
     ranks_of = {host: [rank for rank, other in enumerate(places) if other == host] for host in dict.fromkeys(places)}
     for ranks in ranks_of.values():

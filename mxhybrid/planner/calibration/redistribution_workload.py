@@ -24,9 +24,7 @@ Step = Tuple[Dict[int, Box], Dict[int, Box]]
 
 
 def shifted(groups: List[List[int]], shift: int, columns: int) -> Callable[[int], Step]:
-    """Describe redistributions in which each rank sends all its data to one other rank of its group, and receives as
-    much.
-    """
+    """Describe redistributions in which each rank sends its data to one rank of its group, and receives as much."""
     def step(number: int) -> Step:
         return rows(number), rows(number + 1)
 

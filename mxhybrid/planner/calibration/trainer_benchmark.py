@@ -1,6 +1,6 @@
 """Steps of a Trainer with dense weights: the time that the store adds to a step.
 
-A step begins with cold caches, see :mod:`mxhybrid.planner.calibration.cache_eviction`.
+A step begins with cold caches, see :mod:`mxhybrid.planner.calibration.cpu_meter`.
 """
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -15,7 +15,7 @@ from ...parallel.runtime.builder import split_network
 from ...parallel.runtime.sharded_parameters import ShardedWeight
 from ...parallel.sharding.box import Box
 from ..task_graph.gradient_buckets import BUCKET_BYTES
-from .cache_eviction import CacheEviction
+from .cpu_meter import CacheEviction
 
 #: Units of the dense layers of a script's network; samples of each worker, and shape of a sample: a step takes several
 #: times as long as the script, which always shares its core with the network.
@@ -84,11 +84,7 @@ class ScriptSteps:
     The script's thread and the operators take the core and its caches from each other: the script takes up to three
     times as long as behind a network that computes nothing.
 
-    Parameters
-    ----------
-    workers : WorkerGroup
-    layers : int
-        The number of layers, each of which has two weights; at least :attr:`LEAST_LAYERS`.
+    - `layers`: the number of layers, each of which has two weights; at least :attr:`LEAST_LAYERS`.
     """
 
     #: The layers that compute.

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ...base import json_text, log
 from ...base.errors import InputError
 from ...base.files import write_atomically
-from ..simulator.token_bucket import TokenBucket
+from ..simulator.resource_groups import TokenBucket
 
 logger = log.get_logger(__name__)
 
@@ -57,9 +57,7 @@ class Host:
     memory_speeds: Tuple[float, ...] = ()
 
     def speeds_of(self, count: int, memory: bool = False) -> List[float]:
-        """Return the speeds of a core while one, two, and so on up to `count` of them are busy: for arithmetic, or for
-        work that is bound by memory.
-        """
+        """Return the speeds of a core while 1 to `count` of them are busy, for arithmetic or memory-bound work."""
         speeds = list(((memory and self.memory_speeds) or self.speeds)[:count]) or [self.speed]
         return speeds + [speeds[-1]] * (count - len(speeds))
 

@@ -3,39 +3,27 @@ from typing import List, Sequence
 
 import numpy as np
 
-from ..simulator.resource_groups import ResourceGroup
-from ..simulator.token_bucket import TokenBucket
+from ..simulator.resource_groups import ResourceGroup, TokenBucket
 from .cluster_spec import Cluster
 
 
 class Machine:
     """The resources of a cluster by number, and the ranks and hosts that use them.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    core_speed : float, optional
-        How many times as fast the reference core of the cluster is as the core that operators were timed on.
+    - `core_speed`: how many times as fast the reference core of the cluster is as the core that operators were timed
+      on.
 
-    Attributes
-    ----------
-    resources : list of TokenBucket
-    names : list of str
-        By resource.
-    rates, bursts : numpy.ndarray of float
-        By resource.
-    groups : list of ResourceGroup
-        The cores of each host that slow each other down while several of them compute.
-    core, host : numpy.ndarray of int
-        By rank: the number of its core, and of its host.
-    speed : numpy.ndarray of float
-        By rank: the speed of its core while no other core of its host computes, relative to the core that operators
-        were timed on.
-    shared : numpy.ndarray of float
-        By rank: the speed of its core for work that is bound by memory, while all cores of its host compute, relative
-        to its speed alone.  Costs were measured while they did, and are of such work.
-    up, down : numpy.ndarray of int
-        By host: the numbers of its uplink and its downlink.
+    Attributes:
+
+    - `names`: by resource.
+    - `rates`, `bursts` (numpy.ndarray of float): by resource.
+    - `groups`: the cores of each host that slow each other down while several of them compute.
+    - `core`, `host` (numpy.ndarray of int): by rank: the number of its core, and of its host.
+    - `speed` (numpy.ndarray of float): by rank: the speed of its core while no other core of its host computes,
+      relative to the core that operators were timed on.
+    - `shared` (numpy.ndarray of float): by rank: the speed of its core for work that is bound by memory, while all
+      cores of its host compute, relative to its speed alone.  Costs were measured while they did, and are of such work.
+    - `up`, `down` (numpy.ndarray of int): by host: the numbers of its uplink and its downlink.
     """
 
     def __init__(self, cluster: Cluster, core_speed: float = 1.0):

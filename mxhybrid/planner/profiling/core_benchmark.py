@@ -1,7 +1,8 @@
 """Benchmark of a core: the seconds of three fixed kernels, by which machines are compared.
 
 The kernels stand for the work of networks: a dense product, which is bound by arithmetic, a convolution, and a pass
-over memory that no cache holds.
+over memory that no cache holds.  Before and after a batch of timed operators, the benchmark shows whether the machine
+was quiet.
 """
 import math
 import statistics
@@ -73,20 +74,13 @@ class CoreBenchmark:
 
 
 class BenchmarkResult(NamedTuple):
-    """The result of a benchmark of several repeats.
+    """The result of a benchmark of several repeats."""
 
-    Attributes
-    ----------
-    times : KernelTimes
-        The fastest of the repeats.
-    others : float
-        Share of the processors that other programs used during the benchmark.
-    spread : float
-        Half of the repeats were slower than the fastest one by at least this share.
-    """
-
+    #: The fastest of the repeats.
     times: KernelTimes
+    #: Share of the processors that other programs used during the benchmark.
     others: float
+    #: Half of the repeats were slower than the fastest one by at least this share.
     spread: float
 
     @property
@@ -102,10 +96,7 @@ class BenchmarkResult(NamedTuple):
 def run_core_benchmark(repeats: int = REPEATS) -> BenchmarkResult:
     """Run the benchmark on this machine, however busy it is now.
 
-    Parameters
-    ----------
-    repeats : int, optional
-        Each takes :data:`REPEAT_S` seconds; one more warms up.
+    - `repeats`: each takes :data:`REPEAT_S` seconds; one more warms up.
     """
     benchmark, others = CoreBenchmark(), OtherPrograms()
     return benchmark_result([benchmark.run() for _ in range(repeats)], others.share())
@@ -129,3 +120,31 @@ def _make_kernels() -> Tuple[Callable[[], Any], ...]:
     return (lambda: mx.nd.dot(rows, weights, transpose_b=True),
             lambda: mx.nd.Convolution(images, filters, kernel=(3, 3), pad=(1, 1), num_filter=64, no_bias=True),
             lambda: mx.nd.elemwise_add(values, target, out=target))
+
+
+#: The share by which the machine's speed may change between both runs.
+_MOVED = 0.1
+
+
+class TimingBatch:
+    """Runs the core benchmark, then watches how much other programs compute until the end.
+
+    - `kernel_times`: the times of the kernels before the batch.
+    """
+
+    def __init__(self) -> None:
+        result = run_core_benchmark()
+        self.kernel_times: KernelTimes = result.times
+        self._problem = result.problem
+        self._others = OtherPrograms()
+
+    def end(self) -> str:
+        """Return a description of other programs that disturbed the batch; empty if the machine was quiet."""
+        share = self._others.share()
+        if share > BUSY_SHARE and not self._problem:
+            self._problem = 'other programs used %.0f %% of the processors' % (100 * share)
+        result = run_core_benchmark(REPEATS // 2)
+        speedup = result.times.speed_relative_to(self.kernel_times)
+        if not self._problem and max(speedup, 1 / speedup) > 1 + _MOVED:
+            self._problem = 'its speed changed by a factor of %.2f meanwhile' % speedup
+        return self._problem or result.problem

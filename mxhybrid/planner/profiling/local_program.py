@@ -21,43 +21,26 @@ _SHAPE_READERS = ('zeros_like', 'ones_like')
 
 
 class ProgramInput(NamedTuple):
-    """An input array of a program.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-    has_gradient : bool
-    is_weight : bool
-    index_limit : int
-        If it is not 0, values are indices below this limit.
-    is_blocked : bool
-        The array arrives in a blocked memory layout of oneDNN.
-    is_table : bool
-        Its gradient is row_sparse.
-    """
+    """An input array of a program."""
 
     shape: Tuple[int, ...]
     dtype: Any
     has_gradient: bool
     is_weight: bool = False
+    #: If it is not 0, values are indices below this limit.
     index_limit: int = 0
+    #: The array arrives in a blocked memory layout of oneDNN.
     is_blocked: bool = False
+    #: Its gradient is row_sparse.
     is_table: bool = False
 
 
 class LocalProgram(NamedTuple):
-    """The computation of a rank.
+    """The computation of a rank."""
 
-    Attributes
-    ----------
-    symbol : mxnet.symbol.Symbol
-        Outputs of the program, then the arrays that the rank would send to others.
-    inputs : dict of str to ProgramInput
-        By name.
-    """
-
+    #: Outputs of the program, then the arrays that the rank would send to others.
     symbol: Any
+    #: By name.
     inputs: Dict[str, ProgramInput]
 
 

@@ -20,7 +20,7 @@ from ...parallel.ops.rule import OperatorShard
 from ...parallel.runtime.network_shards import NetworkShards
 from ...parallel.sharding.box import Box
 from ...parallel.sharding.split import OutputShard
-from .core_benchmark import KernelTimes
+from .core_benchmark import KernelTimes, TimingBatch
 from .local_program import LocalProgram, can_be_blocked, local_program
 from .profile_cache import default_path, merge_profiles, read_profiles
 from .profile_key import ProfileKeys
@@ -28,7 +28,6 @@ from .roofline import CONVERSION, OperatorTime, RooflineEstimator, Work, rooflin
 from .scaled_shard import ScaledShard, scaled_shard
 from .single_operator import conversion_program
 from .timer import LEAST_SHARE, PassSeconds, ProgramTimer, call_overhead, time_shard
-from .timing_batch import TimingBatch
 
 logger = get_logger(__name__)
 

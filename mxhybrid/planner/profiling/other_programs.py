@@ -18,12 +18,8 @@ _WORKING = (0, 1, 2, 7)
 def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[float]:
     """Return the seconds that some processors have worked, for any program, since the machine started.
 
-    Parameters
-    ----------
-    processors : iterable of int
-        Their numbers.
-    root : str, optional
-        The folder that has /proc.
+    - `processors`: their numbers.
+    - `root`: the folder that has /proc.
 
     Returns
     -------
@@ -47,12 +43,8 @@ def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[fl
 class OtherPrograms:
     """The share of this process's processors that other programs have used since this object was created.
 
-    Parameters
-    ----------
-    own_seconds : callable, optional
-        Returns the CPU seconds of the timed programs; by default of this process.
-    root : str, optional
-        The folder that has /proc.
+    - `own_seconds`: returns the CPU seconds of the timed programs; by default of this process.
+    - `root`: the folder that has /proc.
     """
 
     def __init__(self, own_seconds: Callable[[], float] = time.process_time, root: str = '/'):

@@ -72,10 +72,7 @@ def default_path() -> str:
 def read_profiles(path: str) -> Dict[str, Dict[str, List[float]]]:
     """Return the content of a file by section; all sections are empty if there is no file.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, has another format, or was measured on another machine.
+    Raises InputError if the file cannot be read, has another format, or was measured on another machine.
     """
     profiles: Dict[str, Dict[str, List[float]]] = {section: {} for section in SECTIONS}
     try:

@@ -32,13 +32,8 @@ def _name_of(dtype: np.dtype) -> str:
 class ProfileKeys:
     """Keys and programs of the shards of one graph.
 
-    Parameters
-    ----------
-    graph : Graph
-    collectives : dict
-        As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
-    gradient_inputs, frozen : set of str
-        Inputs that receive gradients, and parameters that receive none.
+    - `collectives`: as for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
+    - `gradient_inputs`, `frozen`: inputs that receive gradients, and parameters that receive none.
     """
 
     def __init__(self, graph: Graph, collectives: Mapping[str, Any], gradient_inputs: Any = (), frozen: Any = ()):

@@ -108,9 +108,7 @@ def work_of(graph: Graph, operator: Operator, operator_shard: OperatorShard) -> 
 
 
 def arithmetic_share(work: Work, flop_per_s: float = _FLOP_PER_S, bytes_per_s: float = _BYTES_PER_S) -> float:
-    """Return the share of the time that is bound by arithmetic on a core of some rates, by default the nominal core; 0
-    for no work.
-    """
+    """Return the share of time that is bound by arithmetic on a core, by default the nominal one; 0 for no work."""
     arithmetic_s = work.flop / flop_per_s
     return arithmetic_s / max(arithmetic_s + work.bytes / bytes_per_s, 1e-30)
 

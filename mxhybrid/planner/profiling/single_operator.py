@@ -126,17 +126,11 @@ def single_operator_program(graph: Graph, operator: Operator, output_shard: Outp
                             ) -> LocalProgram:
     """Return the program of a shard.
 
-    Parameters
-    ----------
-    graph : Graph
-    operator : Operator
-    output_shard : OutputShard
-    with_gradients, blocked : set of int
-        Operators of `graph` that receive gradients, and those whose outputs are in a blocked layout of oneDNN.
-    collectives : dict
-        As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
-    whole : OutputShard, optional
-        The original shard if `output_shard` is a scaled one: communication inside the operator follows the original.
+    - `with_gradients`, `blocked`: operators of `graph` that receive gradients, and those whose outputs are in a blocked
+      layout of oneDNN.
+    - `collectives`: as for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
+    - `whole`: the original shard if `output_shard` is a scaled one: communication inside the operator follows the
+      original.
     """
     network = _SingleOperator(graph, operator)
     alone = network.graph.computing[0]

@@ -32,19 +32,12 @@ def bottleneck_summary(path: Sequence[SimulatedTask], step_s: float, parts: Opti
     Each moment of the step counts for the task of the path that began last, so that the latency of a message counts for
     the message.
 
-    Parameters
-    ----------
-    path : sequence of SimulatedTask
-        The critical path from the first to the last task.
-    step_s : float
-        The time of the whole step.
-    parts : dict of str to int, optional
-        By label of an operator: the number of ranks that compute it.  An operator on fewer than all ranks is worth
-        splitting.
-    ranks : int, optional
-        The number of all ranks.
-    layers : dict of str to str, optional
-        By label of weights: the layer to split, if that reduces their sums and updates.
+    - `path`: the critical path from the first to the last task.
+    - `step_s`: the time of the whole step.
+    - `parts`: by label of an operator: the number of ranks that compute it.  An operator on fewer than all ranks is
+      worth splitting.
+    - `ranks`: the number of all ranks.
+    - `layers`: by label of weights: the layer to split, if that reduces their sums and updates.
 
     Returns
     -------

@@ -46,13 +46,8 @@ def plan_diagram(parts: NetworkShards, dimensions: Dimensions, seconds: Optional
                  ) -> Tuple[List[DiagramNode], List[DiagramEdge]]:
     """Return the nodes and edges of a plan's diagram.
 
-    Parameters
-    ----------
-    parts : mxhybrid.parallel.runtime.rank_program.Parts
-        A network and the split of each operator.
-    dimensions : mxhybrid.parallel.ops.dimension_names.Dimensions
-    seconds : dict of str to float, optional
-        Computing time of the slowest shard of each operator, forward and backward, by label.
+    - `parts`: a network and the split of each operator.
+    - `seconds`: computing time of the slowest shard of each operator, forward and backward, by label.
     """
     graph, times = parts.graph, seconds or {}
     node_of = {operator.number: position for position, operator in enumerate(graph.computing)}
@@ -86,10 +81,7 @@ def check_diagram_path(path: str) -> None:
 def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[DiagramEdge], title: str = '') -> None:
     """Write a diagram.
 
-    Raises
-    ------
-    InputError
-        `path` does not end in ``.svg``, ``.dot`` or ``.gv``, or the file cannot be written.
+    Raises InputError if `path` does not end in ``.svg``, ``.dot`` or ``.gv``, or the file cannot be written.
     """
     check_diagram_path(path)
     text = as_svg(nodes, edges, title) if path.endswith('.svg') else as_dot(nodes, edges, title)
@@ -101,9 +93,7 @@ def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[Diagr
 
 def draw_plan(path: str, network: TracedNetwork, splits: Dict[int, Split], prediction: Prediction, title: str = ''
               ) -> None:
-    """Write the diagram of a plan with the computing time of each operator's slowest shard; errors are those of
-    :func:`write_diagram`.
-    """
+    """Write the diagram of a plan with the time of each operator's slowest shard, as :func:`write_diagram` does."""
     seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
     nodes, edges = plan_diagram(NetworkShards(network.graph, splits), network.dimensions, seconds)
     write_diagram(path, nodes, edges, title)

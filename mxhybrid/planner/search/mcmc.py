@@ -21,8 +21,7 @@ from typing import Callable, Dict, Hashable, List, Mapping, NamedTuple, Optional
 
 from ...base.errors import InputError
 from .gc_control import paused_gc
-from .pareto import ParetoFront, Point
-from .search_problem import Assignment, SearchProblem
+from .search_problem import Assignment, ParetoFront, Point, SearchProblem
 
 #: 1 / beta at the start of each wave, in units of the mean slowdown of slower proposals; and its share of that at the
 #: end of the wave.
@@ -48,24 +47,15 @@ _MAX_IN_ALL_BLOCKS = 64
 
 @dataclasses.dataclass(frozen=True)
 class SearchLimits:
-    """The limits of a search, and of the plans that it may find.
-
-    Attributes
-    ----------
-    seconds : float or None
-    proposals : int or None
-    patience : int or None
-        A chain ends after this number of proposals without a better plan.
-    memory : float or None
-        Bytes that no rank of a plan may exceed.
-    is_memory_strict : bool
-        Whether it is an error if no plan keeps to the memory; otherwise the plan that needs least is the result.
-    """
+    """The limits of a search, and of the plans that it may find."""
 
     seconds: Optional[float] = None
     proposals: Optional[int] = None
+    #: A chain ends after this number of proposals without a better plan.
     patience: Optional[int] = None
+    #: Bytes that no rank of a plan may exceed.
     memory: Optional[float] = None
+    #: Whether it is an error if no plan keeps to the memory; otherwise the plan that needs least is the result.
     is_memory_strict: bool = True
 
 
@@ -81,49 +71,32 @@ class Progress(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The outcome of a chain.
+    """The outcome of a chain."""
 
-    Attributes
-    ----------
-    start : str
-        The name of the plan that it began at.
-    seconds, best : float
-        The seconds of that plan, and of the best plan of the chain; infinite where none fits in memory.
-    proposals, accepted : int
-    ended : str
-        Why it ended: 'seconds', 'proposals', 'patience'; 'stopped' by the watcher; 'no choice' where there is none; or
-        'same' where another chain has the same start.
-    """
-
+    #: The name of the plan that it began at.
     start: str
+    #: The seconds of that plan, and of the best plan of the chain; infinite where none fits in memory.
     seconds: float
     best: float
     proposals: int
     accepted: int
+    #: Why it ended: 'seconds', 'proposals', 'patience'; 'stopped' by the watcher; 'no choice' where there is none; or
+    #: 'same' where another chain has the same start.
     ended: str
 
 
 class SearchResult(NamedTuple):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes
-    ----------
-    assignment : tuple
-        The fastest plan within the memory allowed.
-    seconds, bytes : float
-        The seconds of a step with it, and the bytes of the fullest rank.
-    front : list of Point
-        The plans that no other plan beats in time and memory, also those beyond the memory allowed.
-    chains : list of Chain
-    elapsed : float
-        The seconds of the search.
-    """
-
+    #: The fastest plan within the memory allowed.
     assignment: Assignment
+    #: The seconds of a step with it, and the bytes of the fullest rank.
     seconds: float
     bytes: float
+    #: The plans that no other plan beats in time and memory, also those beyond the memory allowed.
     front: List[Point]
     chains: List[Chain]
+    #: The seconds of the search.
     elapsed: float
 
 
@@ -134,24 +107,14 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
                watcher: Optional[Watcher] = None) -> SearchResult:
     """Search by a chain from each of several plans.
 
-    Parameters
-    ----------
-    problem : SearchProblem
-    starts : mapping of str to tuple
-        Plans by name.  All are evaluated, whatever the limits, so the result is never worse than one of them.  Chains
-        run in order of time, the fastest start first; what a chain leaves of its budget goes to the next ones.
-        Equal starts have one chain, that of the first.
-    limits : SearchLimits
-        At least one of `seconds`, `proposals` and `patience`.
-    seed : int
-        The same seed gives the same result, unless time ends the search.
-    watcher : callable, optional
-        Called with a :class:`Progress` after each proposal; ends the search if it returns something true.
+    - `starts`: plans by name.  All are evaluated, whatever the limits, so the result is never worse than one of them.
+      Chains run in order of time, the fastest start first; what a chain leaves of its budget goes to the next ones.
+      Equal starts have one chain, that of the first.
+    - `limits`: at least one of `seconds`, `proposals` and `patience`.
+    - `seed`: the same seed gives the same result, unless time ends the search.
+    - `watcher`: called with a :class:`Progress` after each proposal; ends the search if it returns something true.
 
-    Raises
-    ------
-    InputError
-        The limits never end the search, or no plan was found within the memory allowed.
+    Raises InputError if the limits never end the search, or no plan was found within the memory allowed.
     """
     if limits.seconds is None and limits.proposals is None and limits.patience is None:
         raise InputError('limits: a search without a limit never ends: give seconds, proposals or patience')

@@ -27,31 +27,21 @@ _MANY_RANKS = 8
 
 
 class PipelineStart(NamedTuple):
-    """A pipeline to compare with others.
-
-    Attributes
-    ----------
-    name : str
-    plan : Pipeline
-    estimate_s : float
-        The seconds of a step without transfers and sums of gradients.
-    """
+    """A pipeline to compare with others."""
 
     name: str
     plan: Pipeline
+    #: The seconds of a step without transfers and sums of gradients.
     estimate_s: float
 
 
 class _TensorParallel(Plan):
-    """Tensor parallelism over groups of `model` ranks of a stage, or over the whole stage if it has fewer ranks; data
-    parallelism if `model` is 1.
-    """
+    """Tensor parallelism over groups of at most `model` ranks of a stage; data parallelism if `model` is 1."""
 
     def __init__(self, model: int):
         self._model = model
 
     def resolve(self, graph: Graph, dimensions: Dimensions, ranks: int) -> ResolvedPlan:
-        """Return the splits for the ranks of a stage, see :meth:`Plan.resolve`."""
         model = min(self._model, ranks)
         if model == 1:
             return data_parallel().resolve(graph, dimensions, ranks)
@@ -79,15 +69,9 @@ def can_be_pipelined(network: TracedNetwork) -> bool:
 def pipeline_starts(model: OperatorTasks, ranks: int, batch: int, pass_s: float = 0.0) -> List[PipelineStart]:
     """Return balanced pipelines, the fastest by its estimate first.
 
-    Parameters
-    ----------
-    model : OperatorTasks
-        The model of the network for the joint batch: a micro-batch of m is taken to need an m-th of the time.
-    ranks : int
-    batch : int
-        The samples of the joint batch.
-    pass_s : float, optional
-        The seconds that a pass of a micro-batch takes in addition.
+    - `model`: the model of the network for the joint batch: a micro-batch of m is taken to need an m-th of the time.
+    - `batch`: the samples of the joint batch.
+    - `pass_s`: the seconds that a pass of a micro-batch takes in addition.
     """
     starts = [start for stages in range(2, ranks + 1) if ranks <= _MANY_RANKS or ranks % stages == 0
               for start in _of_stages(model, stages, ranks, [

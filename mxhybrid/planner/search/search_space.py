@@ -1,12 +1,26 @@
 """The search space: the splits that each operator may have, and the routes that rows of each table may take.
 
 Operators with weights, others that take long, and those that give experts their data, decide.  The operators between
-them, as activations and additions, follow the operators that they read, so that no data moves.
+them, as activations and additions, follow the operators that they read, so that no data moves.  Operators at the same
+place of repeated blocks, such as the layers of a Transformer, are groups.
 """
 import collections
 import itertools
 import math
-from typing import Any, Dict, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    Mapping,
+    MutableMapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from ...base.settings import TablePlan
 from ...parallel.ops.following import followed_split
@@ -15,7 +29,6 @@ from ...parallel.ops.registry import indices, multiplies_weights, rule_of
 from ...parallel.plans.plan import Plan, spread
 from ...parallel.sharding.split import Split, whole_on
 from ..task_graph.dataflow import Dataflow
-from .repeated_blocks import repeated_groups
 
 #: The largest number of dimensions that are split at once; partial sums count as a dimension.
 _MAX_SPLIT_DIMENSIONS = 3
@@ -28,22 +41,15 @@ _MANY_RANKS = 32
 class SearchSpace:
     """The choices for a network on a cluster.
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    ranks, per_host : int
-        The number of ranks, in all and on each host; each host has a server.
+    - `ranks`, `per_host`: the number of ranks, in all and on each host; each host has a server.
 
-    Attributes
-    ----------
-    deciding : list of int
-        The numbers of the operators that decide.
-    groups : list of list of int
-        The positions in `deciding` of operators that are the same in repeated blocks; each position is in one group.
-    followers : dict of int to list of int
-        By operator: the operators that follow it, in the order in which they compute.
-    tables : list of str
-        Trained weights with row_sparse gradients.
+    Attributes:
+
+    - `deciding`: the numbers of the operators that decide.
+    - `groups`: the positions in `deciding` of operators that are the same in repeated blocks; each position is in one
+      group.
+    - `followers`: by operator: the operators that follow it, in the order in which they compute.
+    - `tables`: trained weights with row_sparse gradients.
     """
 
     def __init__(self, dataflow: Dataflow, ranks: int, per_host: int):
@@ -234,3 +240,56 @@ def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
         if number % factor == 0:
             for rest in _factors(number // factor, count - 1):
                 yield (factor,) + rest
+
+
+class _Repeat(NamedTuple):
+    """Some blocks of `period` operators, which begin at `first` and follow each other."""
+
+    first: int
+    period: int
+    blocks: int
+
+    @property
+    def end(self) -> int:
+        """The position after the last block."""
+        return self.first + self.period * self.blocks
+
+
+def repeated_groups(keys: Sequence[Hashable]) -> List[List[int]]:
+    """Return the groups of positions that are at the same place of repeated blocks; all others are groups of one.
+
+    - `keys`: a key of each operator, in order; operators with equal keys are the same.
+
+    Returns
+    -------
+    list of list of int
+        Every position is in one group; groups are in the order of their first position.
+    """
+    # The repeat that covers most operators comes first: layers, before the equal projections inside a layer.
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    sequence = [numbers[key] for key in keys]
+    groups: List[List[int]] = []
+    pending: List[Tuple[int, int]] = [(0, len(keys))]
+    while pending:
+        low, high = pending.pop()
+        repeat = max(_repeats(sequence, low, high), default=None,
+                     key=lambda found: (found.end - found.first, -found.period, -found.first))
+        if repeat is None:
+            groups += [[position] for position in range(low, high)]
+            continue
+        groups += [list(range(repeat.first + place, repeat.end, repeat.period)) for place in range(repeat.period)]
+        pending += [(low, repeat.first), (repeat.end, high)]
+    return sorted(groups)
+
+
+def _repeats(sequence: Sequence[int], low: int, high: int) -> Iterator[_Repeat]:
+    """Yield the longest repeats of each period within a range of positions."""
+    for period in range(1, (high - low) // 2 + 1):
+        matching = 0  # the number of positions before this one that are the same a period later
+        for position in range(low, high - period + 1):
+            if position < high - period and sequence[position] == sequence[position + period]:
+                matching += 1
+                continue
+            if matching >= period:
+                yield _Repeat(position - matching, period, matching // period + 1)
+            matching = 0

@@ -1,37 +1,34 @@
-"""The compiled backend of the simulator: ``src/task_table.cc`` and ``src/event_loop.cc``, free of Python's lock."""
+"""The compiled library of the planner, which also builds the tasks of transfers, and the simulator's backend in it:
+``src/task_table.cc`` and ``src/event_loop.cc``, free of Python's lock.
+"""
 import array
 import ctypes
 import functools
+import os
 import weakref
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .native_library import planner_library
+from ...base.compiled import CompiledLibrary, StaleLibraryError, compiled_files
+from ...base.errors import SettingError
 from .resource_groups import ResourceRates
 from .task_block import TaskBlock
-from .task_table import Replacement, TaskTable
-from .timeline import Timeline
+from .task_table import Replacement, TaskTable, Timeline
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 _TABLE_ARRAYS = 'tasks', 'successors', 'outer_successors', 'bases', 'sizes', 'keys', 'alive', 'counts'
 
 
 class SimulatorBackend(NamedTuple):
-    """The implementation of a simulation's table and event loop; tests have another one in Python.
+    """The implementation of a simulation's table and event loop; tests have another one in Python."""
 
-    Attributes
-    ----------
-    table : callable
-        Called with blocks and with expected blocks; returns a :class:`~.task_table.TaskTable`.
-    simulate : callable
-        Called with such a table, the rates, the timeline before a change or None, the timeline to fill, the numbers of
-        changed tasks, the time when the first removed task was ready, and a limit in seconds.  Returns the number of
-        tasks that were dispatched: fewer than all where tasks wait for each other, or where the last end comes after
-        the limit; then `finish` of the timeline is a lower bound of that end, above the limit.
-    """
-
+    #: Called with blocks and with expected blocks; returns a :class:`~.task_table.TaskTable`.
     table: Callable[..., TaskTable]
+    #: Called with such a table, the rates, the timeline before a change or None, the timeline to fill, the numbers of
+    #: changed tasks, the time when the first removed task was ready, and a limit in seconds.  Returns the number of
+    #: tasks that were dispatched: fewer than all where tasks wait for each other, or where the last end comes after the
+    #: limit; then `finish` of the timeline is a lower bound of that end, above the limit.
     simulate: Callable[[Any, ResourceRates, Optional[Timeline], Timeline, np.ndarray, float, float], int]
 
 
@@ -149,10 +146,31 @@ def load_event_loop(library: Any) -> Callable[..., int]:
 def native_backend(path: str = '') -> SimulatorBackend:
     """Return the compiled backend, of the package's library or of another one by its path.
 
-    Raises
-    ------
-    SettingError
-        There is no such library.
+    Raises SettingError if there is no such library.
     """
     library = planner_library(path)
     return SimulatorBackend(functools.partial(NativeTaskTable, load_task_table(library)), load_event_loop(library))
+
+
+#: The version that ``planner_version()`` of ``src/event_loop.cc`` has to return.
+_VERSION = 10
+_REMEDY = 'install g++, then reinstall mxhybrid with pip install --force-reinstall --no-deps'
+
+
+@functools.lru_cache(maxsize=None)
+def planner_library(path: str = '') -> Any:
+    """Load the library that ``setup.py`` compiled, or another one by its path.
+
+    Raises SettingError if the library is missing, cannot be loaded, or is of another version.
+    """
+    paths = [path] if path else compiled_files(os.path.dirname(__file__), '_simulate')
+    if not paths:
+        raise SettingError('planner: its compiled library _simulate*.so is missing from %s, because there was no g++ '
+                           'when mxhybrid was installed: %s' % (os.path.dirname(__file__), _REMEDY))
+    try:
+        return CompiledLibrary(paths[0], 'planner_version', _VERSION)
+    except StaleLibraryError as error:
+        raise SettingError('planner: its compiled library %s' % error) from error
+    except OSError as error:
+        raise SettingError('planner: its compiled library %s cannot be loaded: %s: %s'
+                           % (paths[0], error, _REMEDY)) from error

@@ -1,59 +1,57 @@
-"""Groups of resources that slow each other down while several of them are busy, as cores that share caches do."""
+"""The speed of resources: token buckets, and groups that slow each other down while several of them are busy, as cores
+that share caches do.
+"""
+import dataclasses
 from typing import NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from ...base.errors import InputError
-from .token_bucket import TokenBucket
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenBucket:
+    """The speed of a resource: `rate` units a second, and after idle time up to `burst` units more, at `peak` a second.
+
+    A unit is a byte of a link or a second of a core.  A link under ``tc tbf`` and a core under a quota of cgroups
+    behave like this.  Without a burst only the rate counts.
+    """
+
+    rate: float
+    peak: float = 0.0
+    burst: float = 0.0
 
 
 class ResourceGroup(NamedTuple):
-    """Resources that slow each other down.
+    """Resources that slow each other down."""
 
-    Attributes
-    ----------
-    resources : tuple of int
-        The numbers of the resources.
-    shares : tuple of float
-        By the number of busy resources, from 1 on: the share of its rate that each of them keeps for work that is bound
-        by arithmetic.  The first share is 1, and no share is larger than the one before it.
-    memory_shares : tuple of float, optional
-        The same for work that is bound by memory; by default as for arithmetic.
-    """
-
+    #: The numbers of the resources.
     resources: Tuple[int, ...]
+    #: By the number of busy resources, from 1 on: the share of its rate that each of them keeps for work that is bound
+    #: by arithmetic.  The first share is 1, and no share is larger than the one before it.
     shares: Tuple[float, ...]
+    #: The same for work that is bound by memory; by default as for arithmetic.
     memory_shares: Tuple[float, ...] = ()
 
 
 class ResourceRates(NamedTuple):
-    """The token buckets of all resources and their groups, as arrays.
+    """The token buckets of all resources and their groups, as arrays."""
 
-    Attributes
-    ----------
-    rate, peak, burst : numpy.ndarray of float64, shape (resources,)
-        See :class:`~.token_bucket.TokenBucket`.
-    group : numpy.ndarray of int32, shape (resources,)
-        The number of each resource's group; -1 for none.
-    slowdowns : numpy.ndarray of float64, shape (groups, 2, width)
-        By group, then for arithmetic and for memory, then by the number of its busy resources, from 0 on: how many
-        times as long work takes.
-    """
-
+    #: See :class:`TokenBucket`.
     rate: np.ndarray
     peak: np.ndarray
     burst: np.ndarray
+    #: The number of each resource's group; -1 for none.
     group: np.ndarray
+    #: By group, then for arithmetic and for memory, then by the number of its busy resources, from 0 on: how many times
+    #: as long work takes.
     slowdowns: np.ndarray
 
 
 def group_arrays(resources: Sequence[TokenBucket], groups: Sequence[ResourceGroup]) -> Tuple[np.ndarray, np.ndarray]:
     """Return the arrays `group` and `slowdowns` of :class:`ResourceRates`.
 
-    Raises
-    ------
-    InputError
-        A resource does not exist, is in two groups or has a burst; or shares are out of range or grow.
+    Raises InputError if a resource does not exist, is in two groups or has a burst; or shares are out of range or grow.
     """
     group_of = np.full(len(resources), -1, np.int32)
     slowdowns = np.ones((len(groups), 2, 1 + max((len(group.resources) for group in groups), default=0)))

@@ -28,11 +28,9 @@ import numpy as np
 
 from ...base.errors import InputError
 from .native_backend import SimulatorBackend, native_backend
-from .resource_groups import ResourceGroup, ResourceRates, group_arrays
+from .resource_groups import ResourceGroup, ResourceRates, TokenBucket, group_arrays
 from .task_block import TaskBlock, format_keys, key_and_index
-from .task_table import TaskTable
-from .timeline import Timeline, default_stride
-from .token_bucket import TokenBucket
+from .task_table import TaskTable, Timeline, default_stride
 
 #: Reasons why a task started when it did, see :class:`PathTask`.
 START, AFTER, RESOURCE = 'start', 'after', 'resource'
@@ -46,46 +44,30 @@ class BlockTimes(NamedTuple):
 
 
 class PathTask(NamedTuple):
-    """A task of the critical path.
+    """A task of the critical path."""
 
-    Attributes
-    ----------
-    key, task : int
-        The key of the block, and the index of the task in it.
-    start, end : float
-        In seconds.
-    why : str
-        The last thing that the task waited for: ``'after'``: its predecessor, which is the task before it in the path;
-        ``'resource'``: a resource, which the task before it in the path used; ``'start'``: nothing.
-    """
-
+    #: The key of the block, and the index of the task in it.
     key: int
     task: int
+    #: In seconds.
     start: float
     end: float
+    #: The last thing that the task waited for: ``'after'``: its predecessor, which is the task before it in the path;
+    #: ``'resource'``: a resource, which the task before it in the path used; ``'start'``: nothing.
     why: str
 
 
 class Simulation:
     """A simulation of steps on the same resources.
 
-    Parameters
-    ----------
-    resources : sequence of TokenBucket
-        Tasks name a resource by its number.
-    stride : int, optional
-        The number of tasks between two snapshots, from which a changed simulation resumes; the default suits any step.
-    backend : SimulatorBackend, optional
-        The default is the compiled one.
-    groups : sequence of ResourceGroup, optional
-        Resources that slow each other down.
+    - `resources`: tasks name a resource by its number.
+    - `stride`: the number of tasks between two snapshots, from which a changed simulation resumes; the default suits
+      any step.
+    - `backend`: the default is the compiled one.
+    - `groups`: resources that slow each other down.
 
-    Raises
-    ------
-    InputError
-        A resource without a rate, or an impossible group.
-    SettingError
-        The compiled library of the planner is missing.
+    Raises InputError for a resource without a rate, or an impossible group.  SettingError if the compiled library of
+    the planner is missing.
     """
 
     def __init__(self, resources: Sequence[TokenBucket], stride: Optional[int] = None,
@@ -124,11 +106,8 @@ class Simulation:
         float
             The end of the last task, in seconds.
 
-        Raises
-        ------
-        InputError
-            Two blocks have the same key, a resource does not exist, or tasks wait for each other.  Then the former
-            simulation stays.
+        Raises InputError if two blocks have the same key, a resource does not exist, or tasks wait for each other.
+        Then the former simulation stays.
         """
         all_blocks = list(blocks)
         self._check(all_blocks)
@@ -145,13 +124,9 @@ class Simulation:
     def propose(self, blocks: Mapping[int, Optional[TaskBlock]], limit: float = np.inf) -> float:
         """Replace some blocks, and simulate again from where that can make a difference.
 
-        Parameters
-        ----------
-        blocks : mapping of int to TaskBlock or None
-            By key: the block that replaces the block of that key, if there is one; None removes it.
-        limit : float, optional
-            In seconds.  The simulation ends early where its result is known to be above the limit; then
-            :meth:`rollback` has to follow, and tasks that wait for each other may go unnoticed.
+        - `blocks`: by key: the block that replaces the block of that key, if there is one; None removes it.
+        - `limit`: in seconds.  The simulation ends early where its result is known to be above the limit; then
+          :meth:`rollback` has to follow, and tasks that wait for each other may go unnoticed.
 
         Returns
         -------
@@ -159,10 +134,7 @@ class Simulation:
             The value that :meth:`run` returns for all current blocks, to the last bit; above `limit`, some lower bound
             of it that is also above the limit.
 
-        Raises
-        ------
-        InputError
-            As for :meth:`run`, and for a block under the key of another one.  Then nothing has changed.
+        Raises InputError as for :meth:`run`, and for a block under the key of another one.  Then nothing has changed.
         """
         table = self._checked_table()
         new_blocks = [block for block in blocks.values() if block is not None]
@@ -191,10 +163,7 @@ class Simulation:
     def rollback(self) -> None:
         """Undo the last :meth:`propose`; once for each.
 
-        Raises
-        ------
-        InputError
-            There is no proposal to undo.
+        Raises InputError if there is no proposal to undo.
         """
         table = self._checked_table()
         if not self._can_roll_back:

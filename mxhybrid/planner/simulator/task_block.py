@@ -30,9 +30,7 @@ def array_address(array: Any) -> int:
 class Dependencies:
     """Pairs of a task that waits and an output of another block that it waits for, in arrays of equal length.
 
-    Attributes
-    ----------
-    tasks, outputs : numpy.ndarray of int32
+    - `tasks`, `outputs`: numpy.ndarray of int32
     """
 
     __slots__ = ('tasks', 'outputs', '_addresses')
@@ -53,54 +51,37 @@ class Dependencies:
 
 
 class BlockInput(NamedTuple):
-    """The dependencies of a block on the outputs of another block.
+    """The dependencies of a block on the outputs of another block."""
 
-    Attributes
-    ----------
-    key : int
-        The key of the other block.
-    dependencies : Dependencies
-    offset : int
-        The number that is added to all outputs of the dependencies.
-    """
-
+    #: The key of the other block.
     key: int
     dependencies: Dependencies
+    #: The number that is added to all outputs of the dependencies.
     offset: int = 0
 
 
 class TaskBlock:
     """Tasks that are added and removed together, such as those of an operator or of a redistribution.  Immutable.
 
-    Parameters
-    ----------
-    key : int
-        At least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at the
-        same moment are dispatched in order of key, then of index.
-    resource : array_like of int, shape (n,)
-        The resource of each task; -1 for a join, which needs none.
-    work : float or array_like, shape (n,)
-        In units of the resource: bytes, or seconds of a core.
-    second : int or array_like of int, shape (n,)
-        Another resource that a task holds at the same time, or -1.
-    latency : float or array_like, shape (n,)
-        Seconds from the end of a task until its successors may start; its resources are free during this time.
-    high_priority : bool or array_like of bool, shape (n,)
-        Whether a task overtakes tasks of normal priority that wait for its resource.
-    arithmetic : float or array_like, shape (n,)
-        The share of the work that is bound by arithmetic, from 0 to 1; the rest is bound by memory.
-    edges : array_like of int, shape (m, 2)
-        Pairs of a task and its successor in the block, by index.
-    outputs : mapping of int to int, or array_like of int, shape (p, 2)
-        By output, a small number that tasks of other blocks wait for: the task of this block, by index.
-    dependencies : array_like of int, shape (w, 3)
-        Triples of a task by index, the key of another block, and the output of that block that the task waits for.  A
-        block that does not exist, or has no such output, is not waited for.
+    - `key`: at least 0 and less than 2**40; a simulation has at most one block of each key.  Tasks that are ready at
+      the same moment are dispatched in order of key, then of index.
+    - `resource` (array_like of int, shape (n,)): the resource of each task; -1 for a join, which needs none.
+    - `work` (float or array_like, shape (n,)): in units of the resource: bytes, or seconds of a core.
+    - `second` (int or array_like of int, shape (n,)): another resource that a task holds at the same time, or -1.
+    - `latency` (float or array_like, shape (n,)): seconds from the end of a task until its successors may start; its
+      resources are free during this time.
+    - `high_priority` (bool or array_like of bool, shape (n,)): whether a task overtakes tasks of normal priority that
+      wait for its resource.
+    - `arithmetic` (float or array_like, shape (n,)): the share of the work that is bound by arithmetic, from 0 to 1;
+      the rest is bound by memory.
+    - `edges` (array_like of int, shape (m, 2)): pairs of a task and its successor in the block, by index.
+    - `outputs` (mapping of int to int, or array_like of int, shape (p, 2)): by output, a small number that tasks of
+      other blocks wait for: the task of this block, by index.
+    - `dependencies` (array_like of int, shape (w, 3)): triples of a task by index, the key of another block, and the
+      output of that block that the task waits for.  A block that does not exist, or has no such output, is not waited
+      for.
 
-    Raises
-    ------
-    InputError
-        Numbers are out of range.
+    Raises InputError if numbers are out of range.
     """
 
     __slots__ = ('key', 'content', 'inputs')
@@ -151,9 +132,7 @@ class TaskBlock:
         return InputError('block %d: %s' % (self.key, problem))
 
     def _rows(self, name: str, values: Any, width: int, size: int, task_column: int = 0) -> np.ndarray:
-        """Return rows of numbers, after a check that the numbers in the column of tasks, or in both columns of edges,
-        are indices of tasks.
-        """
+        """Return rows of numbers, after a check that tasks, or both columns of edges, are indices of tasks."""
         rows = np.asarray(values, np.int64)
         if not rows.size:
             return rows.reshape(0, width)
@@ -209,18 +188,12 @@ class TaskBlock:
 class BlockContent:
     """The tasks of a block without its key and its inputs: blocks of several keys may share them.
 
-    Attributes
-    ----------
-    tasks : numpy.ndarray of TASK
-        With `inner` and `inner_end`; `order` is the index.
-    successors : numpy.ndarray of int32
-        Successors in the block, those of its first task first.
-    output_tasks : numpy.ndarray of int32
-        The task of each output, -1 for none; the last element stands for all larger outputs.
-    size : int
-        The number of tasks.
-    max_resource : int
-        The largest number of a resource; -1 for none.
+    - `tasks` (numpy.ndarray of TASK): with `inner` and `inner_end`; `order` is the index.
+    - `successors` (numpy.ndarray of int32): successors in the block, those of its first task first.
+    - `output_tasks` (numpy.ndarray of int32): the task of each output, -1 for none; the last element stands for all
+      larger outputs.
+    - `size`: the number of tasks.
+    - `max_resource`: the largest number of a resource; -1 for none.
     """
 
     __slots__ = ('tasks', 'successors', 'output_tasks', 'size', 'max_resource', '_addresses')

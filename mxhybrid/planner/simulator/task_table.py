@@ -1,4 +1,5 @@
-"""The table of all tasks of a simulation: arrays, to which changes only append.
+"""The table of all tasks of a simulation, arrays to which changes only append, and the outcome: when each task is
+ready, starts and ends, and snapshots to resume from.
 
 A rejected change is rolled back by dropping the tasks that it appended.  Tasks that accepted changes have replaced are
 dropped when the arrays are full: then all blocks are copied to new arrays.
@@ -14,20 +15,13 @@ _SPARE_FACTOR, _MIN_CAPACITY = 3, 1024
 
 
 class Replacement(NamedTuple):
-    """The difference that a change of blocks makes, as numbers of tasks.
+    """The difference that a change of blocks makes, as numbers of tasks."""
 
-    Attributes
-    ----------
-    first_new : int
-        Tasks from this number on are new.
-    changed : numpy.ndarray of int64
-        Tasks that are new, or wait for other tasks than before.
-    removed : numpy.ndarray of int64
-        Tasks that were removed.
-    """
-
+    #: Tasks from this number on are new.
     first_new: int
+    #: Tasks that are new, or wait for other tasks than before.
     changed: np.ndarray
+    #: Tasks that were removed.
     removed: np.ndarray
 
 
@@ -35,23 +29,15 @@ class TaskTable:
     """Tasks and their successors, in slots, one slot for each block; a base class, see
     :class:`~.native_backend.NativeTaskTable`.
 
-    Attributes
-    ----------
-    tasks : numpy.ndarray of TASK
-    successors : numpy.ndarray of int32
-        Successors in the same block, of all tasks.
-    outer_successors : numpy.ndarray of int32
-        Successors in other blocks.
-    bases, sizes : numpy.ndarray of int32
-        By slot: its first task, and its number of tasks.
-    keys : numpy.ndarray of int64
-        By slot: the key of its block.
-    alive : numpy.ndarray of uint8
-        By slot: whether its block is part of the step.
-    counts : numpy.ndarray of int64
-        The number of used elements of `tasks`, `successors` and `outer_successors`, of used slots, and of live tasks.
-    blocks : dict of int to TaskBlock
-        The blocks that are part of the step, by key.
+    - `tasks`: numpy.ndarray of TASK
+    - `successors` (numpy.ndarray of int32): successors in the same block, of all tasks.
+    - `outer_successors` (numpy.ndarray of int32): successors in other blocks.
+    - `bases`, `sizes` (numpy.ndarray of int32): by slot: its first task, and its number of tasks.
+    - `keys` (numpy.ndarray of int64): by slot: the key of its block.
+    - `alive` (numpy.ndarray of uint8): by slot: whether its block is part of the step.
+    - `counts` (numpy.ndarray of int64): the number of used elements of `tasks`, `successors` and `outer_successors`, of
+      used slots, and of live tasks.
+    - `blocks`: the blocks that are part of the step, by key.
     """
 
     def __init__(self, blocks: Sequence[TaskBlock], expected: Sequence[TaskBlock] = ()):
@@ -143,3 +129,39 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the numbers of all ranges, one range after the other."""
     ends = counts.cumsum(dtype=np.int64)
     return np.arange(ends[-1] if len(ends) else 0) + (starts - (ends - counts)).repeat(counts)
+
+
+#: The times of a task in seconds, as ``src/event_loop.cc`` writes them; its position in the order in which tasks were
+#: dispatched; and the number of predecessors that it still waits for.
+EVENT = np.dtype([('ready', 'f8'), ('start', 'f8'), ('end', 'f8'), ('position', 'i4'), ('pending', 'i4')], align=True)
+#: Numbers of a resource in a snapshot: when it is free, when it is free for high-priority tasks, the level of its token
+#: bucket, and the share of its last task that is bound by arithmetic.
+STATE = 4
+_SNAPSHOTS = 128
+_MAX_SNAPSHOTS = 512
+_MIN_STRIDE = 64
+
+
+class Timeline:
+    """The events of all tasks, and snapshots of the resources.
+
+    - `events` (numpy.ndarray of EVENT): by number of the task; `position` is -1 where the task was not dispatched.
+    - `dispatched` (numpy.ndarray of int64): by snapshot: the number of tasks that were dispatched before it.
+    - `last_ready` (numpy.ndarray of float64): by snapshot: when the last of those tasks was ready.
+    - `states`: numpy.ndarray of float64, shape (snapshots, resources, STATE)
+    - `snapshots` (numpy.ndarray of int64, shape (1,)): the number of snapshots.
+    - `finish` (numpy.ndarray of float64, shape (1,)): the end of the last task.
+    - `stride`: the number of tasks from one snapshot to the next.
+    """
+
+    def __init__(self, capacity: int, resources: int, stride: int):
+        self.events = np.empty(capacity, EVENT)
+        self.dispatched, self.last_ready = np.empty(_MAX_SNAPSHOTS, np.int64), np.empty(_MAX_SNAPSHOTS)
+        self.states = np.empty((_MAX_SNAPSHOTS, resources, STATE))
+        self.snapshots, self.finish = np.zeros(1, np.int64), np.zeros(1)
+        self.stride = stride
+
+
+def default_stride(tasks: int) -> int:
+    """Return the stride of snapshots that suits a step of this number of tasks."""
+    return max(_MIN_STRIDE, tasks // _SNAPSHOTS)

@@ -14,38 +14,24 @@ from .redistribution import RankBoxes
 
 
 class Conversions(NamedTuple):
-    """The conversions of arrays between the default layout and a blocked layout of oneDNN.
+    """The conversions of arrays between the default layout and a blocked layout of oneDNN."""
 
-    Attributes
-    ----------
-    blocked : set of int
-        The operators whose outputs are in a blocked layout if all operators around them are of MXNet.
-    seconds : callable
-        Returns the time of a conversion of an array of float32 with a shape, on the core that operators were timed on.
-    """
-
+    #: The operators whose outputs are in a blocked layout if all operators around them are of MXNet.
     blocked: Set[int]
+    #: Returns the time of a conversion of an array of float32 with a shape, on the core that operators were timed on.
     seconds: Callable[[Tuple[int, ...]], float]
 
 
 class _NormConversions(NamedTuple):
-    """The arrays around a joint BatchNorm that are converted.
+    """The arrays around a joint BatchNorm that are converted."""
 
-    Attributes
-    ----------
-    is_made_blocked : bool
-        Whether the input is made in a blocked layout.
-    is_read_blocked : bool
-        Whether the output is read in a blocked layout.
-    pooled_is_read_blocked : bool
-        Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
-    pools : bool
-        Whether there is such a pooling.
-    """
-
+    #: Whether the input is made in a blocked layout.
     is_made_blocked: bool
+    #: Whether the output is read in a blocked layout.
     is_read_blocked: bool
+    #: Whether the output is read in a blocked layout if a pooling is part of the BatchNorm.
     pooled_is_read_blocked: bool
+    #: Whether there is such a pooling.
     pools: bool
 
 
@@ -56,11 +42,7 @@ class ArrayLayouts:
     that alone reads it, and a pooling that alone reads these (see
     :meth:`mxhybrid.parallel.runtime.rank_program.Program.rectifier_of` and `pooling_of`).
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    conversions : Conversions, optional
-        By default no array is in a blocked layout.
+    - `conversions`: by default no array is in a blocked layout.
     """
 
     def __init__(self, dataflow: Dataflow, conversions: Optional[Conversions] = None):
@@ -84,9 +66,7 @@ class ArrayLayouts:
                 pooling is not None and _is_read_by(dataflow, pooling, blocked), pooling is not None)
 
     def key(self, number: int) -> Tuple[bool, Optional[_NormConversions]]:
-        """Return a key of the conversions around an operator: operators with equal keys and equal shards take the same
-        time.
-        """
+        """Return a key of the conversions around an operator: with equal keys and shards they take the same time."""
         return number in self._norm_of, self._around.get(number)
 
     def is_part_of_norm(self, number: int, split: Split) -> bool:
@@ -102,13 +82,8 @@ class ArrayLayouts:
     def is_converted(self, entry: Entry, split: Optional[Split], reader: int) -> bool:
         """Return whether an output is converted before and after its redistribution to a reader.
 
-        Parameters
-        ----------
-        entry : Entry
-        split : Split or None
-            That of its operator; None for data.
-        reader : int
-            If its own time is that of the default layout, the time of one conversion is a part of it.
+        - `split`: that of its operator; None for data.
+        - `reader`: if its own time is that of the default layout, the time of one conversion is a part of it.
         """
         number, output = entry
         if split is None or output or number not in self._blocked or reader not in self._blocked:
@@ -125,9 +100,7 @@ class ArrayLayouts:
         return seconds / speed
 
     def conversion_seconds(self, number: int, shape: Tuple[int, ...]) -> Tuple[float, float]:
-        """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; 0 for any other
-        operator.
-        """
+        """Return the seconds of conversions around a shard of a joint BatchNorm, forward and backward; else 0."""
         around = self._around.get(number)
         if self._conversions is None or around is None:
             return 0.0, 0.0

@@ -12,57 +12,35 @@ SCRIPT = -1
 
 
 class WeightReader(NamedTuple):
-    """An operator that reads a weight.
+    """An operator that reads a weight."""
 
-    Attributes
-    ----------
-    number : int
-        The number of the operator.
-    input_index : int
-    is_direct : bool
-        Whether the box of the weight that a shard reads equals the box of its input: the input is the weight itself, or
-        computed from it elementwise.
-    """
-
+    #: The number of the operator.
     number: int
     input_index: int
+    #: Whether the box of the weight that a shard reads equals the box of its input: the input is the weight itself, or
+    #: computed from it elementwise.
     is_direct: bool
 
 
 class Dataflow:
     """The data flow of a network that is trained.
 
-    Attributes
-    ----------
-    parameters : dict of str to tuple
-        Whole shapes, by name.
-    computing : list of int
-        The operators that compute, in order.
-    consumers : dict of Entry to list of (int, int)
-        By output of an operator, or data: the numbers of its readers, each with the index of its input;
-        :data:`SCRIPT` for outputs of the network, with their index.
-    learning : set of int
-        Operators through which backward passes.
-    deepest : list of int
-        The operators of `learning` at which backward ends.
-    flowing : set of int
-        Operators through which gradients may flow.
-    with_gradients : set of Entry
-        Outputs to which a gradient may come back that is not known to be zero.
-    trained : list of str
-        Parameters that have gradients, in order.
-    readers : dict of str to list of WeightReader
-        By parameter or auxiliary state.
-    weights_of : dict of int to list of str
-        Trained parameters that an operator reads.
-    kept_of : dict of int to list of str
-        Trained parameters that an operator reads, and others that do not change: frozen ones and constants.
-    tables : set of str
-        Parameters with row_sparse gradients.
-    own_outputs : bool
-        Whether each rank computes all outputs for itself, as without a plan, so that equal outputs are not one output.
-    keys : dict of (str, object) to int
-        By kind and object of a block of tasks: its number within a step.
+    - `parameters`: whole shapes, by name.
+    - `computing`: the operators that compute, in order.
+    - `consumers`: by output of an operator, or data: the numbers of its readers, each with the index of its input;
+      :data:`SCRIPT` for outputs of the network, with their index.
+    - `learning`: operators through which backward passes.
+    - `deepest`: the operators of `learning` at which backward ends.
+    - `flowing`: operators through which gradients may flow.
+    - `with_gradients`: outputs to which a gradient may come back that is not known to be zero.
+    - `trained`: parameters that have gradients, in order.
+    - `readers`: by parameter or auxiliary state.
+    - `weights_of`: trained parameters that an operator reads.
+    - `kept_of`: trained parameters that an operator reads, and others that do not change: frozen ones and constants.
+    - `tables`: parameters with row_sparse gradients.
+    - `own_outputs`: whether each rank computes all outputs for itself, as without a plan, so that equal outputs are not
+      one output.
+    - `keys`: by kind and object of a block of tasks: its number within a step.
     """
 
     def __init__(self, graph: Graph, dimensions: Dimensions, shares: InputShards, frozen: Iterable[str] = (),

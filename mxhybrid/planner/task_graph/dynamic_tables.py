@@ -12,8 +12,8 @@ import numpy as np
 from ...base.errors import InputError
 from ...kvstore.table_parameter import TableParameter
 from ..cluster.machine_model import Machine
-from .row_transfers import between_hosts, server_shares
 from .task_builder import TaskBuilder
+from .weight_tasks import between_hosts, server_shares
 
 #: Bytes of a key.
 _KEY_BYTES = 8
@@ -26,26 +26,17 @@ _WORKER_ARRAYS = 4
 
 
 class DynamicTable(NamedTuple):
-    """A dynamic table, and the ids that ranks look up in a step.
-
-    Attributes
-    ----------
-    name : str
-    rows, capacity : int
-        The numbers of rows that it may have by its keys and by its capacity; 0 for any number.
-    width, itemsize : int
-    expires : bool
-        Whether rows are removed, by capacity or age.
-    ids : tuple of float
-        By rank: ids in its part of a batch.
-    """
+    """A dynamic table, and the ids that ranks look up in a step."""
 
     name: str
+    #: The numbers of rows that it may have by its keys and by its capacity; 0 for any number.
     rows: int
     capacity: int
     width: int
     itemsize: int
+    #: Whether rows are removed, by capacity or age.
     expires: bool
+    #: By rank: ids in its part of a batch.
     ids: Tuple[float, ...]
 
     @property
@@ -75,12 +66,8 @@ class DynamicTable(NamedTuple):
 def dynamic_tables(tables: Mapping[Any, float], ranges: Sequence[Tuple[int, int]]) -> List[DynamicTable]:
     """Return the dynamic tables of a script; InputError for values of another kind.
 
-    Parameters
-    ----------
-    tables : mapping
-        By Block of :mod:`mxhybrid.nn`, or its parameter: the ids of a sample, on average.
-    ranges : sequence of tuple
-        The samples of each rank.
+    - `tables`: by Block of :mod:`mxhybrid.nn`, or its parameter: the ids of a sample, on average.
+    - `ranges`: the samples of each rank.
     """
     described: List[DynamicTable] = []
     for table, ids in tables.items():

@@ -8,10 +8,7 @@ MAX_RESULTS = 4_000_000
 class Memo:
     """Results of functions by key, in two generations: the older one is dropped when there are too many.
 
-    Parameters
-    ----------
-    ranks : int
-        The size of a result grows with the number of ranks.
+    - `ranks`: the size of a result grows with the number of ranks.
     """
 
     def __init__(self, ranks: int):

@@ -31,29 +31,16 @@ class _NoArrays(NamedTuple):
 class MicroBatchModel:
     """The model of a network for a micro-batch.
 
-    Parameters
-    ----------
-    joint : TracedNetwork
-        The network for the joint batch.
-    shares : InputShards
-        The samples of the joint batch that each rank has.
-    micro_batches : int
-    frozen : set of str
-        Parameters that receive no gradients.
-    make_model : callable
-        Returns the :class:`OperatorTasks` of a :class:`Dataflow`.
+    - `joint`: the network for the joint batch.
+    - `shares`: the samples of the joint batch that each rank has.
+    - `frozen`: parameters that receive no gradients.
+    - `make_model`: returns the :class:`OperatorTasks` of a :class:`Dataflow`.
 
-    Attributes
-    ----------
-    network : TracedNetwork
-    model : OperatorTasks
-    data, heads : list of Entry
-        Inputs that operators read, and outputs of the network.
+    Attributes:
 
-    Raises
-    ------
-    InputError
-        The micro-batches do not divide the joint batch.
+    - `data`, `heads`: inputs that operators read, and outputs of the network.
+
+    Raises InputError if the micro-batches do not divide the joint batch.
     """
 
     def __init__(self, joint: TracedNetwork, shares: InputShards, micro_batches: int, frozen: AbstractSet[str],
@@ -92,9 +79,7 @@ class MicroBatchModel:
         return self.model.moved(held, needed, self.network.graph.dtypes[entry].itemsize, False)
 
     def output_tasks(self, entry: Entry, micro_batch: int, splits: Mapping[int, Split], back: bool) -> TaskSubgraph:
-        """Return the tasks that move a micro-batch of an output to the ranks that return it, or with `back` those that
-        move its gradient.
-        """
+        """Return the tasks that move a micro-batch of an output to its ranks, or with `back` those of its gradient."""
         graph, axis = self.network.graph, self._joint.dimensions.sample_axis(entry)
         held = {rank: box for box, rank in owners(self.model.made_boxes(entry, splits[entry[0]])).items()}
         assert axis is not None

@@ -19,33 +19,21 @@ _IDS = itertools.count()
 
 
 class InnerRedistribution(NamedTuple):
-    """The data that the shards of an operator exchange while it computes.
+    """The data that the shards of an operator exchange while it computes."""
 
-    Attributes
-    ----------
-    held, needed : numpy.ndarray
-        A box for each shard.
-    itemsize : int
-        Bytes of an element.
-    """
-
+    #: A box for each shard.
     held: np.ndarray
     needed: np.ndarray
+    #: Bytes of an element.
     itemsize: int
 
 
 class _ShardBoxes(NamedTuple):
-    """The boxes of an input or an output.
+    """The boxes of an input or an output."""
 
-    Attributes
-    ----------
-    positions : numpy.ndarray
-        The shards that have one, in the order of the split's ranks.
-    boxes : numpy.ndarray
-        Their boxes.
-    """
-
+    #: The shards that have one, in the order of the split's ranks.
     positions: np.ndarray
+    #: Their boxes.
     boxes: np.ndarray
 
 
@@ -55,19 +43,11 @@ class OperatorShards:
     Only arrays are kept, not the objects that they were made of: many objects take memory, and the garbage collector
     time.
 
-    Attributes
-    ----------
-    inputs, outputs : list of _ShardBoxes
-    fills : list of float
-        The value of each input beyond the borders of the tensor.
-    output_bytes : numpy.ndarray
-        By shard, in the order of the split's ranks.
-    different : list of (OutputShard, OperatorShard)
-        One shard of each kind; shards of different kinds may take different times.
-    kinds : numpy.ndarray
-        By shard: the index of its kind in `different`.
-    inner : InnerRedistribution or None
-        The data that shards exchange; None if they exchange none.
+    - `fills`: the value of each input beyond the borders of the tensor.
+    - `output_bytes`: by shard, in the order of the split's ranks.
+    - `different`: one shard of each kind; shards of different kinds may take different times.
+    - `kinds`: by shard: the index of its kind in `different`.
+    - `inner`: the data that shards exchange; None if they exchange none.
     """
 
     def __init__(self, graph: Graph, operator: Operator, split: Split):
@@ -119,11 +99,7 @@ def _shard_boxes(boxes: Sequence[Optional[Box]]) -> _ShardBoxes:
 class ShardedOperator:
     """The shards of an operator on ranks.
 
-    Attributes
-    ----------
-    shards : OperatorShards
-    ranks : numpy.ndarray of int32
-        In the order of the split.
+    - `ranks` (numpy.ndarray of int32): in the order of the split.
     """
 
     def __init__(self, shards: OperatorShards, split: Split, intern: Callable[[np.ndarray, np.ndarray], RankBoxes]):
@@ -163,17 +139,10 @@ class ShardedOperator:
 class SplitOperator:
     """An operator with a split: its load and its memory; operators with the same key share one object.
 
-    Attributes
-    ----------
-    split : Split
-    id : int
-        A number that no other object has had.
-    load : numpy.ndarray
-        By resource: the work of cores for forward and backward.
-    output_bytes : numpy.ndarray
-        By rank: the bytes of its outputs, which backward needs.
-    subgraphs : dict of bool to TaskSubgraph
-        The tasks that were built so far: those of forward under False, those of backward under True.
+    - `id`: a number that no other object has had.
+    - `load`: by resource: the work of cores for forward and backward.
+    - `output_bytes`: by rank: the bytes of its outputs, which backward needs.
+    - `subgraphs`: the tasks that were built so far: those of forward under False, those of backward under True.
     """
 
     __slots__ = ('split', 'id', 'load', 'output_bytes', 'subgraphs')

@@ -39,14 +39,9 @@ _SHARE_BEFORE_REDISTRIBUTION = 0.4
 class Flow:
     """The redistributions of an output to its readers.
 
-    Attributes
-    ----------
-    redistributions : list of Redistribution
-    redistribution_of : dict of (int, int) to int or None
-        By number of a reader and index of its input: the index of its redistribution; None where each rank holds what
-        it reads.
-    subgraphs : dict of bool to TaskSubgraph
-        The tasks that were built so far: those of the output under False, those of its gradient under True.
+    - `redistribution_of`: by number of a reader and index of its input: the index of its redistribution; None where
+      each rank holds what it reads.
+    - `subgraphs`: the tasks that were built so far: those of the output under False, those of its gradient under True.
     """
 
     def __init__(self) -> None:
@@ -58,29 +53,14 @@ class Flow:
 class OperatorTasks:
     """The tasks of a network's operators on a machine.
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    machine : Machine
-    shard_time : callable
-        See :data:`ShardTime`.
-    arrays : WeightArrays, optional
-        The arrays that belong to each weight.
-    transfer_tasks : TransferTasks, optional
-        The default is compiled.
-    alike : callable, optional
-        Returns a key of an operator: shards of operators with the same key take the same time.  By default each
-        operator has a key of its own.
-    tables : sequence of DynamicTable, optional
-        The dynamic tables of the script, outside of the network.
-    conversions : Conversions, optional
-        The conversions between layouts of arrays.  By default they take no time.
-    arithmetic_share : callable, optional
-        See :data:`ArithmeticShare`.  By default all work is bound by memory.
-
-    Attributes
-    ----------
-    weights : WeightTasks
+    - `shard_time`: see :data:`ShardTime`.
+    - `arrays`: the arrays that belong to each weight.
+    - `transfer_tasks`: the default is compiled.
+    - `alike`: returns a key of an operator: shards of operators with the same key take the same time.  By default each
+      operator has a key of its own.
+    - `tables`: the dynamic tables of the script, outside of the network.
+    - `conversions`: the conversions between layouts of arrays.  By default they take no time.
+    - `arithmetic_share`: see :data:`ArithmeticShare`.  By default all work is bound by memory.
     """
 
     def __init__(self, dataflow: Dataflow, machine: Machine, shard_time: ShardTime,
@@ -312,9 +292,7 @@ class OperatorTasks:
         return self._held_boxes(entry, split).by_rank
 
     def moved(self, held: Dict[int, Box], needed: Dict[int, Box], itemsize: int, back: bool) -> TaskSubgraph:
-        """Return the tasks that send an array from the ranks that hold it to the ranks that need it, or with `back` its
-        gradient.
-        """
+        """Return the tasks that send an array to the ranks that need it, or with `back` its gradient back."""
         first, last = (RankBoxes.from_boxes(boxes) for boxes in (held, needed))
         first, last = (self._interned(boxes.ranks, boxes.boxes) for boxes in (first, last))
         key = 'moved', first.id, last.id, itemsize, back

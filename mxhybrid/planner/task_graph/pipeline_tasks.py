@@ -34,14 +34,8 @@ _Wait = Tuple[Endpoints, Tuple[Any, ...], int]
 class PipelineTasks(GradientBuckets):
     """The blocks of several steps of a pipeline that follow each other, with the attributes of :class:`.StepTasks`.
 
-    Parameters
-    ----------
-    micro_batch : MicroBatchModel
-    stages : Stages
-    splits : mapping of int to Split
-        The splits of operators for a micro-batch, each within one stage.
-    steps : int
-        The number of steps.
+    - `splits`: the splits of operators for a micro-batch, each within one stage.
+    - `steps`: the number of steps.
     """
 
     def __init__(self, micro_batch: MicroBatchModel, stages: Stages, splits: Mapping[int, Split], steps: int):

@@ -17,13 +17,9 @@ _IDS = itertools.count()
 class RankBoxes:
     """A box of a tensor for each of some ranks.
 
-    Attributes
-    ----------
-    ranks : numpy.ndarray of int32
-        In ascending order.
-    boxes : numpy.ndarray of int64, shape (ranks, dimensions, 2)
-    id : int
-        A number that no other object ever has.
+    - `ranks` (numpy.ndarray of int32): in ascending order.
+    - `boxes`: numpy.ndarray of int64, shape (ranks, dimensions, 2)
+    - `id`: a number that no other object ever has.
     """
 
     __slots__ = ('ranks', 'boxes', 'id', 'address', 'native', '_by_rank')
@@ -71,11 +67,8 @@ def box_array(boxes: Sequence[Box]) -> np.ndarray:
 class Transfers:
     """Elements that move from one rank to another, in arrays of equal length.
 
-    Attributes
-    ----------
-    sources, targets : numpy.ndarray of int32
-        Ranks; a source is never its target.
-    elements : numpy.ndarray of int64
+    - `sources`, `targets` (numpy.ndarray of int32): ranks; a source is never its target.
+    - `elements`: numpy.ndarray of int64
     """
 
     def __init__(self, sources: np.ndarray, targets: np.ndarray, elements: np.ndarray):
@@ -96,30 +89,19 @@ class Transfers:
 
 
 class Redistribution(NamedTuple):
-    """The transfers from the ranks that hold a tensor to those that need it.
-
-    Attributes
-    ----------
-    held, needed : RankBoxes
-    transfers : Transfers
-        All transfers; with `gathered`, the transfers of the first step, to the ranks that sum pieces.
-    gradient_ranks : numpy.ndarray of int32
-        The ranks that send gradients back; empty if no gradient flows.
-    key : tuple
-        Equal for redistributions that move the same data.
-    pieces : RankBoxes, optional
-        The pieces of a sum in two steps (:mod:`mxhybrid.parallel.sharding.sum_steps`).
-    gathered : Transfers, optional
-        The transfers of its second step.
-    conversions : tuple of two numpy.ndarray, optional
-        By rank: the seconds of its core to convert the array that it holds, and the array that it needs.
-    """
+    """The transfers from the ranks that hold a tensor to those that need it."""
 
     held: RankBoxes
     needed: RankBoxes
+    #: All transfers; with `gathered`, the transfers of the first step, to the ranks that sum pieces.
     transfers: Transfers
+    #: The ranks that send gradients back; empty if no gradient flows.
     gradient_ranks: np.ndarray
+    #: Equal for redistributions that move the same data.
     key: Tuple[Any, ...] = ()
+    #: The pieces of a sum in two steps (:mod:`mxhybrid.parallel.sharding.sum_steps`).
     pieces: Optional[RankBoxes] = None
+    #: The transfers of its second step.
     gathered: Optional[Transfers] = None
+    #: By rank: the seconds of its core to convert the array that it holds, and the array that it needs.
     conversions: Optional[Tuple[np.ndarray, np.ndarray]] = None

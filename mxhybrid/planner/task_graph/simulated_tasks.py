@@ -11,45 +11,29 @@ TABLES_LABEL = 'dynamic tables'
 
 @dataclasses.dataclass(frozen=True)
 class SimulatedTask:
-    """A task of a simulated step.
+    """A task of a simulated step."""
 
-    Attributes
-    ----------
-    label : str
-        An operator, a weight or a table.
-    where : int or str
-        The rank that does it, or the name of the link that carries it.
-    start_s, end_s : float
-        Seconds from the start of the step.
-    kind : str
-        One of :data:`TASK_KINDS`.
-    size : int
-        The bytes that it moves.
-    """
-
+    #: An operator, a weight or a table.
     label: str
+    #: The rank that does it, or the name of the link that carries it.
     where: Where
+    #: Seconds from the start of the step.
     start_s: float
     end_s: float
+    #: One of :data:`TASK_KINDS`.
     kind: str
+    #: The bytes that it moves.
     size: int = 0
 
 
 class TaskKind(NamedTuple):
-    """The names of a kind of tasks in reports.
+    """The names of a kind of tasks in reports."""
 
-    Attributes
-    ----------
-    name : str
-        In traces, with the label; traces of a job have the same names.
-    category : str
-        In traces.
-    group : str
-        Kinds of one group are reported together.
-    """
-
+    #: In traces, with the label; traces of a job have the same names.
     name: str
+    #: In traces.
     category: str
+    #: Kinds of one group are reported together.
     group: str
 
 

@@ -21,20 +21,13 @@ BlockName = Tuple[str, Any]
 
 
 class BlockSpec(NamedTuple):
-    """The tasks of a block, and their dependencies.
+    """The tasks of a block, and their dependencies."""
 
-    Attributes
-    ----------
-    subgraph : TaskSubgraph or None
-        None for no block.
-    waits : callable
-        Returns a list of :data:`Wait`; called only where the block has to be made again.
-    wait_key : object
-        Equal for specs that wait for the same, given equal subgraphs.
-    """
-
+    #: None for no block.
     subgraph: Optional[TaskSubgraph]
+    #: Returns a list of :data:`Wait`; called only where the block has to be made again.
     waits: Callable[[], List[Wait]] = list
+    #: Equal for specs that wait for the same, given equal subgraphs.
     wait_key: Any = None
 
 
@@ -58,24 +51,15 @@ class StepTasks(GradientBuckets):
 
     The first step begins while nothing is under way, so a later one shows what a step of training takes.
 
-    Parameters
-    ----------
-    model : OperatorTasks
-    splits : mapping of int to Split
-        By number of the operator.
-    steps : int, optional
-        The number of steps.
-    tables : mapping of str to TablePlan, optional
-        The routes of tables, by name; the store chooses those of others.
+    - `splits`: by number of the operator.
+    - `steps`: the number of steps.
+    - `tables`: the routes of tables, by name; the store chooses those of others.
 
-    Attributes
-    ----------
-    blocks : dict of int to TaskBlock
-        By key.
-    memory : numpy.ndarray
-        Bytes by rank.
-    least_seconds : float
-        A lower bound of the time of the last proposal.
+    Attributes:
+
+    - `blocks`: by key.
+    - `memory`: bytes by rank.
+    - `least_seconds`: a lower bound of the time of the last proposal.
     """
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split], steps: int = 2,
@@ -149,12 +133,8 @@ class StepTasks(GradientBuckets):
                 ) -> Optional[Dict[int, Optional[TaskBlock]]]:
         """Change the splits of some operators, and the routes of some tables.
 
-        Parameters
-        ----------
-        splits, tables : mapping
-        limit : callable, optional
-            Called as soon as :attr:`memory` is known; returns seconds of all steps.  The proposal ends early where it
-            is known to take longer.
+        - `limit`: called as soon as :attr:`memory` is known; returns seconds of all steps.  The proposal ends early
+          where it is known to take longer.
 
         Returns
         -------

@@ -74,9 +74,7 @@ class TaskBuilder:
 class Endpoints:
     """The entries or the exits of a subgraph by unit and rank, in arrays of equal length.
 
-    Attributes
-    ----------
-    units, ranks, tasks : numpy.ndarray of int32
+    - `units`, `ranks`, `tasks`: numpy.ndarray of int32
     """
 
     __slots__ = ('units', 'ranks', 'tasks', '_dependencies')
@@ -107,16 +105,10 @@ class Endpoints:
 class TaskSubgraph:
     """A subgraph of tasks, with its entries and its exits.
 
-    Attributes
-    ----------
-    tasks : TaskBuilder or TaskView
-    content : BlockContent
-        The content of blocks with these tasks; the output of an exit is its unit times the number of ranks, and its
-        rank.
-    first : Endpoints
-        The entries, which wait for other blocks.
-    last : Endpoints
-        The exits, which other blocks wait for.
+    - `content`: the content of blocks with these tasks; the output of an exit is its unit times the number of ranks,
+      and its rank.
+    - `first`: the entries, which wait for other blocks.
+    - `last`: the exits, which other blocks wait for.
     """
 
     __slots__ = ('tasks', 'content', 'first', 'last')
@@ -136,9 +128,7 @@ class TaskSubgraph:
         return subgraph
 
     def with_work(self, work: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> 'TaskSubgraph':
-        """Return the same tasks with other work, see :meth:`BlockContent.with_work`; only for tasks that are a
-        :class:`TaskView`.
-        """
+        """Return the same tasks with other work, see :meth:`BlockContent.with_work`; only for a :class:`TaskView`."""
         content = self.content.with_work(work, arithmetic)
         view = TaskView(self.tasks.machine, content.tasks, content.successors)
         return TaskSubgraph.from_content(view, content, self.first, self.last)
@@ -203,9 +193,7 @@ class ComputeTasks:
         self._subgraph = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), endpoints, endpoints)
 
     def with_seconds(self, seconds: np.ndarray, arithmetic: Optional[np.ndarray] = None) -> TaskSubgraph:
-        """Return the tasks, given their durations on the core that operators were timed on, and the share of each that
-        is bound by arithmetic.
-        """
+        """Return the tasks, given durations on the core that operators were timed on, and shares of arithmetic."""
         return self._subgraph.with_work(seconds / self._speed, arithmetic)
 
 

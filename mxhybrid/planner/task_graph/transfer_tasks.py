@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cluster.cluster_spec import TransferCost
 from ..cluster.machine_model import Machine
-from ..simulator.native_library import planner_library
+from ..simulator.native_backend import planner_library
 from ..simulator.task_block import TASK, BlockContent, array_address
 from .redistribution import RankBoxes, Redistribution, Transfers
 from .task_builder import Endpoints, TaskSubgraph, TaskView, kind_code
@@ -78,13 +78,8 @@ class TransferTasks:
     def redistributions(self, units: Sequence[Tuple[int, Redistribution]], itemsize: int, back: bool) -> TaskSubgraph:
         """Return the tasks of redistributions that run side by side, or with `back` of their gradients.
 
-        Parameters
-        ----------
-        units : sequence of (int, Redistribution)
-            The numbers ascend; they become the units of the endpoints.
-        itemsize : int
-            Bytes of an element.
-        back : bool
+        - `units`: the numbers ascend; they become the units of the endpoints.
+        - `itemsize`: bytes of an element.
         """
         packed: List[int] = []
         endpoints, messages = 0, 0
@@ -186,10 +181,7 @@ def _native_boxes(boxes: RankBoxes) -> Any:
 def load_transfer_tasks(path: str = '') -> Any:
     """Return the planner's library, or another one by its path, with the arguments of its functions declared.
 
-    Raises
-    ------
-    SettingError
-        There is no such library.
+    Raises SettingError if there is no such library.
     """
     library = planner_library(path)
     functions: Tuple[Tuple[str, Sequence[Any]], ...] = (

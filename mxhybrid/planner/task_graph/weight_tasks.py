@@ -14,7 +14,6 @@ from .dataflow import Dataflow, WeightReader
 from .memo import Memo
 from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
 from .redistribution import RankBoxes, interned_boxes
-from .row_transfers import between_hosts, server_shares
 from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
 from .transfer_tasks import TransferTasks
 
@@ -22,14 +21,9 @@ from .transfer_tasks import TransferTasks
 class WeightShards:
     """The shards of a weight on ranks; weights of the same size share them.
 
-    Attributes
-    ----------
-    boxes : RankBoxes
-        The box that each rank holds.
-    bytes : numpy.ndarray
-        By rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
-    is_replicated : bool
-        Whether every rank holds the whole weight.
+    - `boxes`: the box that each rank holds.
+    - `bytes`: by rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
+    - `is_replicated`: whether every rank holds the whole weight.
     """
 
     __slots__ = ('boxes', 'bytes', 'is_replicated')
@@ -39,37 +33,22 @@ class WeightShards:
 
 
 class WeightArrays(NamedTuple):
-    """The arrays of each trained weight in addition to its gradient, and whether ranks divide its updates.
+    """The arrays of each trained weight in addition to its gradient, and whether ranks divide its updates."""
 
-    Attributes
-    ----------
-    states : int
-        The number of arrays that the optimizer keeps.
-    others : int
-        The number of arrays that every rank holds.
-    shards_updates : bool
-        Whether each rank updates a part of the weights that all ranks hold, and keeps the states of this part alone, as
-        the setting ``shard_updates`` makes the lane do.
-    """
-
+    #: The number of arrays that the optimizer keeps.
     states: int = 0
+    #: The number of arrays that every rank holds.
     others: int = 0
+    #: Whether each rank updates a part of the weights that all ranks hold, and keeps the states of this part alone, as
+    #: the setting ``shard_updates`` makes the lane do.
     shards_updates: bool = False
 
 
 class WeightTasks:
     """The tasks of the weights of a network on a machine.
 
-    Parameters
-    ----------
-    dataflow : Dataflow
-    machine : Machine
-    transfer_tasks : TransferTasks
-    memo : Memo
-        The cache of tasks that were made.
-    sharded : callable
-        Returns the :class:`ShardedOperator` of an operator's number and a split.
-    arrays : WeightArrays
+    - `memo`: the cache of tasks that were made.
+    - `sharded`: returns the :class:`ShardedOperator` of an operator's number and a split.
     """
 
     def __init__(self, dataflow: Dataflow, machine: Machine, transfer_tasks: TransferTasks, memo: Memo,
@@ -278,3 +257,21 @@ class WeightTasks:
     def table_bytes(self, name: str, plan: TablePlan) -> np.ndarray:
         """Return the bytes by rank that the route of a table's rows needs in addition to weight and gradient."""
         return np.full(self._machine.ranks, float(self._buffer_bytes(name) if plan.route == 'allreduce' else 0))
+
+
+def server_shares(hosts: int, first: int, partitions: int) -> np.ndarray:
+    """Return the share of a table's rows on each host: partitions go to hosts in turn, from the host `first` on."""
+    return np.bincount((first + np.arange(partitions)) % hosts, None, hosts) / partitions
+
+
+def between_hosts(machine: Machine, tasks: TaskBuilder, kind: str, before: List[int], sent_bytes: np.ndarray,
+                  received_bytes: np.ndarray) -> List[int]:
+    """Add transfers on the links of all hosts, after some tasks; return the tasks that end them."""
+    if machine.hosts > 1:
+        joined = tasks.add(kind, -1, -1, 0.0, after=before)
+        before = [joined] + [
+            tasks.add(kind, -1, int(link[host]), float(link_bytes[host]), -1, machine.cluster.link_latency_s,
+                      after=[joined])
+            for link, link_bytes in ((machine.up, sent_bytes), (machine.down, received_bytes))
+            for host in range(machine.hosts) if link_bytes[host]]
+    return [tasks.add(kind, -1, -1, 0.0, after=before)]

@@ -3,8 +3,8 @@ from typing import Dict, List, Optional
 
 import numpy as np
 
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.task_block import TaskBlock
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: The key of a block is one of these plus the number of an operator: the operator, the edge after it, or its weight.
 OPERATOR, EDGE, WEIGHT = 0, 100_000, 200_000

@@ -14,7 +14,7 @@ from mxhybrid.planner.cluster.cluster_spec import Host, save
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.search.pipeline_starts import can_be_pipelined, pipeline_starts
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 
 from ...helpers.planned_networks import Times, cluster
 from . import BODIES

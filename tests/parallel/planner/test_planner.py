@@ -19,7 +19,7 @@ from lab.jobs import run_job
 
 from mxhybrid.commands.main import main
 from mxhybrid.planner.cluster.cluster_spec import Host, save
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 
 from ...helpers.planned_networks import cluster
 from ...helpers.turns import slow

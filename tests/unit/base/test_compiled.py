@@ -4,10 +4,10 @@ import ctypes
 import pytest
 
 from mxhybrid.base.compiled import CompiledLibrary, StaleLibraryError, compiled_files
-from mxhybrid.lane import library as lane
-from mxhybrid.planner.simulator import native_library as planner
+from mxhybrid.kernels import library as kernels
+from mxhybrid.planner.simulator import native_backend as planner
 
-LIBRARIES = [('_lane', lane, 'lane_version'), ('_simulate', planner, 'planner_version')]
+LIBRARIES = [('_compiled', kernels, 'lane_version'), ('_simulate', planner, 'planner_version')]
 
 
 @pytest.mark.parametrize('name, module, version_function', LIBRARIES, ids=['lane', 'planner'])

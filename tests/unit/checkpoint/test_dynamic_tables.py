@@ -1,5 +1,4 @@
 """Dynamic tables in one process: saved, as deltas too, resumed, read without a Trainer, and imported."""
-import json
 import os
 import resource
 import shutil
@@ -12,13 +11,11 @@ from mxnet import autograd, gluon
 import mxhybrid
 from mxhybrid import CheckpointError, InputError
 from mxhybrid.base.errors import JobError
-from mxhybrid.checkpoint import dynamic_tables, folder, importing, manifest
+from mxhybrid.checkpoint import dynamic_tables, folder, importing
 from mxhybrid.checkpoint.collect import items_of
 from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.dynamic_tables import misfit_of_tables, split_off_tables
 from mxhybrid.checkpoint.reader import MANIFEST, Reader
-
-from ...helpers.checkpoints import as_earlier_versions_wrote_it
 
 WIDTH, STEPS = 3, 9
 BIG = 2 ** 40
@@ -99,21 +96,19 @@ def test_training_goes_on_from_a_delta(tmp_path, optimizer, settings, dtype, den
 
 
 @pytest.mark.parametrize('compacted', [False, True])
-def test_training_goes_on_from_a_delta_of_an_earlier_version(tmp_path, compacted):
+def test_training_goes_on_with_a_delta(tmp_path, compacted):
     first = Training()
     first.fit(0, 2)
     first.save(tmp_path, 2)
     first.fit(2, 4)
     path = first.save(tmp_path, 4, delta=True)
-    as_earlier_versions_wrote_it(tmp_path)
-    assert Reader(path).content['format'] == 2
     if compacted:
         path = compact(tmp_path)
     expected = first.fit(4, STEPS)
     second = Training(seed=2)
     assert second.load(tmp_path).path == path
     path = second.save(tmp_path, 4, delta=True)
-    assert Reader(path).content['format'] == 3 and not tables_in(path)['users.weight']['delta']
+    assert not tables_in(path)['users.weight']['delta']
     assert second.fit(4, STEPS) == expected
 
 
@@ -362,16 +357,11 @@ def test_a_chain_with_many_files_ends_with_a_whole_checkpoint(tmp_path, monkeypa
     assert [save(True)[0] for _ in range(6)] == [True, False, True, True, False, True]
 
 
-def test_bases_of_a_delta_of_an_earlier_version_stay(tmp_path):
+def test_a_delta_names_its_oldest_base(tmp_path):
     training = Training()
     for step in range(3):
         training.fit(step, step + 1)
         path = training.save(tmp_path, step, delta=True)
-    with open(os.path.join(path, MANIFEST)) as file:
-        content = json.load(file)['content']
-    del content['oldest_base']  # as earlier versions wrote it
-    with open(os.path.join(path, MANIFEST), 'w') as file:
-        json.dump({'blake2b': manifest.digest(manifest.canonical(content)), 'content': content}, file)
     assert Reader(path).oldest_base() == '00000001-step-0'
     training.save(tmp_path, 3, keep=2)
     assert len(folder.names(str(tmp_path))) == 4

@@ -22,10 +22,9 @@ from mxhybrid.checkpoint.compaction import compact
 from mxhybrid.checkpoint.newest import newest
 from mxhybrid.checkpoint.workers import _Alone, assign_rows
 from mxhybrid.kvstore.local_table import LocalTable
-from mxhybrid.lane.row_store import FirstValues, partition_of
 from mxhybrid.native.optimizer_state import count_update, set_counts, update_count
+from mxhybrid.row_store.row_store import FirstValues, RowStoreOptions, partition_of
 from mxhybrid.servers import dynamic_table
-from mxhybrid.servers.dynamic_shard import StoreOptions
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 
 from ..servers.dynamic_job import dynamic_job
@@ -235,7 +234,7 @@ def run_job(job, storage, options, operations, directory, model):
 
     def train(servers):
         table = create_dynamic_table(servers, 'words', WIDTH, 'float64', first_values, job[2],
-                                     StoreOptions(**options, **placement))
+                                     RowStoreOptions(**options, **placement))
         Training(table, Workers(servers), options, directory, model).run(operations)
     with dynamic_job(*job[:2]) as running:
         running.values = {}

@@ -18,14 +18,12 @@ from mxhybrid.checkpoint.philox import fill_first_values, philox
 from mxhybrid.checkpoint.read_only import open_checkpoint
 from mxhybrid.checkpoint.reader import Damaged, Reader
 from mxhybrid.checkpoint.table_files import PartWriter, TableDescription
-from mxhybrid.lane.row_files import WAITING_FILES
-from mxhybrid.lane.row_store import FirstValues
-
-from ...helpers.checkpoints import as_earlier_versions_wrote_it
+from mxhybrid.row_store.row_files import WAITING_FILES
+from mxhybrid.row_store.row_store import FirstValues
 
 WIDTH = 3
 FIRST = {'kind': 'uniform', 'value': 0.5, 'seed': 7}
-DESCRIPTION = TableDescription(WIDTH, 'float32', None, FIRST, {'admit': 1}, 5, [WIDTH, 1])
+DESCRIPTION = TableDescription(WIDTH, 'float32', None, FIRST, {'admit': 1}, 5, [WIDTH, 1], 5)
 
 
 def row(key, version):
@@ -104,34 +102,18 @@ def save(directory, table, step, delta=False, keep=3, partitions=2):
         return writer.commit(step, {'extra': {'at': step}}, keep, bases)
 
 
-def chain(directory, earlier=0):
-    """A base and two deltas, of other numbers of partitions, in which keys change, expire and come back.
-
-    An earlier version of mxhybrid wrote the first `earlier` of them.
-    """
+def chain(directory):
+    """A base and two deltas, of other numbers of partitions, in which keys change, expire and come back."""
     table = Table()
     table.touch(1, 2, 3, 2 ** 53 + 1, -2 ** 63, 10, 11)
     save(directory, table, 1)
-    if earlier == 1:
-        as_earlier_versions_wrote_it(directory)
     table.touch(2, 5)
     table.expire(3, 10, 11)
     save(directory, table, 2, delta=True, partitions=3)
     table.touch(3, 12)
     table.expire(1)
     save(directory, table, 3, delta=True, partitions=2)
-    if earlier == 3:
-        as_earlier_versions_wrote_it(directory)
     return table
-
-
-def formats(directory):
-    """The formats of the checkpoints of a directory, and the names of the algorithms of the digests of files."""
-    contents = [Reader(os.path.join(str(directory), name)).content for name in sorted(os.listdir(str(directory)))]
-    records = [record for content in contents for entry in content['dynamic_tables'].values()
-               for part in entry['parts'] for record in part['files'].values()]
-    records += [record for content in contents for record in content['shards']]
-    return [content['format'] for content in contents], set().union(*records) - {'bytes'}
 
 
 @pytest.fixture(autouse=True)
@@ -141,15 +123,9 @@ def small(monkeypatch):
     monkeypatch.setattr(compaction, 'PART_BYTES', 200)
 
 
-#: The number of checkpoints of a chain that an earlier version wrote, the formats, and the algorithms of digests.
-VERSIONS = [(0, [3, 3, 3], {'xxh3_128'}), (1, [2, 3, 3], {'blake2b', 'xxh3_128'}), (3, [2, 2, 2], {'blake2b'})]
-
-
 @pytest.mark.both_pythons
-@pytest.mark.parametrize('earlier, expected, algorithms', VERSIONS)
-def test_bases_and_deltas_are_read_together(tmp_path, earlier, expected, algorithms):
-    table = chain(tmp_path, earlier)
-    assert formats(tmp_path) == (expected, algorithms)
+def test_bases_and_deltas_are_read_together(tmp_path):
+    table = chain(tmp_path)
     with open_checkpoint(tmp_path, verify=True) as tables:
         assert (tables.step, tables.extra) == (3, {'at': 3})
         assert list(tables) == ['dense', 'users.weight']
@@ -169,14 +145,12 @@ def test_bases_and_deltas_are_read_together(tmp_path, earlier, expected, algorit
         assert len(tables['users']) == 7
 
 
-@pytest.mark.parametrize('earlier', [0, 1, 3])
-def test_compaction(tmp_path, earlier):
-    table = chain(tmp_path, earlier)
+def test_compaction(tmp_path):
+    table = chain(tmp_path)
     seen = []
     path = compact(tmp_path, lambda name, rows: seen.append((name, rows)))
     assert os.path.basename(path) == '00000003-step-3-compacted'
     assert os.listdir(str(tmp_path)) == [os.path.basename(path)]
-    assert formats(tmp_path) == ([3], {'xxh3_128'})
     assert sum(rows for _, rows in seen) == len(table.rows)
     with open_checkpoint(tmp_path, verify=True) as tables:
         table.assert_is(tables['users'])
@@ -276,9 +250,8 @@ def damage(path, file, change):
                                   'table-00000/0/state1.npy', 'manifest.json'])
 @pytest.mark.parametrize('kind', ['changed', 'cut', 'missing'])
 @pytest.mark.parametrize('number', [1, 2])
-@pytest.mark.parametrize('earlier', [0, 3])
-def test_damage_anywhere_in_a_chain(tmp_path, file, kind, number, earlier):
-    chain(tmp_path, earlier)
+def test_damage_anywhere_in_a_chain(tmp_path, file, kind, number):
+    chain(tmp_path)
     path = os.path.join(str(tmp_path), '%08d-step-%d' % (number, number))
     if kind == 'missing':
         os.remove(os.path.join(path, file))
@@ -301,9 +274,8 @@ def test_damage_anywhere_in_a_chain(tmp_path, file, kind, number, earlier):
             assert tables.step == 1
 
 
-@pytest.mark.parametrize('earlier', [0, 3])
-def test_a_changed_byte_of_any_file_is_found(tmp_path, earlier):
-    chain(tmp_path, earlier)
+def test_a_changed_byte_of_any_file_is_found(tmp_path):
+    chain(tmp_path)
     path = os.path.join(str(tmp_path), '00000002-step-2')
     files_of = [os.path.join(folder_path, name) for folder_path, _, names in os.walk(path) for name in names]
     assert {'manifest.json', 'keys.npy', 'rows.npy', 'state1.npy', 'removed.npy', 'used.npy', '00000.safetensors'} <= {

@@ -88,7 +88,7 @@ def started(monkeypatch):
     """The number of weights in each compiled update that was started."""
     numbers = []
 
-    class Counted(gradient_bucket.LocalUpdate):
+    class Counted(gradient_bucket.DenseUpdate):
         """A compiled update that is counted."""
 
         def start(self, update, priority, bucket=None):
@@ -96,7 +96,7 @@ def started(monkeypatch):
             numbers.append(len(update.rates[0]))
             super().start(update, priority, bucket)
 
-    monkeypatch.setattr(compiled_updates, 'LocalUpdate', Counted)
+    monkeypatch.setattr(compiled_updates, 'DenseUpdate', Counted)
     return numbers
 
 

@@ -1,11 +1,11 @@
-// Shared memory as threads see it: replaces ThreadSanitizer's runtime and src/mapping.cc.
+// Shared memory as threads see it: replaces ThreadSanitizer's runtime and lane/src/memory/mapping.cc.
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 
 #include "explorer_run.h"
-#include "mapping.h"
+#include "memory/mapping.h"
 
 namespace explorer {
 namespace {

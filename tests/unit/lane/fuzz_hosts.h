@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "agent.h"
+#include "agent/agent.h"
 #include "fuzz_program.h"
-#include "keys.h"
-#include "worker.h"
+#include "store/keys.h"
+#include "worker/worker.h"
 
 namespace fuzz {
 

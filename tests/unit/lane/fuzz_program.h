@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "connection.h"
+#include "network/connection.h"
 
 namespace fuzz {
 

@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "row_arrays.h"
+#include "worker/row_arrays.h"
 
 using namespace lane;
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mxhybrid.lane import library
+from mxhybrid.row_store.library import first_value_kinds
 
 FENCE, UNCACHED = 1, 2
 LIMIT_MS = 20000
@@ -161,7 +162,7 @@ class Hosts:
         self.tables[number] = (0, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_dynamic_table(
-                agent, number, b'items', *shape[1:], lib.first_value_kinds[first[0]], first[1], seed, admit, capacity,
+                agent, number, b'items', *shape[1:], first_value_kinds()[first[0]], first[1], seed, admit, capacity,
                 expire_after, 0, b'', 0))
         self._share(number, lib.worker_add_dynamic_table, shape)
 
@@ -180,8 +181,7 @@ class Hosts:
                 lib.row_store_set_state_bytes(store, sizes[0], sizes[1])))
 
     def rule(self, number, kind, slot=0, **settings):
-        values = {**dict.fromkeys(lib.rule_settings, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
-        array = (ctypes.c_double * len(lib.rule_settings))(*[values[name] for name in lib.rule_settings])
+        array = lib.rule_settings({'rescale': 1.0, **settings})
         for part, owner in enumerate(self.tables[number][3]):
             lib.checked(lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array))
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "agent.h"
-#include "worker.h"
+#include "agent/agent.h"
+#include "worker/worker.h"
 
 namespace lane {
 

@@ -1,4 +1,4 @@
-// Replaces src/mapping.cc: maps each region of memory once in a process.  ThreadSanitizer finds races by addresses, but
+// Replaces lane/src/memory/mapping.cc: maps each region of memory once in a process.  ThreadSanitizer finds races by addresses, but
 // agents and workers that are threads of one process would map a region at several addresses.
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "mapping.h"
+#include "memory/mapping.h"
 
 namespace lane {
 namespace {

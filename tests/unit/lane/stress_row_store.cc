@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "avx2.h"
-#include "int8.h"
-#include "philox.h"
-#include "row_scan.h"
-#include "row_store.h"
+#include "kernels/avx2.h"
+#include "kernels/int8.h"
+#include "kernels/philox.h"
+#include "store/row_scan.h"
+#include "store/row_store.h"
 
 using namespace lane;
 

@@ -9,6 +9,7 @@ import pytest
 
 from mxhybrid.base.errors import JobError
 from mxhybrid.lane.row_format import RowFormat
+from mxhybrid.row_store.library import first_value_kinds
 
 from .hosts import ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 from .test_rows import JOBS
@@ -22,7 +23,7 @@ KEYS = np.unique(np.array([-2 ** 63, -2 ** 63 + 1, -2 ** 53 - 1, -2 ** 31 - 1, -
 def first_values(keys, width, dtype, kind, value, seed):
     """Return the first values of rows."""
     keys, rows = np.ascontiguousarray(keys, np.int64), np.empty((len(keys), width), dtype)
-    lib.first_values(lib.first_value_kinds[kind], value, seed, lib.dtypes[np.dtype(dtype).name], pointer(keys),
+    lib.first_values(first_value_kinds()[kind], value, seed, lib.dtypes[np.dtype(dtype).name], pointer(keys),
                      len(keys), width, pointer(rows))
     return rows
 

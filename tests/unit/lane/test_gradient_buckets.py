@@ -8,7 +8,7 @@ import pytest
 
 from mxhybrid.lane import library
 from mxhybrid.lane.allreduce import AllreduceBuffer
-from mxhybrid.lane.gradient_bucket import Copies, GradientBucket, LocalUpdate, UpdateTargets
+from mxhybrid.lane.gradient_bucket import Copies, DenseUpdate, GradientBucket
 from mxhybrid.native.dense_rules import Update, begin_update
 from mxhybrid.native.optimizer_state import state_arrays
 
@@ -88,7 +88,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
             continue
         update = begin_update(updater, keys, mx.cpu(), dtype)
         bucket.start(0)
-        bucket.update(update, UpdateTargets(weights, update.states), 0)
+        DenseUpdate(weights, update.states).start(update, 0, bucket)
         for result, other in zip(weights, expected):
             np.testing.assert_array_equal(result.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
     assert updater.optimizer.num_update == reference.optimizer.num_update == rounds
@@ -147,8 +147,8 @@ def test_the_update_says_how_rates_are_rounded(host, rule, in_lists):
         weights, expected = [[mx.nd.zeros(shape) for shape in SHAPES] for _ in range(2)]
         own_states = [None if array is None else array.copy() for array in states]
         bucket.start(0)
-        bucket.update(update, UpdateTargets(weights, states), 0)
-        LocalUpdate(expected, gradients, list(zip(own_states[::2], own_states[1::2]))).start(update, 0)
+        DenseUpdate(weights, states).start(update, 0, bucket)
+        DenseUpdate(expected, own_states, gradients).start(update, 0)
         for result, other in zip(weights, expected):
             np.testing.assert_array_equal(result.asnumpy(), other.asnumpy())
 
@@ -160,7 +160,7 @@ def test_values_that_travel_as_float16(host):
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
     bucket.start(0)
     update = Update('sgd', {'rescale': 1.0}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
-    bucket.update(update, UpdateTargets(weights, update.states), 0)
+    DenseUpdate(weights, update.states).start(update, 0, bucket)
     for weight, gradient in zip(weights, gradients):
         np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
     assert buffer.is_finite()
@@ -196,14 +196,14 @@ def test_arrays_and_buckets_may_be_deleted_before_the_engine_runs(host):
     buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
     update = Update('sgd', {'rescale': -1.0}, [None, None] * len(SHAPES), ([1.0] * len(SHAPES), [0.0] * len(SHAPES)))
-    targets = UpdateTargets(weights, update.states)
+    targets = DenseUpdate(weights, update.states)
     late = mx.nd.ones((700, 700))
     for step in range(1, 6):
         late = mx.nd.dot(late, late) * 0 + step  # keeps the engine busy
         gradients = [late[:1, :1].reshape(1) * mx.nd.ones(shape) for shape in SHAPES]
         bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
         bucket.start(0)
-        bucket.update(update, targets, 0)
+        targets.start(update, 0, bucket)
         del bucket, gradients
         gc.collect()
         others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # reuse the memory of the deleted arrays

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from mxhybrid.lane import kernels
+from mxhybrid.kernels import kernels
 from mxhybrid.lane.row_arrays import FEW_IDS, read_few_ids, read_few_rows
 from mxhybrid.native.arrays import make_row_sparse
 

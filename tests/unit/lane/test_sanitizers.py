@@ -15,7 +15,8 @@ import mxhybrid
 from ...helpers import object_files
 from ...helpers.turns import slow
 
-SOURCES = pathlib.Path(mxhybrid.__file__).parent / 'lane' / 'src'
+#: The folders of the compiled library.
+ROOMS = [pathlib.Path(mxhybrid.__file__).parent / room / 'src' for room in ('kernels', 'row_store', 'lane')]
 HERE = pathlib.Path(__file__).parent
 #: The environment of each sanitizer, and the command that runs the program.
 SANITIZERS = {
@@ -37,7 +38,7 @@ EXPLORER_FLAGS = ['-O1', '-fno-builtin', '-fno-tree-loop-distribute-patterns']
 
 def compiled(source, flags, folder):
     """Compile a C++ file, unless its object file is in the cache; return the path of a copy."""
-    return object_files.compiled(source, ['-g1', '-pthread', *flags], SOURCES, folder)
+    return object_files.compiled(source, ['-g1', '-pthread', *flags], ROOMS, folder)
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -53,7 +54,7 @@ def parts(tmp_path_factory):
     @functools.lru_cache(maxsize=None)
     def make(sanitizer):
         folder = tmp_path_factory.mktemp('parts')
-        sources = [path for path in sorted(SOURCES.glob('*.cc'))
+        sources = [path for room in ROOMS for path in sorted(room.rglob('*.cc'))
                    if not path.name.endswith('api.cc') and path.name != 'mapping.cc']
         with ThreadPoolExecutor(2) as pool:
             return list(pool.map(lambda source: compiled(source, FLAGS[sanitizer], folder), sources))

@@ -5,7 +5,7 @@ import mxnet as mx
 import pytest
 
 from mxhybrid.native.last_error import expected_errors, take_last_error
-from mxhybrid.native.recording import wants_gradient
+from mxhybrid.native.symbols import wants_gradient
 
 
 def fail():

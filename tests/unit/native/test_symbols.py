@@ -4,8 +4,10 @@ import functools
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 
-from mxhybrid.native.symbols import joined_along, part_of
+from mxhybrid.native.symbols import joined_along, part_of, wants_gradient
+from mxhybrid.native.trainers import is_fresh, set_fresh
 
 #: oneDNN has types of its own, of which it refuses some views of arrays of more than six dimensions.
 CASES = [(count, dtype) for count in range(1, 9) for dtype in (
@@ -59,3 +61,28 @@ def test_arrays_are_joined_along_each_axis(count, dtype):
             np.testing.assert_array_equal(gradient, array)
         now = joined_along(mx.nd, axis, [mx.nd.array(array, dtype=array.dtype) for array in arrays], shapes)
         np.testing.assert_array_equal(now.asnumpy(), output)
+
+
+pytestmark = pytest.mark.both_pythons
+
+
+def test_arrays_that_want_a_gradient():
+    data, weight = mx.nd.ones(3), mx.nd.ones(3)
+    weight.attach_grad()
+    with autograd.record():
+        product, double = data * weight, data * 2
+    wanted = [wants_gradient(one) for one in (data, weight, product, double, product.detach(), mx.nd.ones(2))]
+    assert wanted == [False, True, True, False, False, False]
+
+
+def test_backward_passes_are_noticed():
+    weight = mx.nd.ones(3)
+    weight.attach_grad()
+    set_fresh(weight, False)
+    with autograd.record():
+        product = 2 * weight
+    assert not is_fresh(weight)
+    product.backward()
+    assert is_fresh(weight)
+    set_fresh(weight, False)
+    assert not is_fresh(weight)

@@ -1,7 +1,7 @@
 """Timings of tests do not depend on other programs of the machine."""
 import pytest
 
-from mxhybrid.planner.profiling import core_benchmark, timing_batch
+from mxhybrid.planner.profiling import core_benchmark
 
 
 @pytest.fixture(autouse=True)
@@ -9,5 +9,5 @@ def quiet_machine(monkeypatch):
     """The reference is timed quickly, and no machine is busy."""
     monkeypatch.setattr(core_benchmark, 'REPEAT_S', 0.0)
     monkeypatch.setattr(core_benchmark.BenchmarkResult, 'problem', '')
-    monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 1.0)
-    monkeypatch.setattr(timing_batch, '_MOVED', 1e9)
+    monkeypatch.setattr(core_benchmark, 'BUSY_SHARE', 1.0)
+    monkeypatch.setattr(core_benchmark, '_MOVED', 1e9)

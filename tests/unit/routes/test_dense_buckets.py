@@ -143,9 +143,10 @@ def test_updates_write_the_first_outputs_if_they_are_separate_arrays_of_the_same
     weights, outs = [mx.nd.zeros(shape) for shape in SHAPES], outputs(kind)
     copies = [targets[0] if targets else None for targets in outs]
     states = [None, None] * len(SHAPES)
-    assert gradient_bucket.UpdateTargets(weights, states, copies).writes_copies == (kind not in ('float64', 'views'))
-    assert not gradient_bucket.UpdateTargets(weights, states).writes_copies
-    assert not gradient_bucket.UpdateTargets(weights, states, [weights[0], *copies[1:]]).writes_copies
+    update = gradient_bucket.DenseUpdate
+    assert update(weights, states, copies=copies).writes_copies == (kind not in ('float64', 'views'))
+    assert not update(weights, states).writes_copies
+    assert not update(weights, states, copies=[weights[0], *copies[1:]]).writes_copies
 
 
 def write_and_note(sums, written):

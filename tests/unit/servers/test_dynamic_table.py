@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import CheckpointError, InputError, JobError
-from mxhybrid.lane.row_store import FirstValues, RowStore, partition_of
 from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.row_store.row_store import FirstValues, RowStore, RowStoreOptions, partition_of
 from mxhybrid.servers import dynamic_table, file_pieces
-from mxhybrid.servers.dynamic_shard import StoreOptions, named_table
+from mxhybrid.servers.dynamic_shard import named_table
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_named, retire_tables
 from mxhybrid.telemetry.recorder import Recorder
@@ -192,8 +192,8 @@ def test_bad_input_is_refused_before_anything_is_sent():
         servers, = job.workers
 
         def create(width=WIDTH, dtype='float32', partitions=2, max_batch_rows=4, **options):
-            return create_dynamic_table(servers, 'net.items', width, dtype, FIRST, partitions, StoreOptions(**options),
-                                        max_batch_rows=max_batch_rows)
+            return create_dynamic_table(servers, 'net.items', width, dtype, FIRST, partitions,
+                                        RowStoreOptions(**options), max_batch_rows=max_batch_rows)
         for arguments, text in [({'width': 0}, 'width=0'), ({'dtype': 'float16'}, 'type float16'),
                                 ({'partitions': 0}, 'partitions=0'), ({'max_batch_rows': 0}, 'max_batch_rows=0'),
                                 ({'admit': 0}, 'admit=0'), ({'capacity': -1}, 'capacity=-1'),
@@ -234,7 +234,7 @@ def test_rows_in_files_equal_those_in_memory_and_leave_nothing(tmp_path, workers
     def train(servers):
         assert servers.storage_problems(str(tmp_path)) == [] if servers.rank == 0 else True
         tables = [create_dynamic_table(servers, 'table %d' % number, WIDTH, 'float32', FIRST, partitions,
-                                       StoreOptions(directory=directory, resident_bytes=1 << 20 if directory else 0))
+                                       RowStoreOptions(directory=directory, resident_bytes=1 << 20 if directory else 0))
                   for number, directory in enumerate(['', str(tmp_path), str(tmp_path)])]
         for step in range(STEPS):
             for table in tables:

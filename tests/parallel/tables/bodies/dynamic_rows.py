@@ -5,7 +5,7 @@ from lab.reports import report
 
 import mxhybrid
 from mxhybrid.job.join import current
-from mxhybrid.lane.row_store import FirstValues
+from mxhybrid.row_store.row_store import FirstValues
 from mxhybrid.servers.dynamic_table import create_dynamic_table
 from mxhybrid.servers.lifecycle import retire_tables
 

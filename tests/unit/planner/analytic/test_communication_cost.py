@@ -21,7 +21,7 @@ from mxhybrid.planner.analytic.communication_cost import (
 )
 from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, layer_sizes
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 
 #: A message takes 1 s and a word 1 ms.
 PLAIN = AlphaBeta(1.0, 4000.0)

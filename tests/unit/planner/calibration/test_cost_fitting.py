@@ -14,7 +14,7 @@ from mxhybrid.planner.calibration.cost_fitting import (
     transfer_seconds,
 )
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 
 SIZES = [1 << at for at in range(12, 23)]
 

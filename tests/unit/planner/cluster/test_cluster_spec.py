@@ -7,7 +7,7 @@ import pytest
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost, cluster_from_json, load, save
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 
 CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001, 0.5)),
                   TokenBucket(1e7, 1e8, 1e5), 1e-4, TokenBucket(1e10), 0.0,

@@ -8,10 +8,9 @@ from mxhybrid.planner.cluster.cluster_spec import Host
 from mxhybrid.planner.cluster.machine_model import Machine
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
-from mxhybrid.planner.simulator.resource_groups import ResourceGroup
+from mxhybrid.planner.simulator.resource_groups import ResourceGroup, TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from tests.helpers.planned_networks import BATCH, SLOWED, Times, cluster, network
 from tests.oracles.transfer_tasks import RedistributionBuilder
 

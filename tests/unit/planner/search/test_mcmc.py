@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.search import mcmc
 from mxhybrid.planner.search.mcmc import Progress, SearchLimits, run_chains
-from mxhybrid.planner.search.pareto import ParetoFront
+from mxhybrid.planner.search.search_problem import ParetoFront
 from tests.helpers.small_plans import SPLITS, SmallPlan
 from tests.oracles.exhaustive_search import gray_code, try_all
 

@@ -5,10 +5,9 @@ from hypothesis import given, settings, strategies as st
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.simulator import task_table
 from mxhybrid.planner.simulator.native_backend import native_backend
-from mxhybrid.planner.simulator.resource_groups import ResourceGroup
+from mxhybrid.planner.simulator.resource_groups import ResourceGroup, TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from tests.oracles.event_loop import PYTHON_BACKEND
 
 RESOURCES = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(1.0, 3.0, 4.0), TokenBucket(0.7, 2.5, 1.0)]

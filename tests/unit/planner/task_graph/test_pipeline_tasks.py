@@ -13,7 +13,7 @@ from mxhybrid.parallel.plans.strategies import by_name, data_parallel
 from mxhybrid.parallel.runtime.schedule import most_alive
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.planner import Planner
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from tests.helpers.planned_networks import Times, cluster, gpt, network
 
 WIDTH, BATCH, STAGES = 64, 32, 4

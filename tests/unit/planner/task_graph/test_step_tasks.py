@@ -23,8 +23,8 @@ from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.native_backend import native_backend
+from mxhybrid.planner.simulator.resource_groups import TokenBucket
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks

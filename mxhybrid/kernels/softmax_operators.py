@@ -1,0 +1,30 @@
+"""Operators of MXNet's graphs for a softmax whose axis is split over workers, compiled in
+``src/operators/softmax_operators.h``.
+
+Inputs and outputs are float32.  The inputs must be outputs of other operators of the graph: the operators overwrite
+gradients and never add to them.
+"""
+from typing import Any, Sequence, Tuple
+
+from ..native.symbols import symbol_function
+from .norm_operators import operator_info
+
+
+def softmax_parts(data: Any, shape: Sequence[int], axis: int, name: str) -> Tuple[Any, Any]:
+    """Return the symbols of a copy of a part, and of its maxima and sums of exponentials.
+
+    The second has the shape (2, ...) of the part with an axis of length 1, and is to be sent to the other workers.  The
+    copy is to be read by :func:`softmax_of` alone.
+    """
+    info = operator_info('softmax_parts', len(shape), tuple(map(int, shape)), axis)
+    copy, parts = symbol_function('_NDArray')(data, info=info, name=name)
+    return copy, parts
+
+
+def softmax_of(copy: Any, parts: Any, shape: Sequence[int], axis: int, count: int, is_log: bool, name: str) -> Any:
+    """Return the symbol of the softmax of a part, or of its logarithm.
+
+    `parts` are the maxima and sums of all `count` parts, concatenated along the axis, in the same order on all workers.
+    """
+    info = operator_info('softmax', len(shape), tuple(map(int, shape)), axis, count, int(is_log))
+    return symbol_function('_NDArray')(copy, parts, info=info, name=name)

@@ -1,0 +1,134 @@
+#include "kernels/add.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/half.h"
+
+namespace lane {
+namespace {
+
+/// The number of elements that are added at a time, so that they stay in the first-level cache.
+constexpr size_t kBlock = 2048;
+
+template <typename T>
+void add(char* to, const char* from, size_t bytes) {
+  T* result = reinterpret_cast<T*>(to);
+  const T* values = reinterpret_cast<const T*>(from);
+  // C++ adds integers smaller than int as int; the cast cuts the sum.
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(result[i] + values[i]);
+}
+
+template <typename T>
+void add_to_zero(char* to, const char* from, size_t bytes) {
+  T* result = reinterpret_cast<T*>(to);
+  const T* values = reinterpret_cast<const T*>(from);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(T(0) + values[i]);
+}
+
+void add_float16(char* to, const char* from, size_t bytes) {
+  add_halves(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(from), bytes / sizeof(uint16_t));
+}
+
+void add_float16_to_zero(char* to, const char* from, size_t bytes) {
+  std::memset(to, 0, bytes);
+  add_float16(to, from, bytes);
+}
+
+template <typename T>
+void add_pair(const char* first, const char* second, size_t count, char* result) {
+  const T *a = reinterpret_cast<const T*>(first), *b = reinterpret_cast<const T*>(second);
+  T* total = reinterpret_cast<T*>(result);
+  for (size_t i = 0; i < count; ++i) total[i] = static_cast<T>(a[i] + b[i]);
+}
+
+template <typename T>
+void add_blocks(const std::vector<const char*>& sources, size_t count, char* result) {
+  if (sources.size() == 2) return add_pair<T>(sources[0], sources[1], count, result);
+  T total[kBlock];
+  for (size_t start = 0; start < count; start += kBlock) {
+    const size_t size = std::min(kBlock, count - start);
+    std::memcpy(total, sources[0] + start * sizeof(T), size * sizeof(T));
+    for (size_t which = 1; which < sources.size(); ++which) {
+      add<T>(reinterpret_cast<char*>(total), sources[which] + start * sizeof(T), size * sizeof(T));
+    }
+    std::memcpy(result + start * sizeof(T), total, size * sizeof(T));
+  }
+}
+
+void add_float16_blocks(const std::vector<const char*>& sources, size_t count, char* result) {
+  float total[kBlock], wide[kBlock];
+  for (size_t start = 0; start < count; start += kBlock) {
+    const size_t size = std::min(kBlock, count - start);
+    widen(reinterpret_cast<const uint16_t*>(sources[0]) + start, total, size);
+    for (size_t which = 1; which < sources.size(); ++which) {
+      widen(reinterpret_cast<const uint16_t*>(sources[which]) + start, wide, size);
+      for (size_t i = 0; i < size; ++i) total[i] += wide[i];
+    }
+    narrow(total, reinterpret_cast<uint16_t*>(result) + start, size);
+  }
+}
+
+}  // namespace
+
+void copy_elements(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+// Integers are added as unsigned, so that sums that do not fit wrap around.
+
+Apply adder(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return add_float16;
+    case Dtype::kFloat32:
+      return add<float>;
+    case Dtype::kFloat64:
+      return add<double>;
+    case Dtype::kInt8:
+      return add<uint8_t>;
+    case Dtype::kInt16:
+      return add<uint16_t>;
+    case Dtype::kInt32:
+      return add<uint32_t>;
+    default:
+      return add<uint64_t>;
+  }
+}
+
+Apply zero_adder(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return add_float16_to_zero;
+    case Dtype::kFloat32:
+      return add_to_zero<float>;
+    case Dtype::kFloat64:
+      return add_to_zero<double>;
+    default:
+      return copy_elements;
+  }
+}
+
+void add_arrays(Dtype dtype, const std::vector<const char*>& sources, size_t count, char* result) {
+  if (sources.size() == 1) {
+    if (sources[0] != result) std::memcpy(result, sources[0], count * size_of(dtype));
+    return;
+  }
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return add_float16_blocks(sources, count, result);
+    case Dtype::kFloat32:
+      return add_blocks<float>(sources, count, result);
+    case Dtype::kFloat64:
+      return add_blocks<double>(sources, count, result);
+    case Dtype::kInt8:
+      return add_blocks<uint8_t>(sources, count, result);
+    case Dtype::kInt16:
+      return add_blocks<uint16_t>(sources, count, result);
+    case Dtype::kInt32:
+      return add_blocks<uint32_t>(sources, count, result);
+    default:
+      return add_blocks<uint64_t>(sources, count, result);
+  }
+}
+
+}  // namespace lane

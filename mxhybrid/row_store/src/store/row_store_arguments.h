@@ -1,0 +1,28 @@
+// Options of row stores from arguments of the C interface.
+#pragma once
+
+#include "store/row_store.h"
+
+namespace lane {
+
+inline FirstValues first_values_of(uint32_t kind, double value, uint64_t seed) {
+  return {static_cast<FirstValueKind>(kind), value, seed};
+}
+
+inline RowStoreOptions row_store_options_of(uint32_t dtype, uint32_t width, const FirstValues& first_values,
+                                            uint32_t admit, uint64_t capacity, uint64_t expire_after, int evict_rarest,
+                                            const char* directory, uint64_t resident_bytes) {
+  RowStoreOptions options;
+  options.dtype = static_cast<Dtype>(dtype);
+  options.width = width;
+  options.first_values = first_values;
+  options.admit = admit;
+  options.capacity = capacity;
+  options.expire_after = expire_after;
+  options.evict_rarest = evict_rarest != 0;
+  options.directory = directory;
+  options.resident_bytes = resident_bytes;
+  return options;
+}
+
+}  // namespace lane
