@@ -76,8 +76,8 @@ constexpr int kMaxLocalAgents = 16;
 constexpr int kMaxRowRequests = 8;
 /// Return the number of slots in the cache of a table where all rows are requested, for `workers` workers: in the regions
 /// of key_cache.h, each of which has room for a request.
-inline uint64_t cache_slots(uint64_t batch_rows, uint32_t workers) {
-  return (uint64_t{kMaxRowRequests} * workers + 1) * batch_rows;
+inline uint64_t cache_slots(uint64_t max_batch_rows, uint32_t workers) {
+  return (uint64_t{kMaxRowRequests} * workers + 1) * max_batch_rows;
 }
 /// The largest staleness of a table.
 constexpr uint32_t kMaxStaleness = 16;
