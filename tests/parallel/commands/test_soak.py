@@ -12,7 +12,7 @@ def test_a_job_of_random_steps_stays_equal_to_numpy():
     assert all(row['after']['threads'] > 0 and row['samples'] >= 8 for row in outcome['judgement'])
 
 
-def test_keys_that_appear_and_expire_stay_equal_to_tables_of_a_process():
+def test_expiring_keys_stay_equal_to_one_process():
     outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=400, interval=0.1, expiry=True)
     assert outcome['steps'] >= 400
     for values in outcome['results'].values():

@@ -24,6 +24,6 @@ def test_a_disk_that_fails_is_an_error(tmp_path, monkeypatch, error):
 
 
 @pytest.mark.parametrize('error', [errno.EINVAL, errno.ENOTSUP])
-def test_a_file_system_that_cannot_flush_a_directory_is_none(tmp_path, monkeypatch, error):
+def test_a_directory_need_not_be_flushable(tmp_path, monkeypatch, error):
     fail_with(error, monkeypatch)
     sync_directory(str(tmp_path))

@@ -99,7 +99,7 @@ def test_training_goes_on_from_a_delta(tmp_path, optimizer, settings, dtype, den
 
 
 @pytest.mark.parametrize('compacted', [False, True])
-def test_training_goes_on_from_a_delta_of_an_earlier_version(tmp_path, compacted):
+def test_training_resumes_from_a_delta_of_an_earlier_version(tmp_path, compacted):
     first = Training()
     first.fit(0, 2)
     first.save(tmp_path, 2)
@@ -348,7 +348,7 @@ def test_a_long_chain_needs_few_descriptors(tmp_path, monkeypatch):
     assert second.fit(1, 3) == training.fit(1, 3)
 
 
-def test_a_chain_with_many_files_ends_with_a_whole_checkpoint(tmp_path, monkeypatch):
+def test_a_chain_of_many_files_ends_whole(tmp_path, monkeypatch):
     training = Training()
     training.fit(0, 1)
 

@@ -10,7 +10,7 @@ SILENCE = 'worker 0, which watches the job, has been silent for 5 s: it hangs'
 
 
 @pytest.mark.parametrize('silence, cause', [(None, 'the server ended'), (SILENCE, SILENCE)])
-def test_a_server_that_ends_while_worker_0_is_silent_is_not_the_cause(monkeypatch, silence, cause):
+def test_a_silent_worker_0_outranks_an_ended_server(monkeypatch, silence, cause):
     sent, failures, texts = [], [], []
     guard = Guard(SimpleNamespace(), SimpleNamespace(fail=failures.append), None)
     guard.lifeline = SimpleNamespace(send=sent.append, suspected_silence=lambda: silence)

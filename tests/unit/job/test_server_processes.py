@@ -54,7 +54,7 @@ def until(condition):
     assert condition()
 
 
-def test_servers_get_their_role_and_parent_but_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
+def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
     for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
         monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
@@ -81,7 +81,7 @@ open(os.environ['OUT'], 'w').write(repr((secret, secret in seen, os.environ['DML
 """ % str(REPOSITORY)
 
 
-def test_servers_wait_for_their_instructions_and_keep_the_secret_out_of_the_environment(start_servers, tmp_path,
+def test_servers_wait_for_instructions_and_hide_the_secret(start_servers, tmp_path,
                                                                                        monkeypatch):
     monkeypatch.setenv('OUT', str(tmp_path / 'out'))
     servers, _ = start_servers(READ_INSTRUCTIONS)
@@ -113,7 +113,7 @@ def test_a_server_that_died_before_its_instructions_is_reported(start_servers):
     assert deaths == ['the server with pid %d on host %s ended with exit status 3' % (pid, socket.gethostname())]
 
 
-def test_servers_have_the_import_path_of_this_process_and_nothing_else(start_servers, tmp_path, monkeypatch):
+def test_servers_have_only_the_import_path(start_servers, tmp_path, monkeypatch):
     planted = tmp_path / 'elsewhere'
     planted.mkdir()
     for name in ('secrets', 'beside'):
@@ -140,14 +140,14 @@ def test_servers_outlive_the_thread_that_started_them(start_servers):
     assert not deaths and servers._processes[0][1].poll() is None
 
 
-def test_a_process_that_cannot_be_started_is_an_error_of_the_caller(start_servers, monkeypatch):
+def test_an_impossible_start_is_the_callers_error(start_servers, monkeypatch):
     servers, _ = start_servers('')
     monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
     with pytest.raises(FileNotFoundError, match='/nonexistent/python'):
         servers.start('server')
 
 
-def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_servers):
+def test_the_death_of_a_server_is_reported_once(start_servers):
     servers, deaths = start_servers('import time; time.sleep(60)')
     servers.start('scheduler')
     servers.start('server')

@@ -37,7 +37,7 @@ def test_arrays_that_are_updated_together():
     assert trainer._updaters == [updater]
 
 
-def test_large_ones_stand_behind_what_is_ready_with_their_gradients(monkeypatch):
+def test_large_updates_stand_behind_ready_gradients(monkeypatch):
     updater, gradients = Recorded(), arrays(0)
     monkeypatch.setattr(eager_updates, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
     trainer = SimpleNamespace(_updaters=[updater])

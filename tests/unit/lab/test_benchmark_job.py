@@ -102,7 +102,7 @@ def test_a_process_that_shows_no_variables_is_ended_too(signals):
     assert job._helpers[0].poll() == -signal.SIGKILL
 
 
-def test_a_signal_amid_the_cleaning_up_waits_for_its_end(signals):
+def test_a_signal_waits_for_the_cleaning_up(signals):
     with interrupted(signal.SIGTERM):
         with signals.deferred(), waiting(signals, SignalledAmidCleaningUp()) as job:
             until(lambda: find_processes(job.marker))
@@ -128,7 +128,7 @@ def test_a_signal_that_was_ignored_stays_so():
 
 
 
-def test_a_port_is_held_for_a_server_until_the_job_ends(signals):
+def test_a_port_is_held_until_the_job_ends(signals):
     with ContenderJob(testbeds.Loopback(), 1, 1, 30.0, {}, signals.check) as job:
         address = '127.0.0.1', job.reserve_port()
         with socket.socket() as other, pytest.raises(OSError, match='in use'):

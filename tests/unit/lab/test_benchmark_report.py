@@ -95,7 +95,7 @@ def test_time_to_a_perplexity():
 
 
 @pytest.mark.parametrize('workers, steps, step_count', [(1, 1, 14), (8, 2, 2), (2, 10, 10), (48, 25, 25)])
-def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps, step_count):
+def test_the_training_run_makes_the_requested_steps(workers, steps, step_count):
     tokens = training.tokens_for(workers, steps)
     columns = training.COLUMNS * workers
     assert (len(word_lm.batchify(np.arange(tokens), columns)) - 1) // training.WORDS == step_count

@@ -43,7 +43,7 @@ def small(**changes):
         'on_store': True, 'shard_updates': False, 'end': 'forget', 'events': []}, **changes)))
 
 
-def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):
+def test_a_seed_gives_one_program_that_survives_json(programs):
     with Drawer() as drawer:
         for program in programs[::20]:
             assert program == json.loads(json.dumps(program)) == drawer.draw(program['seed'], program['workers'])
@@ -90,7 +90,7 @@ def test_layers_that_are_left_out_are_not_computed_again():
     assert 'recompute' not in pruned(dict(program, heads=[{'name': 'x0', 'drawn': None}]))['plan']
 
 
-def test_events_change_what_is_trained_and_refused_ones_are_left_out(tmp_path):
+def test_events_change_training_and_refused_ones_are_omitted(tmp_path):
     def weights(*events, drawn=None, **changes):
         program = small(events=[{'place': 'before', 'params': ['net_weight0'], **event} for event in events], **changes)
         record = training.run_whole(class_of(program), spec_of(program), drawn, str(tmp_path))
@@ -113,7 +113,7 @@ def test_events_change_what_is_trained_and_refused_ones_are_left_out(tmp_path):
         assert weights(event) == usual, do
 
 
-def test_every_function_of_mxnet_is_drawn_or_has_a_reason(programs):
+def test_every_function_of_mxnet_is_drawn_or_excused(programs):
     assert 'no entry yet' not in reasons()
     text = coverage.table(programs)
     assert 'Dense ' in text and 'never drawn, has a body of its own, which is refused: contrib.cond' in text
@@ -174,7 +174,7 @@ def test_a_process_that_crashes_is_replaced():
         assert drawer.examined(small())['heads'] == small()['heads']
 
 
-def test_records_of_workers_are_joined_and_a_difference_is_seen(tmp_path):
+def test_records_are_joined_and_differences_seen(tmp_path):
     program = small(calls=1)
     spec = spec_of(program)
     whole = training.run_whole(class_of(program), spec, None, str(tmp_path))
@@ -224,7 +224,7 @@ def test_masks_are_looked_at():
     assert 'another mask along axis 1' in pieces.masks_problems({'0 output 0/0': mask}, spec)[0][1]
 
 
-def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
+def test_rounding_of_large_steps_is_no_difference(tmp_path):
     statements = [{'name': 'x0', 'op': 'exp', 'code': 'F.exp({0})', 'reads': ['data0']},
                   {'name': 'x1', 'op': 'sign', 'code': 'F.sign(F.broadcast_sub({0}, {0}) + ({0} - F.log(F.exp({0}))))',
                    'reads': ['x0']}]
@@ -234,7 +234,7 @@ def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
     assert 'noisy(' in network(program, noisy=True) and tolerance_of(program) == 1e-9
 
 
-def test_a_network_of_float32_has_the_statements_and_the_inputs_of_one_of_float64():
+def test_a_float32_network_has_the_statements_of_float64():
     with Drawer() as drawer:
         double, single = (drawer.draw(5, 2, dtype) for dtype in cli.DTYPES)
     assert {**double, 'dtype': 'float32'} == single
@@ -247,14 +247,14 @@ def test_a_network_of_float32_has_the_statements_and_the_inputs_of_one_of_float6
     assert dtype_of(small()) == 'float64' and tolerance_of(single) == 1e-5
 
 
-def test_operators_of_float32_need_no_casts_in_a_network_of_float32():
+def test_float32_operators_need_no_casts_in_float32_networks():
     code = "F.Cast(F.LRN(F.Cast({0}, dtype='float32'), nsize=3), dtype='float64')"
     assert typed(code, 'float64') == code and typed(code, 'float32') == 'F.LRN({0}, nsize=3)'
     assert typed("F.Cast(F.round({0}), dtype='float64')", 'float32') == "F.Cast(F.round({0}), dtype='float32')"
     assert typed("F.one_hot({0}, depth=4, dtype='float64')", 'float32') == "F.one_hot({0}, depth=4, dtype='float32')"
 
 
-def test_rounding_of_float32_is_no_difference_and_an_error_is(tmp_path):
+def test_only_rounding_of_float32_is_no_difference(tmp_path):
     # Samples that are spread by weights, and an output that is 0 but for rounding.
     statements = [{'name': 'x0', 'op': 'Dense', 'code': 'self.dense0({0})', 'reads': ['data0']},
                   {'name': 'x1', 'op': 'tanh', 'code': 'F.tanh({0})', 'reads': ['x0']},
@@ -273,7 +273,7 @@ def test_rounding_of_float32_is_no_difference_and_an_error_is(tmp_path):
             ] == ['1 weight dense0.weight']
 
 
-def test_a_sum_of_scaled_products_may_be_a_rounding_error_although_all_that_it_reads_is_exact(tmp_path):
+def test_a_sum_of_scaled_products_may_be_rounding(tmp_path):
     # The operator multiplies queries by the root of 1/2: products with opposite signs may not cancel in another order.
     code = "F.Cast(F.contrib.interleaved_matmul_selfatt_qk(F.Cast({0}, dtype='float32'), heads=1), dtype='float64')"
     data = {'name': 'data0', 'shape': [4, 3, 6], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}

@@ -7,7 +7,7 @@ def test_the_last_lines_are_shown():
     assert indented('first\nsecond\nthird\n', 2) == '  | second\n  | third'
 
 
-def test_the_beginning_of_a_crash_is_shown_before_the_last_lines():
+def test_the_beginning_of_a_crash_is_shown():
     crash = ['[0]<stderr>:Fatal Python error: Segmentation fault', '', '[0]<stderr>:Current thread'] + ['frame'] * 60
     shown = indented('\n'.join(['before'] + crash + ['after', 'end']), 2).split('\n')
     assert shown[:3] == ['  | ' + line for line in crash[:3]]

@@ -34,5 +34,5 @@ def cause(*tasks):
     ([task(255), task(1)], 0),
     ([task(255, True)], 0)],
     ids=['itself', 'an echo', 'echoes over ssh', 'told to end', 'told to end, alone', 'a status of 255', 'ssh alone'])
-def test_a_process_that_was_ended_by_another_is_not_the_cause(tasks, which):
+def test_a_process_ended_by_another_is_no_cause(tasks, which):
     assert cause(*tasks) == which

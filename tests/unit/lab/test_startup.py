@@ -175,7 +175,7 @@ def test_only_a_positive_answer_about_gloo_is_kept(builds, answer):
 
 @pytest.mark.parametrize('change', ['other library', 'no library', 'another extension', 'import path', 'mxnet',
                                     'LD_LIBRARY_PATH', 'LD_PRELOAD', 'MXNET_LIBRARY_PATH'])
-def test_changes_after_which_the_answer_about_gloo_is_not_used(builds, tmp_path, monkeypatch, change):
+def test_changes_that_discard_the_answer_about_gloo(builds, tmp_path, monkeypatch, change):
     assert builds.is_asked() and not builds.is_asked()
     if change == 'other library':
         builds.library.write_bytes(b'build')

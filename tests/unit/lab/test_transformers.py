@@ -39,7 +39,7 @@ def test_samples_are_split_everywhere(make):
     assert loss.shape == (4,) and np.isfinite(loss.asnumpy()).all() and loss.asnumpy().std() > 0
 
 
-def test_a_sample_of_bert_does_not_depend_on_words_behind_its_end():
+def test_a_sample_of_bert_ignores_words_behind_its_end():
     net = Bert(1, 16, 2, 30, 8)
     net.initialize(mx.init.Xavier())
     ids = np.arange(16).reshape(2, 8)

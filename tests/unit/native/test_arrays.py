@@ -121,7 +121,7 @@ def test_split_of_an_array_that_mxnet_made(dtype):
     np.testing.assert_array_equal(rows, dense[[1, 4]])
 
 
-def test_rows_are_a_view_for_writing_and_ids_are_a_copy():
+def test_rows_are_a_view_and_ids_a_copy():
     array = make_row_sparse(np.array([1, 3]), np.ones((2, 2), 'float32'), (4, 2))
     ids, rows = row_sparse_parts(array)
     rows[1] = 5
@@ -221,7 +221,7 @@ def test_sum_sorts_a_single_unsorted_contribution():
 
 @fast
 @given(st.lists(st.lists(st.integers(0, 6), max_size=30), min_size=1, max_size=3), st.sampled_from(DTYPES))
-def test_rows_of_an_id_that_one_contribution_repeats_are_summed(id_lists, dtype):
+def test_repeated_rows_of_one_contribution_are_summed(id_lists, dtype):
     parts, dense = [], np.zeros((7, 3), dtype)
     for seed, id_list in enumerate(id_lists):
         ids = np.array(id_list, np.int64)
@@ -259,7 +259,7 @@ def resident_bytes():
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmRSS'))
 
 
-def test_memory_is_given_back_and_the_edges_keep_their_values():
+def test_released_memory_leaves_values_at_its_edges():
     whole = np.ones(40_000_000, np.uint8)
     inner = whole[1000:-1000]
     before = resident_bytes()

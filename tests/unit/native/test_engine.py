@@ -10,7 +10,7 @@ from mxhybrid.native.engine import Deferred, Notifier, when_written
 pytestmark = pytest.mark.both_pythons
 
 
-def test_callbacks_see_an_array_between_the_writes_before_and_after():
+def test_callbacks_see_an_array_between_two_writes():
     notifier = Notifier()
     array = mx.nd.zeros((300, 300))
     order = []
@@ -62,7 +62,7 @@ def test_many_callbacks_on_several_arrays():
     assert notifier._waiting == {}
 
 
-def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes_later():
+def test_an_operation_waits_for_and_delays_writes():
     begun, has_begun, may_end = [], threading.Event(), threading.Event()
 
     def start(operation, complete):
@@ -92,7 +92,7 @@ def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes
     np.testing.assert_array_equal(found, 5)
 
 
-def test_an_event_is_set_after_writes_that_fail_and_their_error_stays():
+def test_an_event_is_set_after_failed_writes():
     operations = []
     begun = threading.Event()
     deferred = Deferred(lambda _, done: (operations.append(done), begun.set()))

@@ -51,7 +51,7 @@ def test_a_large_table_that_is_pushed_is_waited_for(push):
         assert push(small) and push(large)
 
 
-def test_a_large_table_whose_pushes_stop_is_not_waited_for_until_they_go_on(push):
+def test_a_table_whose_pushes_stop_is_not_awaited(push):
     large, small, dense = route('large', 1 << 20), route('small', 100), route('dense', 1)
     for _ in range(2):
         push(large)

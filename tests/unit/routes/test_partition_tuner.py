@@ -30,13 +30,13 @@ def push(search, clock, *times):
         search.before_push('b')
 
 
-def test_a_step_lasts_from_the_first_push_of_a_key_to_its_next(clock):
+def test_a_step_lasts_between_pushes_of_a_key(clock):
     search = tuner.Tuner(Settings(partitions=(('*', 'auto'),)), Alone(), 2, {}, 'unit')
     push(search, clock, 1, 3, 6)
     assert search._seconds == [2, 3]
 
 
-def test_steps_in_which_the_search_had_to_wait_do_not_count(clock):
+def test_steps_in_which_the_search_waited_are_omitted(clock):
     search = tuner.Tuner(Settings(partitions=(('*', 'auto'),)), Alone(), 2, {}, 'unit')
     push(search, clock, 1, 3)
     for clock[0] in range(4, 100):

@@ -109,7 +109,7 @@ def test_an_error_ends_the_server_and_is_shown(call, text):
 
 
 @pytest.mark.both_pythons
-def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(monkeypatch):
+def test_commands_of_mxnet_reach_the_one_handler(monkeypatch):
     monkeypatch.setattr(pickled_module, '_handler', None)
 
     def send(*name, **arguments):
@@ -128,7 +128,7 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(mon
 
 
 @pytest.mark.both_pythons
-def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
+def test_the_handler_passes_for_an_optimizer():
     assert isinstance(Handler(), mx.optimizer.Optimizer)
     assert Handler().multi_precision is False
     assert 'index' in inspect.signature(Handler.update_multi_precision).parameters

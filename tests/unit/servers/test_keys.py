@@ -8,7 +8,7 @@ from mxhybrid.servers.partitioning import MAX_KEY
 KIND = TableKind(10, 4, 'float32', False, True, False)
 
 
-def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once():
+def test_only_an_equal_table_gets_keys_once():
     pool = KeyPool(2, 1)
     first, other, finer = (pool.take('gone', KIND, count, 4) for count in (2, 2, 3))
     for gone in (first, other, finer):
@@ -23,7 +23,7 @@ def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once()
     assert pool.take('new', KIND, 3, 4).partitioning.count == 3
 
 
-def test_partitionings_that_a_table_had_before_serve_too_but_only_its_last_one_counts_as_load():
+def test_earlier_partitionings_serve_but_only_the_last_loads():
     pool = KeyPool(2, 1)
     keys = pool.take('gone', KIND, 2, 4)
     moved = pool.placement.move(keys.partitioning, 4, 5)
@@ -36,7 +36,7 @@ def test_partitionings_that_a_table_had_before_serve_too_but_only_its_last_one_c
 
 
 @pytest.mark.parametrize('halves, exact, sets', [(False, True, 1), (True, False, 2), (True, True, 3)])
-def test_rows_that_travel_as_float16_take_further_keys_on_the_same_servers(halves, exact, sets):
+def test_float16_rows_take_keys_on_the_same_servers(halves, exact, sets):
     keys = KeyPool(2, 1).take('new', KIND._replace(halves=halves, exact=exact), 3, 4)
     assert len(set(keys.partitioning.keys + keys.push_keys + keys.pair_keys)) == 3 * sets
     assert len(keys.push_keys) == len(keys.pair_keys) == 3 * halves
@@ -44,7 +44,7 @@ def test_rows_that_travel_as_float16_take_further_keys_on_the_same_servers(halve
         assert [key * 9973 % 2 for key in further] == list(keys.partitioning.servers)[:len(further)]
 
 
-def test_too_few_keys_are_refused_by_name_and_change_nothing():
+def test_too_few_keys_are_refused_by_name():
     pool = KeyPool(2, MAX_KEY - 9)
     with pytest.raises(InputError, match='words: 6 partitions need more keys than the servers have left, 5 each'):
         pool.take('words', KIND._replace(halves=True), 6, 4)

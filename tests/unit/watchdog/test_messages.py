@@ -67,7 +67,7 @@ def test_objects_without_json_are_sent_as_plain_values(pair):
     assert receive(far, 1000, 10) == {'a': 7, 'b': 'c'}
 
 
-def test_a_process_that_reads_byte_by_byte_is_given_up(monkeypatch):
+def test_a_byte_by_byte_reader_is_given_up(monkeypatch):
     class Trickling:
         """A socket whose peer makes room for a byte now and then."""
 

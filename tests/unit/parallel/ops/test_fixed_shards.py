@@ -25,7 +25,7 @@ def layers(parts):
     return graph, [operator.inputs[1] for operator in graph.computing if operator.op == 'FullyConnected']
 
 
-def test_layers_that_are_alike_read_boxes_at_the_same_places():
+def test_layers_that_are_alike_read_equal_boxes():
     graph, entries = layers([PARTS] * LAYERS)
     (key,) = {structure_of(graph, entry)[0] for entry in entries}
     rows = len(PARTS) * FEATURES

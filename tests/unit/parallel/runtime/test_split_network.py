@@ -27,7 +27,7 @@ class TwoCalls(gluon.HybridBlock):
 
 
 @pytest.mark.parametrize('use_global_stats', [False, True])
-def test_calls_of_one_batch_norm_that_split_its_channels_differently_are_refused(use_global_stats):
+def test_calls_of_a_norm_split_differently_are_refused(use_global_stats):
     net = TwoCalls(use_global_stats=use_global_stats)
     net.initialize()
     workers = SimpleNamespace(size=2, rank=0)
@@ -63,7 +63,7 @@ def untrainable(net, plan, ranks, frozen=(), **how):
 @pytest.mark.parametrize('calls, scaled, words', [
     (2, False, '2 operators read net_weight, among them deconvolution0'),
     (1, True, '_mulscalar0 computes the weight of deconvolution0'), (1, False, '')])
-def test_gradients_of_transposed_convolutions_that_mxnet_cannot_add_up_are_refused(calls, scaled, words):
+def test_impossible_sums_of_transposed_convolutions_are_refused(calls, scaled, words):
     """MXNet alone ends with "could not execute a primitive" or a segmentation fault in the backward pass."""
     net = Transposed(calls, scaled)
     net.initialize()
@@ -102,14 +102,14 @@ def test_transposed_convolutions_with_filters_for_each_channel_are_trained(calls
 
 
 @pytest.mark.parametrize('channels, words', [(2, ''), (4, '2 operators read net_weight, among them deconvolution0')])
-def test_a_shard_of_one_channel_is_no_convolution_of_groups(channels, words):
+def test_a_shard_of_one_channel_has_no_groups(channels, words):
     net = Transposed(2, False, groups=4)
     net.initialize()
     plan = layers({'deconvolution*': {'channels': channels}})
     assert untrainable(net, plan, 4).partition(' (Deconvolution')[0] == words
 
 
-def test_the_gradient_of_a_transposed_convolution_is_not_added_to_that_of_another_reader():
+def test_a_transposed_convolutions_gradient_is_not_added():
     """A network with running averages reads an element of a weight that learns, if there is one that allows it."""
     def train(split):
         net = nn.HybridSequential(prefix='net_')

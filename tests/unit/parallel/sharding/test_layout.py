@@ -35,7 +35,7 @@ def test_copies_send_to_equally_many_ranks(targets):
     assert set(sent.values()) == {len(others) // 3} and len(sent) == 3
 
 
-def test_a_rank_fetches_only_the_part_of_a_box_that_it_lacks():
+def test_a_rank_fetches_only_what_it_lacks():
     layout = Layout(SHAPE, dict(enumerate(split_shape(SHAPE, (3, 1)))))
     moved = [message for message in messages(layout, {1: WHOLE}) if message.source != message.target]
     assert [(message.source, size_of(message.box)) for message in moved] == [(0, 40), (2, 40)]

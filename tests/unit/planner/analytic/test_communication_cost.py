@@ -88,7 +88,7 @@ def test_changes_of_layout():
     assert costs.redistribution_time('batch', 'model', DENSE, 16, ProcessGrid(1, 8), PLAIN) == NOTHING
 
 
-def test_a_plan_counts_changes_between_layers_but_not_at_others():
+def test_a_plan_counts_changes_between_its_layers():
     other = LayerSizes('gamma', 'other', 64)
     plan = costs.plan_on_grid([CONV, other, DENSE], 16, ProcessGrid(4, 2), PLAIN, ('domain', 'model'))
     assert plan.choices == ('domain', 'batch', 'model')

@@ -28,7 +28,7 @@ def test_no_core_is_faster_since_others_are_busy():
     assert speeds_by_count({1: 1.0, 2: 0.7, 4: 0.8}, 4) == pytest.approx((1.0, 0.7, 0.7, 0.7))
 
 
-def test_workers_and_servers_of_the_job_are_no_other_programs():
+def test_processes_of_the_job_are_no_other_programs():
     """Two workers share two processors for 10 s, a third one has one of its own on which others compute."""
     processors = [('boot', (0, 1), 2), ('boot', (0, 1), 2), ('other', (0,), 1)]
     before = [CpuSeconds(100.0, 50.0, 7.0), CpuSeconds(100.0, 50.0, 3.0), CpuSeconds(5.0, 1.0, 1.0)]

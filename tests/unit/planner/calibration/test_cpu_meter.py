@@ -30,7 +30,7 @@ def test_a_process_that_cannot_be_seen():
     assert process_seconds(0) == 0
 
 
-def test_latency_is_the_difference_of_times_of_the_same_kind_of_round():
+def test_latency_is_a_difference_of_like_rounds():
     # CPU seconds, seconds on the clock, CPU seconds of the script: in two rounds the worker came last and did not wait.
     rounds = [[1.0, 1.0, 0.5], [1.2, 1.5, 0.6], [1.1, 1.4, 0.5], [1.2, 1.6, 0.7], [1.3, 1.1, 0.6]]
     core, elapsed, script = typical_round(rounds)

@@ -41,7 +41,7 @@ def test_repeats_are_spread_over_seconds_behind_a_warm_up(monkeypatch):
     assert core_benchmark.REPEATS * core_benchmark.REPEAT_S >= 2
 
 
-def test_the_least_of_each_piece_counts_and_the_spread_is_that_of_most_repeats():
+def test_the_least_of_pieces_counts_with_its_spread():
     quiet, slow = KernelTimes(0.01, 0.02, 0.03), KernelTimes(0.02, 0.04, 0.06)
     found = benchmark_result([slow, quiet, slow, quiet, quiet], 0.02)
     assert found.times == quiet and found.spread == pytest.approx(0) and found.problem == ''

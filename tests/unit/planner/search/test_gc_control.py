@@ -8,7 +8,7 @@ from mxhybrid.planner.search.gc_control import paused_gc
 pytestmark = pytest.mark.both_pythons
 
 
-def test_it_is_enabled_again_afterwards_and_new_objects_are_old():
+def test_collection_resumes_and_new_objects_are_old():
     new_objects = []
     with pytest.raises(KeyError):
         with paused_gc():

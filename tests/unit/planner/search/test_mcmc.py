@@ -185,7 +185,7 @@ def test_lower_bounds_hide_no_plan_of_the_front(problem, memory):
                                            for seconds, size in seen)}
 
 
-def test_a_front_asks_only_for_the_plans_that_it_keeps():
+def test_a_front_asks_only_for_kept_plans():
     front = ParetoFront()
     front.add(2.0, 5, lambda: ('a',))
     front.add(2.0, 5, lambda: pytest.fail('as good as another'))
@@ -213,7 +213,7 @@ def test_chains_find_the_optimum_within_memory():
     assert result.bytes <= tight.memory < free.bytes
 
 
-def test_a_seed_gives_the_same_result_with_and_without_a_time_limit():
+def test_a_seed_gives_one_result_despite_time_limits():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     first, again, timed, other = (
         run_chains(SmallPlan(1, 5), starts, limits, seed)._replace(elapsed=0.0)
@@ -235,7 +235,7 @@ def test_a_search_ends_by_proposals_and_shares_them():
     assert [step.best for step in progress] == sorted((step.best for step in progress), reverse=True)
 
 
-def test_a_start_far_behind_gets_a_quarter_and_equal_starts_have_one_chain():
+def test_starts_share_chains_by_their_distance():
     problem = ListedPlans({plan: (sum(plan) + 1.0, 1) for plan in itertools.product(range(2), repeat=8)})
     starts = {'far': (1,) * 8, 'here': (1,) + (0,) * 7, 'again': (1,) + (0,) * 7, 'there': (0,) * 7 + (1,)}
     result = run_chains(problem, starts, SearchLimits(proposals=450))
@@ -245,7 +245,7 @@ def test_a_start_far_behind_gets_a_quarter_and_equal_starts_have_one_chain():
     assert result.seconds == 1.0 and len(problem.proposals) == 450
 
 
-def test_a_chain_ends_when_patience_does_and_leaves_the_rest_to_others():
+def test_a_chain_ends_when_patience_does():
     starts = {'samples': (SAMPLES,) * 3, 'whole': (('whole', 1),) * 3}
     result = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, patience=60))
     assert {chain.ended for chain in result.chains} == {'patience'}

@@ -31,7 +31,7 @@ def dense():
     (gpt, [(8, 8)] * 2, True), (network, (8, 3, 8, 8), False), (recommender, (8, 20), False),
     (transformer, [(8, 12), (8, 12), (8,)], False), (dense, (8, 4), False)],
     ids=['loss', 'statistics', 'tables', 'no loss', 'predictions'])
-def test_pipelines_are_for_networks_that_return_the_loss_of_each_sample(make, data, expected):
+def test_pipelines_need_the_loss_of_each_sample(make, data, expected):
     assert can_be_pipelined(traced(make(), data, 0, 'float32')) is expected
 
 
@@ -113,7 +113,7 @@ def test_less_memory_takes_a_schedule_that_needs_less():
     assert min(point.bytes for point in best.front) > eager.prediction.largest_memory()
 
 
-def test_workers_whose_layers_have_other_names_take_the_same_pipeline():
+def test_workers_with_other_names_take_one_pipeline():
     first, second = gpt_planner(), gpt_planner()
     planning = first.search(seconds=None, proposals=20)
     labels = [first.graph.label(operator) for operator in first.graph.operators]

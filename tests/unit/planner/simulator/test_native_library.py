@@ -76,7 +76,7 @@ def test_changes_are_clean(tmp_path):
     assert ended.returncode == 0 and ended.stdout.endswith('all is well\n'), ended.stdout
 
 
-def test_the_library_calls_its_own_functions_not_those_that_mxnet_exports():
+def test_the_library_calls_its_own_functions():
     """The library finds its own symbols in a process with Horovod, where those of MXNet come first."""
     code = 'import ctypes, mxnet.base; ctypes.CDLL(mxnet.base._LIB._name, ctypes.RTLD_GLOBAL)\n' + CHANGES
     ended = subprocess.run([sys.executable, '-c', code, planner_library()._name], stdout=subprocess.PIPE,
@@ -120,7 +120,7 @@ class UntimedOperators:
 @pytest.mark.parametrize('files, words', [
     ([], 'is missing from .*, because there was no g.. when mxhybrid was installed: install g.., then reinstall'),
     ([os.devnull], '/dev/null cannot be loaded: .*: install g.., then reinstall mxhybrid with pip install --force-re')])
-def test_a_missing_library_is_reported_with_its_remedy_before_operators_are_timed(fresh_libraries, monkeypatch, files,
+def test_a_missing_library_is_reported_before_any_timing(fresh_libraries, monkeypatch, files,
                                                                                   words):
     monkeypatch.setattr(native_library, 'compiled_files', lambda folder, name: files)
     with pytest.raises(SettingError, match='planner: its compiled library .*' + words):

@@ -104,7 +104,7 @@ def test_memory_is_that_of_the_micro_batches_alive(schedule):
     assert sum(prediction.memory_of().values()) == pytest.approx(prediction.memory.sum())
 
 
-def test_activations_and_gradients_of_all_micro_batches_move_between_stages():
+def test_arrays_of_micro_batches_move_between_stages():
     planner = planner_of(cluster(STAGES, rate=1e6))
     for micro_batches in (1, 4, 8):
         tasks = planner.predict(pipeline(PATTERNS, micro_batches)).tasks()
