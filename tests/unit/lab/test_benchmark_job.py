@@ -85,7 +85,7 @@ def test_variables_of_the_command_line_win(signals):
 
 
 def test_a_worker_whose_benchmark_is_gone_ends(signals):
-    code = 'from lab.benchmark.worker import die_with_parent; die_with_parent(); input()'
+    code = 'from lab.benchmark.interruption import die_with_parent; die_with_parent(); input()'
     with JobOnly(testbeds.Loopback(), 1, 1, 30.0, {'MXHYBRID_BENCH_PARENT': '1'}, signals.check) as job:
         job.start_worker(1, [sys.executable, '-c', code], {})
         with pytest.raises(JobFailed, match='worker 1 on localhost ended .*\n.*the benchmark .* is gone'):

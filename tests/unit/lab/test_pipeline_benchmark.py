@@ -28,10 +28,10 @@ def test_stages_alone_are_medians_of_rounds_and_forgotten():
 
 def test_schedules_that_learn_something_else_end_the_benchmark():
     kind = Pipeline(argparse.Namespace(micro_batches=8))
-    kind._check(4, '1f1b', [{'sums': {'loss': 2.0}}, {'sums': {'loss': 3.0}}])
-    kind._check(4, 'gpipe', [{'sums': {'loss': 2.5}}, {'sums': {'loss': 2.5}}])
+    kind._compare(4, '1f1b', 'schedule', [{'sums': {'loss': 2.0}}, {'sums': {'loss': 3.0}}], 1e-4)
+    kind._compare(4, 'gpipe', 'schedule', [{'sums': {'loss': 2.5}}, {'sums': {'loss': 2.5}}], 1e-4)
     with pytest.raises(JobFailed, match='gpipe has a loss of 2.6 after an update, a schedule before it has 2.5'):
-        kind._check(4, 'gpipe', [{'sums': {'loss': 2.6}}])
+        kind._compare(4, 'gpipe', 'schedule', [{'sums': {'loss': 2.6}}], 1e-4)
 
 
 @pytest.mark.parametrize('arguments, words', [
