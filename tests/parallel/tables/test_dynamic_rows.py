@@ -1,7 +1,10 @@
-"""Dynamic tables in real jobs: rows equal those of one process, and servers hold the touched rows alone."""
+"""Tables in real jobs: dynamic rows equal one process, gradients are copied from NumPy, and workers keep no table."""
+import numpy as np
 import pytest
 from lab.jobs import run_job
+from lab.launchers import MEASURED_MEMORY
 
+from ...gpu import BODIES as GPU_BODIES
 from ...helpers.turns import slow
 from . import BODIES
 
@@ -21,3 +24,25 @@ def test_rows_equal_those_of_one_process(launcher):
 def test_ps_lite_alone_is_refused():
     result = run_job(BODY, 'horovodrun', workers=2, servers=1, timeout=120, env={'MXHYBRID_WIRE': 'ps-lite'})
     result.failed('test.users: the rows of a dynamic table travel by the lane only', 'MXHYBRID_WIRE')
+
+
+def test_tables_count_pushes(tmp_path):
+    result = run_job(GPU_BODIES / 'tables.py', 'launch.py', workers=2, servers=2, timeout=120,
+                     args=['--device', 'cpu', '--directory', str(tmp_path)]).ok()
+    assert sorted(result.results) == [0, 1]
+    text = result.results[0]['text']
+    for name in ('sparse', 'numbered', 'hashed', 'bags'):
+        assert 'net_%s_weight' % name in text, text
+
+
+def test_worker_lets_go_of_tables(tmp_path):
+    result = run_job(BODIES / 'memory.py', 'horovodrun', workers=2, servers=2, timeout=120, args=[tmp_path],
+                     env=MEASURED_MEMORY).ok()
+    for values in result.results.values():
+        assert values['full'] > values['empty'] + 0.9 * values['table']
+        # The store's own buffers and connections take some 30 MB.
+        assert values['seen'][-1] < values['empty'] + 0.5 * values['table']
+        assert values['rows'][1] == 0.5 and (values['rows'][[0, 2]] < 0.5).all()
+        assert np.isfinite(values['rows']).all()
+        # Saving and loading, the table and as much of optimizer state passes through worker 0.
+        assert max(values['peaks']) < 0.35 * values['table'], values['peaks']

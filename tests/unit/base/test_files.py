@@ -1,9 +1,10 @@
-"""Directories whose names are flushed to the disk."""
+"""Files: directories whose names are flushed to the disk, and digests with their records."""
 import errno
 import os
 
 import pytest
 
+from mxhybrid.base.file_digest import FileDigest, digest_for, is_record
 from mxhybrid.base.files import sync_directory
 
 pytestmark = pytest.mark.both_pythons
@@ -27,3 +28,38 @@ def test_a_disk_that_fails_is_an_error(tmp_path, monkeypatch, error):
 def test_a_directory_need_not_be_flushable(tmp_path, monkeypatch, error):
     fail_with(error, monkeypatch)
     sync_directory(str(tmp_path))
+
+
+#: The known digest of no bytes, by algorithm: XXH3-128 with seed 0, and BLAKE2b with 256 bits.
+EMPTY = {'xxh3_128': '99aa06d3014798d86001c324468d497f',
+         'blake2b': '0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8'}
+
+
+@pytest.mark.both_pythons
+@pytest.mark.parametrize('algorithm', EMPTY)
+def test_digests(algorithm):
+    assert FileDigest(algorithm).record() == {'bytes': 0, algorithm: EMPTY[algorithm]}
+    whole, pieces = FileDigest(algorithm), FileDigest(algorithm)
+    data = bytes(range(256)) * 5000
+    whole.update(data)
+    for start in range(0, len(data), 99999):
+        pieces.update(memoryview(data)[start:start + 99999])
+    assert whole.record() == pieces.record()
+    assert whole.record()['bytes'] == len(data)
+    again = digest_for(whole.record())
+    again.update(data)
+    assert again.record() == whole.record()
+
+
+def test_new_files_get_xxh3():
+    assert FileDigest().record() == {'bytes': 0, 'xxh3_128': EMPTY['xxh3_128']}
+
+
+@pytest.mark.parametrize('value, expected', [
+    ({'bytes': 1, 'xxh3_128': ''}, True), ({'bytes': 0, 'blake2b': ''}, True),
+    ({'bytes': 1, 'md5': ''}, False), ({'bytes': 1}, False), ({'xxh3_128': ''}, False),
+    ({'bytes': 1, 'xxh3_128': '', 'blake2b': ''}, False), ({'bytes': -1, 'xxh3_128': ''}, False),
+    ({'bytes': True, 'xxh3_128': ''}, False), ({'bytes': 1.0, 'xxh3_128': ''}, False),
+    ({'bytes': 1, 'xxh3_128': None}, False), (None, False), ([], False), ('bytes', False)])
+def test_records(value, expected):
+    assert is_record(value) == expected

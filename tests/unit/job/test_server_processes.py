@@ -1,4 +1,4 @@
-"""Servers and scheduler of a job: how they are started, watched and ended."""
+"""Servers and scheduler of a job: how they are started, watched and ended, and the cause that a worker names then."""
 import json
 import os
 import re
@@ -7,10 +7,13 @@ import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from lab.launchers import REPOSITORY
 
+from mxhybrid.job import guard as guard_module
+from mxhybrid.job.guard import Guard
 from mxhybrid.job.server_processes import ServerProcesses
 
 pytestmark = pytest.mark.both_pythons
@@ -169,3 +172,17 @@ def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch
     assert servers._processes[0][1].returncode == -signal.SIGKILL
     time.sleep(0.8)
     assert not deaths
+
+
+SILENCE = 'worker 0, which watches the job, has been silent for 5 s: it hangs'
+
+
+@pytest.mark.parametrize('silence, cause', [(None, 'the server ended'), (SILENCE, SILENCE)])
+def test_a_silent_worker_0_outranks_an_ended_server(monkeypatch, silence, cause):
+    sent, failures, texts = [], [], []
+    guard = Guard(SimpleNamespace(), SimpleNamespace(fail=failures.append), None)
+    guard.lifeline = SimpleNamespace(send=sent.append, suspected_silence=lambda: silence)
+    monkeypatch.setattr(guard_module, 'leave', lambda text, cleanup: texts.append(text))
+    guard._server_died('the server ended')
+    assert sent == [{'server_died': 'the server ended'}]
+    assert failures == [cause] and texts == [' ends, because ' + cause]

@@ -1,4 +1,5 @@
-"""NumPy views of MXNet arrays and row_sparse arithmetic, compared with MXNet and NumPy."""
+"""Arrays of MXNet: NumPy views, row_sparse arithmetic, digests, and memory that is not page-locked."""
+import ctypes
 import gc
 import os
 import weakref
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
+from mxhybrid.native.array_digest import array_digest
 from mxhybrid.native.arrays import (
     allocate_rows,
     clear,
@@ -21,6 +23,7 @@ from mxhybrid.native.arrays import (
     trim_heap,
     write_rows,
 )
+from mxhybrid.native.page_locking import lock_pages, unlock_pages
 
 pytestmark = pytest.mark.both_pythons
 
@@ -330,3 +333,29 @@ def test_memory_is_released_when_modules_are_gone(monkeypatch):
     monkeypatch.setattr(mx.nd.ndarray, 'ctypes', None)
     del array
     assert released() is None
+
+
+@pytest.mark.parametrize('array', [
+    np.zeros((0, 3)), np.float32(1.5), np.arange(24.).reshape(2, 3, 4), np.arange(6, dtype=np.float16),
+    np.arange(12, dtype=np.int64).reshape(3, 4).T, np.arange(10, dtype=np.uint8)[::2]])
+def test_copies_have_equal_digests_and_changed_bits_do_not(array):
+    digest = array_digest(array)
+    assert len(digest) == 16 and array_digest(np.array(array, order='C')) == digest
+    data = bytearray(np.asarray(array).tobytes())
+    for position in range(len(data)):
+        data[position] ^= 1
+        assert array_digest(np.frombuffer(data, np.uint8)) != digest
+        data[position] ^= 1
+    assert array_digest(np.frombuffer(data, np.uint8)) == digest
+
+
+def test_several_arrays_are_read_in_order():
+    first, second = np.arange(3), np.arange(4)
+    assert array_digest(first, second) != array_digest(second, first)
+    assert array_digest(first, second) == array_digest(np.concatenate([first, second]))
+
+
+def test_without_a_gpu_nothing_is_locked():
+    memory = (ctypes.c_char * 10000)()
+    assert not lock_pages(ctypes.addressof(memory), len(memory), 0)
+    unlock_pages(ctypes.addressof(memory))

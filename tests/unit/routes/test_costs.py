@@ -2,8 +2,9 @@
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from mxhybrid.routes.choice import weigh
+from mxhybrid.routes.choice import MARGIN, NEAR_DENSE_MARGIN, weigh
 from mxhybrid.routes.costs import (
+    Estimate,
     Network,
     Speed,
     Use,
@@ -106,3 +107,14 @@ def test_near_dense_tables_go_by_allreduce():
     for alpha in (0.01, 0.5, 1.0):
         ways[alpha] = weigh(estimate(use(alpha), network), alpha, alpha, True).route
     assert ways == {0.01: 'servers', 0.5: 'servers', 1.0: 'allreduce'}
+
+
+@pytest.mark.parametrize('union, ratio, route', [
+    (0.5, MARGIN - 0.01, 'allreduce'), (0.5, MARGIN + 0.01, 'servers'), (0.95, MARGIN + 0.01, 'allreduce'),
+    (0.95, NEAR_DENSE_MARGIN + 0.01, 'servers'), (0.0, 0.0, 'allreduce')])
+def test_allreduce_must_be_cheaper_or_tables_near_dense(union, ratio, route):
+    predicted = Estimate(1.0, 1.0, 1.0, ratio)
+    choice = weigh(predicted, 0.1, union, True)
+    assert (choice.route, choice.because, choice.touched, choice.union) == (route, 'measured', 0.1, union)
+    refused = weigh(predicted, 0.1, union, False)
+    assert (refused.route, refused.because) == ('servers', 'memory' if route == 'allreduce' else 'measured')

@@ -1,4 +1,4 @@
-"""Steps and calls of a store."""
+"""Steps and calls of a store, and the traffic of a parameter."""
 import itertools
 
 import pytest
@@ -180,3 +180,11 @@ def test_after_each_step_the_caller_is_told():
     with meter.update():
         assert not told
     assert told == [True]
+
+
+def test_traffic_adds_up():
+    traffic = Traffic()
+    traffic.add(rows=3, pushed=100)
+    traffic.add(rows=5, pushed=60)
+    traffic.add(steps=0, pulled=40)
+    assert traffic == Traffic(steps=2, rows=8, pushed=160, pulled=40)

@@ -1,4 +1,7 @@
-"""The one way out of a process, whatever holds it up."""
+"""The one way out of a process, whatever holds it up, and the deadline for native code."""
+import subprocess
+import sys
+
 import pytest
 
 from mxhybrid.watchdog.leaving import ABORT_STATUS
@@ -82,3 +85,35 @@ def test_unkillable_processes_do_not_prevent_the_cleanup():
 def test_an_orderly_end_has_its_own_status():
     done = run_python(PACKAGE + "import atexit\natexit.register(print, 'exit handler')\nleave(status=0)")
     assert done.communicate(timeout=LIMIT_S) == ('', '') and done.returncode == 0
+
+
+PROGRAM = '''
+import time
+from mxhybrid.watchdog import deadline
+deadline.ECHO_DELAY_S = 0.0
+extensions = %r
+with deadline.Deadline(0.2, 'the others', missing=lambda: 'worker 1', extension=lambda: extensions.pop(0)):
+    time.sleep(%r)
+print('done')
+'''
+
+
+def run(extensions, seconds):
+    """Run a body of some seconds within a deadline of 0.2 s that grows by `extensions`."""
+    return subprocess.run([sys.executable, '-c', PROGRAM % (extensions, seconds)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
+
+
+def test_a_process_ends_when_its_time_is_over():
+    ended = run([0.0], 60)
+    assert ended.returncode == 1 and ended.stdout == ''
+    assert 'gave up after 0.2 s waiting for the others (worker 1): see' in ended.stderr
+
+
+def test_extensions_are_added_and_named():
+    ended = run([0.3, 0.5, 0.0], 60)
+    assert ended.returncode == 1 and 'gave up after 1 s waiting for' in ended.stderr
+
+
+def test_a_process_that_needs_its_extension_goes_on():
+    assert run([30.0], 1).stdout == 'done\n'

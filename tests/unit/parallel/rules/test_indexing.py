@@ -1,10 +1,18 @@
-"""Parts of rows and of words add up to the whole, whatever type the indices have."""
+"""Shards by rules: parts of rows and words, softmax along a split axis, and windows of images."""
+import itertools
+import json
+
 import mxnet as mx
 import numpy as np
 import pytest
 
+from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
-from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.registry import collectives, rule_of
+from mxhybrid.parallel.rules.windows import window
+from mxhybrid.parallel.runtime.input_shards import InputShards
+from mxhybrid.parallel.runtime.network_shards import NetworkShards
+from mxhybrid.parallel.runtime.rank_program import Program
 from mxhybrid.parallel.sharding.split import Split
 
 ROWS, INDICES = 200, [[3, 0], [99, 100], [127, 120]]
@@ -38,3 +46,55 @@ def test_partial_sums_make_the_whole(make, shape, values, kind):
     expected = symbol.eval(ctx=mx.cpu(), values=whole, indices=indices)[0].asnumpy()
     assert total.dtype == expected.dtype == values
     np.testing.assert_array_equal(total, expected)
+
+
+class NoTransport:
+    """A redistribution that does not run: a rank receives the array that it sends, as an input of the program.
+    """
+
+    def __init__(self, redistribution, differentiable):
+        self._name = 'received%d' % id(redistribution)
+
+    def symbol(self, token, local, plain=False):
+        return token, mx.sym.concat(mx.sym.var(self._name), *([] if local is None else [local]))
+
+    def ending(self, token):
+        return token
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('op', ['softmax', 'log_softmax'])
+def test_operators_of_a_split_axis(op, dtype):
+    data = mx.sym.var('data', dtype=dtype)
+    words = mx.sym.FullyConnected(data, num_hidden=8, name='words')
+    graph = Graph(getattr(mx.sym, op)(words, axis=1, name='split'), {'data': (4, 3)},
+                  dict.fromkeys(('data', 'words_weight', 'words_bias'), dtype))
+    shards = NetworkShards(graph, {operator.number: Split([1, 2], [0, 1]) for operator in graph.computing})
+    input_shards = InputShards(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 2, 0, set())
+    program = Program(shards, 0, input_shards.inputs, input_shards.outputs, collectives(), NoTransport, 0,
+                      input_shards.gradient_inputs)
+    used = [node['op'] for node in json.loads(program.symbol.tojson())['nodes']]
+    assert used.count('_NDArray') == (2 if dtype == 'float32' else 0)
+    assert ('exp' in used) == (dtype == 'float64')
+
+
+SIZES = list(itertools.product((1, 2, 3), (1, 2, 3), (0, 1, 2), (1, 2)))
+COUNT = 13
+
+
+def outputs_of(rows, kernel, stride, dilate):
+    """Return the rows that each output of some padded rows reads; -1 for a row of padding."""
+    reach = dilate * (kernel - 1) + 1
+    return [rows[first:first + reach:dilate] for first in range(0, len(rows) - reach + 1, stride)]
+
+
+@pytest.mark.parametrize('kernel, stride, pad, dilate', SIZES)
+def test_a_range_gives_the_outputs_of_the_whole(kernel, stride, pad, dilate):
+    def row_or_padding(row):
+        return row if 0 <= row < COUNT else -1
+
+    whole = outputs_of([row_or_padding(row) for row in range(-pad, COUNT + pad)], kernel, stride, dilate)
+    for low, high in itertools.combinations(range(len(whole) + 1), 2):
+        (first, end), left_pad = window((low, high), COUNT, len(whole), kernel, stride, pad, dilate)
+        rows = [row_or_padding(row) for row in range(first - left_pad, end + left_pad)]
+        np.testing.assert_array_equal(outputs_of(rows, kernel, stride, dilate), whole[low:high])

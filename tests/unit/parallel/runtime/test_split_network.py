@@ -1,4 +1,4 @@
-"""Plans that a network cannot follow are refused before any weight moves."""
+"""Plans that a network cannot follow are refused early; casts of mixed precision are operators like others."""
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.parallel.plans.strategies import data_parallel, layers
 from mxhybrid.parallel.runtime.split_network import apply_plan
@@ -132,3 +133,23 @@ def test_a_transposed_convolutions_gradient_is_not_added():
     random.seed(2)
     for name, values in train(True).items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def graph_of(symbol):
+    return Graph(symbol, {'data': (4, 3)}, {'data': 'float32'})
+
+
+def test_casts_are_operators_with_types_of_their_own():
+    data = mx.sym.var('data')
+    half = mx.sym.amp_cast(data, dtype='float16', name='half')
+    both = mx.sym.amp_multicast(mx.sym.relu(half, name='relu'), data, num_outputs=2, name='both')
+    graph = graph_of(mx.sym.elemwise_add(both[0], both[1], name='sum'))
+    assert [one.op for one in graph.computing] == ['amp_cast', 'relu', 'amp_multicast', 'elemwise_add']
+    types = {graph.label(one): graph.dtypes[one.number, 0] for one in graph.computing}
+    assert types == {'half': np.float16, 'relu': np.float16, 'both': np.float32, 'sum': np.float32}
+
+
+def test_networks_with_and_without_casts_are_different_ones():
+    data = mx.sym.var('data')
+    cast = mx.sym.amp_cast(data, dtype='float16', name='cast')
+    assert graph_of(mx.sym.relu(cast, name='relu')).digest() != graph_of(mx.sym.relu(data, name='relu')).digest()

@@ -1,4 +1,5 @@
-"""Searches: the optimum of small networks, limits, memory, and the same result of the same seed."""
+"""Searches: the optimum of small networks, limits, memory, the same result of the same seed, and paused collections."""
+import gc
 import itertools
 import math
 import types
@@ -8,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.search import mcmc
+from mxhybrid.planner.search.gc_control import paused_gc
 from mxhybrid.planner.search.mcmc import Progress, SearchLimits, run_chains
 from mxhybrid.planner.search.pareto import ParetoFront
 from tests.helpers.small_plans import SPLITS, SmallPlan
@@ -294,3 +296,34 @@ def test_a_search_without_an_end_is_refused():
         run_chains(plan, {'samples': (SAMPLES,) * 2}, SearchLimits(proposals=1))
     with pytest.raises(InputError, match='too many to try all'):
         try_all(SmallPlan(0, 12))
+
+
+@pytest.mark.both_pythons
+def test_collection_resumes_and_new_objects_are_old():
+    new_objects = []
+    with pytest.raises(KeyError):
+        with paused_gc():
+            assert not gc.isenabled()
+            new_objects += [[] for _ in range(10_000)]
+            raise KeyError
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+    assert sum(isinstance(item, list) for item in gc.get_objects(generation=0)) < len(new_objects)
+
+
+@pytest.mark.both_pythons
+def test_a_frozen_or_disabled_collector_stays_so():
+    objects = [[] for _ in range(10_000)]  # objects of other tests may be freed inside the block
+    gc.freeze()
+    try:
+        with paused_gc():
+            pass
+        assert gc.get_freeze_count() >= len(objects)
+    finally:
+        gc.unfreeze()
+    gc.disable()
+    try:
+        with paused_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
