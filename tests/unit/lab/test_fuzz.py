@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from lab.fuzz import cli, pieces, runner, shrinking
+from lab.fuzz import pieces, runner, session, shrinking
 from lab.fuzz.drawing import PER_JOB, draw
 from lab.fuzz.program import has, optimizer_of, parameters, update_on_store
 from lab.fuzz.script import check_names, standing_alone
@@ -191,8 +191,8 @@ def test_a_program_is_shown_with_those_that_matter(monkeypatch):
         return [runner.Outcome('same')] * (len(seeds) - 1) + [
             runner.Outcome('differs' if {2, 5} <= set(seeds) and seeds[-1] == 8 else 'same')]
     monkeypatch.setattr(runner, 'run', run)
-    assert [program['seed'] for program in cli.with_those_before(programs, 'differs')] == [2, 5, 8]
-    assert cli.with_those_before(programs[:8], 'differs') == []
+    assert [program['seed'] for program in session.with_those_before(programs, 'differs')] == [2, 5, 8]
+    assert session.with_those_before(programs[:8], 'differs') == []
 
 
 def test_the_summary_counts_and_groups():
@@ -200,7 +200,7 @@ def test_the_summary_counts_and_groups():
                 2: runner.Outcome('refused', 'InputError in step: net_a_weight has 3 rows', 4),
                 3: runner.Outcome('refused', 'InputError in step: net_b_weight has 7 rows', 4),
                 4: runner.Outcome('invalid', 'ValueError in save: no', 1)}
-    text = cli.summary(outcomes, 120)
+    text = session.summary(outcomes, 120, [2, 3])
     assert '4 programs in 2 min: 2 refused, 1 same, 1 invalid' in text
     assert 'refused, 2 times, as with seed 2: InputError in step: PARAMETER has N rows' in text
     assert text.endswith('failing seeds: 2, 3')

@@ -4,7 +4,8 @@ import random
 
 import numpy as np
 import pytest
-from lab.fuzz.networks import cli, coverage, pieces, runner, shrinking, training
+from lab.fuzz import cli
+from lab.fuzz.networks import coverage, pieces, runner, session, shrinking, training
 from lab.fuzz.networks.alone import class_of, examine
 from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
@@ -23,7 +24,7 @@ SEEDS = range(0, 60)
 def programs():
     """The programs of all seeds."""
     with Drawer() as drawer:
-        yield [drawer.draw(seed, cli.workers_of(seed, [2, 3, 4])) for seed in SEEDS]
+        yield [drawer.draw(seed, session.workers_of(seed, [2, 3, 4])) for seed in SEEDS]
 
 
 def small(**changes):
@@ -236,7 +237,7 @@ def test_rounding_of_large_steps_is_no_difference(tmp_path):
 
 def test_a_float32_network_has_the_statements_of_float64():
     with Drawer() as drawer:
-        double, single = (drawer.draw(5, 2, dtype) for dtype in cli.DTYPES)
+        double, single = (drawer.draw(5, 2, dtype) for dtype in session.DTYPES)
     assert {**double, 'dtype': 'float32'} == single
     spec = spec_of(single)
     assert spec['dtype'] == 'float32' and {each['dtype'] for each in spec['inputs']} <= {'float32', 'int32'}
@@ -336,17 +337,17 @@ def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
                 for program in programs]
     monkeypatch.setattr(runner, 'run_all', run_all)
     with Drawer() as drawer:
-        found = cli.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
-                               {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
+        found = session.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
+                                   {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
     assert [len(program['statements']) for program in found.values()] == [1, 1]
     assert len(jobs) < 30 and max(jobs) > 10
 
 
 def test_the_command_line():
-    assert {cli.dtype_for(seed, 'both') for seed in range(9)} == set(cli.DTYPES)
-    assert cli.dtype_for(1, 'float32') == 'float32'
-    args = cli.parse(['--count', '7', '--ranks', '2,4'])
-    assert args.count == 7 and [cli.workers_of(seed, args.ranks) for seed in range(3)] == [2, 4, 2]
+    assert {session.dtype_for(seed, 'both') for seed in range(9)} == set(session.DTYPES)
+    assert session.dtype_for(1, 'float32') == 'float32'
+    args = cli.parse(['networks', '--programs', '7', '--ranks', '2,4'])
+    assert args.programs == 7 and [session.workers_of(seed, args.ranks) for seed in range(3)] == [2, 4, 2]
     for wrong in ('1', 'a,b', ''):
         with pytest.raises(SystemExit):
             cli.parse(['--ranks', wrong])
