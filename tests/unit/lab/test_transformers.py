@@ -65,8 +65,8 @@ def test_plans_of_the_gpt_fit_it_exactly(ranks):
 
 def test_one_process_trains_and_reports(tmp_path, monkeypatch):
     monkeypatch.setenv(reports.DIRECTORY, str(tmp_path))
-    for name, value in (('WORDS', 20), ('LAYERS', 1), ('UNITS', 8), ('HEADS', 2), ('TIMES', 4), ('BATCH', 2)):
-        monkeypatch.setattr(split_memory, name, value)
+    sizes = {'words': 20, 'layers': 1, 'units': 8, 'heads': 2, 'times': 4, 'batch': 2}
+    monkeypatch.setattr(split_memory, 'SIZES', dict(split_memory.SIZES, **sizes))
     split_memory.work({})
     results = reports.read_reports(tmp_path)
     assert results[0]['weights'] == results[0]['state'] == 1
