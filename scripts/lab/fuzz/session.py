@@ -48,7 +48,7 @@ class Session:
         return [seed for seed in seeds if seed // self._kind.per_job == seeds[0] // self._kind.per_job]
 
     def close(self) -> None:
-        """End what helped to draw programs."""
+        """End processes that draw programs; this kind has none."""
 
     def summary(self, seconds: float) -> str:
         """Summarize the outcomes of all programs."""

@@ -49,7 +49,7 @@ def test_report_has_the_bytes_of_state(results):
     assert abs(held - 8 * (7 * 6 + 11 * 8 + 3 * 12)) < 3
 
 
-def test_what_cannot_be_sharded_is_refused_everywhere(results):
+def test_impossible_sharding_is_refused_everywhere(results):
     for values in results.results.values():
         for name, said in values['said'].items():
             words = (['without allreduce_grads()', 'shard_updates=1', 'trainer.step(batch_size)'] if name == 'update'

@@ -16,6 +16,8 @@ from mxhybrid.job import guard as guard_module
 from mxhybrid.job.guard import Guard
 from mxhybrid.job.server_processes import ServerProcesses
 
+from .test_launch_py_processes import until
+
 pytestmark = pytest.mark.both_pythons
 
 
@@ -47,14 +49,6 @@ def start_servers(tmp_path, monkeypatch):
         for _, process in servers._processes:
             process.kill()
             process.wait()
-
-
-def until(condition):
-    """Wait for a condition, half a minute at most."""
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
 
 
 def test_servers_get_no_variables_of_workers(start_servers, tmp_path, monkeypatch):

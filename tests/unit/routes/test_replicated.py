@@ -12,19 +12,9 @@ from mxhybrid.routes.chooser import bytes_needed
 from mxhybrid.routes.replicated import Replica
 from mxhybrid.routes.row_sums import MAX_ELEMENTS, RowSum
 
+from .test_dense_weights import Alone
+
 ROWS, WIDTH = 9, 3
-
-
-class Alone:
-    """The collective of a single worker: sums and broadcasts return their input."""
-
-    rank, size = 0, 1
-
-    def allreduce_(self, array, name, priority=0):
-        """Nobody adds to it."""
-
-    def broadcast_(self, array, name, priority=0):
-        """Nobody needs it."""
 
 
 def rows(count, seed=0):
