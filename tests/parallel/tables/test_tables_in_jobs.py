@@ -1,4 +1,4 @@
-"""Tables in real jobs: dynamic rows equal one process, gradients are copied from NumPy, and workers keep no table."""
+"""Tables in real jobs: dynamic rows equal one process, gradients are copied from NumPy, and rows may be stale."""
 import numpy as np
 import pytest
 from lab.jobs import run_job
@@ -46,3 +46,27 @@ def test_worker_lets_go_of_tables(tmp_path):
         assert np.isfinite(values['rows']).all()
         # Saving and loading, the table and as much of optimizer state passes through worker 0.
         assert max(values['peaks']) < 0.35 * values['table'], values['peaks']
+
+
+STALE_BODY = BODIES / 'stale_rows.py'
+
+
+@pytest.mark.parametrize('wire', ['float32', slow('float16'), 'int8'])
+def test_rows_lack_at_most_one_push_of_others(tmp_path, wire):
+    result = run_job(STALE_BODY, 'horovodrun', workers=2, servers=2, args=[wire], timeout=120,
+                     env={'MXHYBRID_TEST_CHECKPOINT': str(tmp_path / 'checkpoint')}).ok()
+    assert sorted(result.results) == [0, 1]
+    for values in result.results.values():
+        # Sums of workers are synchronous.  Dense weights whose rows are rounded stay in the workers.
+        assert values['lagging']['summed'] == 0
+        assert (values['kind'] == 'on-demand rows') == (wire == 'float32'), values['kind']
+    text = result.results[0]['text']
+    assert 'staleness of the rows that workers of this host pulled' in text
+    for name in ('sparse', 'numbered', 'hashed'):
+        assert any(line.split()[:2] == ['test_%s_weight' % name, '1'] for line in text.splitlines()), text
+
+
+def test_ps_lite_with_staleness_is_refused(tmp_path):
+    result = run_job(STALE_BODY, 'horovodrun', workers=2, servers=1, args=['float32'], timeout=120,
+                     env={'MXHYBRID_WIRE': 'ps-lite'})
+    result.failed('SettingError: MXHYBRID_STALENESS: pulls with staleness need the lane')
