@@ -1,4 +1,4 @@
-"""A worker that holds the interpreter lock: processes of its host see it computing, and tell other hosts."""
+"""A worker that holds the interpreter lock: its host sees that it computes, and tells the other hosts."""
 import numpy as np
 import pytest
 from lab.launchers import over_hosts

@@ -1,4 +1,4 @@
-"""The emulated hosts themselves: real enough for Horovod, and gone without a trace."""
+"""Emulated hosts: Horovod runs on them, and they leave no trace."""
 import os
 import signal
 import sys

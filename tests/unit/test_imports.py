@@ -1,4 +1,4 @@
-"""The picture of imports: what pyproject.toml's contracts cannot say, by reading every module's syntax tree.
+"""The graph of imports, from the syntax tree of every module: rules that import-linter's contracts cannot express.
 
 The contracts are about single imports (import-linter, which scripts/test runs); this is about all of them together
 and about those that Python runs while a module is imported.

@@ -1,4 +1,4 @@
-"""Signals that end the benchmark: at once, or, while jobs and networks stand, where it waits and in order.
+"""Signals end the benchmark at once, or, while jobs and networks exist, where the benchmark waits.
 
 A signal that is ignored when the benchmark starts stays so: nohup, or a job in a script's background.
 """

@@ -1,4 +1,4 @@
-"""Fixed samples of scripts/fuzz, and that it would see a difference, make it small and show it."""
+"""Fixed samples of scripts/fuzz; planted differences are found, made small and shown."""
 import re
 import signal
 import sys

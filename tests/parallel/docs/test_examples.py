@@ -1,4 +1,4 @@
-"""The examples, small: their held-out metric, or their loss, is that of one process, whatever the launcher.
+"""Small runs of the examples have the metric, or the loss, of one process under each launcher.
 
 The first run downloads the data into the examples' own cache ($MXHYBRID_DATA, else ~/.cache/mxhybrid).
 """

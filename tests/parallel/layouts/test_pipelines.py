@@ -1,4 +1,4 @@
-"""Pipelines in real jobs: equality with one process, overlap, memory, and gradients of the loss that are refused."""
+"""Pipelines in real jobs equal one process, overlap their passes, save memory, and refuse bad gradients of the loss."""
 import pytest
 from lab.jobs import run_job
 

@@ -1,4 +1,4 @@
-"""Whole models go in and out of networks that are split: files of gluon, exports, checkpoints, and memory."""
+"""Split networks read and write files of whole networks: files of gluon, exports and checkpoints; and their memory."""
 import json
 import shutil
 import sys

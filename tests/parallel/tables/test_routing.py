@@ -1,4 +1,4 @@
-"""Tables choose between servers and allreduce in mid-training; nothing but the bytes they move changes."""
+"""Tables change between servers and allreduce during training; only the bytes that they move change."""
 import pytest
 from lab.jobs import run_job
 

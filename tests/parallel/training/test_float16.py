@@ -1,4 +1,4 @@
-"""wire_dtype=float16: every rounding is one that is documented, and errors stay within the bounds that follow."""
+"""wire_dtype=float16 rounds only where this is documented, and errors stay within the bounds that follow."""
 import numpy as np
 import pytest
 from lab.jobs import run_job

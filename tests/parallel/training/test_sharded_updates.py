@@ -1,4 +1,4 @@
-"""Sharded updates: each worker updates rows of the weights and keeps their optimizer state; one process is equal."""
+"""Sharded updates: each worker updates rows of the weights and keeps their state; the results equal one process."""
 import re
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Variables of launchers: every launcher, MPI and PMI, and processes that only inherit a member's variables."""
+"""Variables of each launcher, of MPI and PMI, and processes that only inherit the variables of a member."""
 import os
 
 import pytest

@@ -1,4 +1,4 @@
-"""Free memory, the kernel's word or a container's limit where that is less; endings of processes in words."""
+"""Free memory, by the kernel or the limit of a container, whichever is less; and the end of a process in words."""
 import signal
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Hooks into MXNet in a job of one process: they act for our store, once, and for nobody else's."""
+"""Hooks into MXNet act for stores of mxhybrid, once, and leave all other stores alone."""
 import copy
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Steps notice everything that changes between them, though they keep the arrays that they have looked up."""
+"""Steps keep the arrays that they have looked up, and notice every change between steps."""
 import mxnet as mx
 import numpy as np
 import pytest

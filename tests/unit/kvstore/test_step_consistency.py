@@ -1,4 +1,4 @@
-"""The comparison of steps, as far as one process shows it."""
+"""The comparison of steps between workers, in a job of one process."""
 import threading
 
 import mxnet as mx

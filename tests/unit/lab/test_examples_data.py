@@ -1,4 +1,4 @@
-"""The parts of the examples that need neither network nor processes: data, sampling, shares of a batch."""
+"""Data, sampling and the shares of a batch in the examples, without network and processes."""
 import dataclasses
 import hashlib
 import io

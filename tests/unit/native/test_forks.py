@@ -1,4 +1,4 @@
-"""Forks while the engine has work that needs Python, by processes of their own: a deadlock is for good."""
+"""Forks while the engine has work that needs Python; each runs in a process of its own, since a deadlock stays."""
 import os
 import subprocess
 import sys

@@ -1,3 +1,4 @@
+"""The filter of log lines that MXNet repeats: about copies of sparse arrays, and about lazy updates."""
 import os
 import subprocess
 import sys

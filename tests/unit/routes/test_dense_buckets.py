@@ -1,4 +1,4 @@
-"""Buckets of dense weights: the outputs that get the values which the store has updated."""
+"""Buckets of dense weights choose the outputs that get the updated values."""
 import functools
 from types import SimpleNamespace
 

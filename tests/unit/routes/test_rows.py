@@ -1,4 +1,4 @@
-"""Rows on their way: merges of devices, outputs."""
+"""Rows of several devices are merged, and copied to all outputs."""
 import mxnet as mx
 import numpy as np
 import pytest

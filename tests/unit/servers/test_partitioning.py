@@ -1,4 +1,4 @@
-"""The partitions of tables and their placement: arithmetic, so mostly properties."""
+"""The arithmetic of partitions and their placement, mostly as properties."""
 import numpy as np
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st

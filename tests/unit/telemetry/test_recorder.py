@@ -1,4 +1,4 @@
-"""The recorder of a process."""
+"""The recorder of events of a process."""
 import threading
 
 import pytest

@@ -1,4 +1,4 @@
-"""The outputs of the numbers of steps."""
+"""The files and writers that get the numbers of each step."""
 import json
 import sys
 

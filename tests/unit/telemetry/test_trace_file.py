@@ -1,4 +1,4 @@
-"""The one trace file."""
+"""The trace file of a job."""
 import json
 import os
 import resource

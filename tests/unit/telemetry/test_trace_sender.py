@@ -1,5 +1,4 @@
-"""Events travel from every process to the one file, over real connections; the processes obey lines, as in
-test_lifeline."""
+"""Events travel from every process to the trace file, over real connections."""
 import json
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A scheduler without a lifeline: whether it greets, whether it is gone."""
+"""A scheduler without a lifeline: it lives while it greets, and is silent or gone otherwise."""
 import queue
 import socket
 import threading

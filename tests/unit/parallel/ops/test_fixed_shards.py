@@ -1,4 +1,4 @@
-"""Operators on weights alone: layers that compute the same from their weights have equal keys."""
+"""Operators on weights alone: layers that compute the same from their weights have the same key."""
 import mxnet as mx
 
 from mxhybrid.parallel.ops.fixed_shards import structure_of, weight_boxes

@@ -1,4 +1,4 @@
-"""Splits that follow: through transposes, reshapes, slices and sums, no rank reads elements of another rank."""
+"""Splits that follow transposes, reshapes, slices and sums: no rank reads elements of another rank."""
 import mxnet as mx
 import numpy as np
 import pytest

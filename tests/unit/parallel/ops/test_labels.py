@@ -1,4 +1,4 @@
-"""Digests and labels of networks, which know no counters of names."""
+"""Digests and labels of networks do not depend on the numbers in names."""
 import mxnet as mx
 import pytest
 from mxnet import gluon

@@ -1,4 +1,4 @@
-"""Costs and buckets that least squares find in seconds which are made up of them."""
+"""Least squares find the costs and token buckets from which seconds were made up."""
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
