@@ -19,6 +19,8 @@ ALIKE = {
 BARE_NAMES = {'at', 'found', 'given', 'kept', 'made', 'one', 'own', 'place', 'told', 'wanted'}
 #: The most lines from the line that assigns such a variable to the last one that uses it.
 MAX_LINES = 5
+#: Words of a test's name.
+MOST_WORDS = 9
 
 
 def homes(kind):
@@ -228,3 +230,4 @@ def test_test_names_begin_with_noun_or_verb():
              if isinstance(node, ast.FunctionDef) and node.name.startswith('test_')]
     assert len(names) > 1000
     assert not [name for name in names if re.match('test_(what|whatever|who|whoever|of|those)_', name)]
+    assert not [name for name in names if len(name.split('_')) > 1 + MOST_WORDS], 'say the condition and the outcome'

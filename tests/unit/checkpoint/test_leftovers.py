@@ -114,7 +114,7 @@ def test_only_files_with_names_of_checkpoints_are_removed(tmp_path, caplog, odd,
 
 
 @pytest.mark.parametrize('name', ['.writing', '.removing'])
-def test_an_immovable_leftover_is_told_of_once(tmp_path, caplog, undeletable, name):
+def test_a_leftover_that_stays_is_logged_once(tmp_path, caplog, undeletable, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'stuck').write_bytes(b'')
     (tmp_path / name / 'large').write_bytes(b'')
@@ -128,7 +128,7 @@ def test_an_immovable_leftover_is_told_of_once(tmp_path, caplog, undeletable, na
     assert str(tmp_path / name) in warning and 'Permission denied' in warning and 'left' in warning
 
 
-def test_immovable_old_checkpoints_are_told_of_once(tmp_path, caplog, undeletable):
+def test_old_checkpoints_that_stay_are_logged_once(tmp_path, caplog, undeletable):
     undeletable('00000.safetensors')
     for step in range(1, 6):
         write(tmp_path, step, keep=2)
@@ -171,7 +171,7 @@ def test_a_socket_named_like_a_checkpoint_stays(tmp_path, monkeypatch, caplog):
     assert len(warnings(caplog)) == 1
 
 
-def test_a_file_system_in_a_checkpoint_stays_full(tmp_path, monkeypatch, caplog):
+def test_a_file_system_in_a_checkpoint_keeps_files(tmp_path, monkeypatch, caplog):
     path = write(tmp_path / 'with space', 1)
     os.mkdir(os.path.join(path, 'data'))
     point = os.path.join(os.path.realpath(path), 'data')

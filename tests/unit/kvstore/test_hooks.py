@@ -91,7 +91,7 @@ def test_module_interfaces_refuse_the_store_with_a_remedy(fit, given_as):
             mx.mod.Module(symbol).fit(batches, num_epoch=1, kvstore=store)
 
 
-def test_a_sparse_module_gets_a_possible_remedy():
+def test_a_sparse_module_is_told_no_impossible_remedy():
     weight = mx.sym.Variable('words_weight', stype='row_sparse', shape=(5, 2))
     rows = mx.sym.contrib.SparseEmbedding(mx.sym.Variable('data'), weight, input_dim=5, output_dim=2)
     symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(rows, num_hidden=2), name='softmax')

@@ -144,7 +144,7 @@ def test_data_home_prefers_argument_over_environment(tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------------- text
 
 
-def test_vocabulary_is_sorted_by_frequency_with_unknown():
+def test_vocabulary_is_sorted_and_has_unknown_words():
     tokens = list('aaaaabbbbcccdde')
     words, counts = _data.build_vocabulary(tokens, 4)
     assert words == ['a', 'b', '<unk>', 'c']  # d and e together are as frequent as c

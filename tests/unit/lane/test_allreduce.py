@@ -37,7 +37,7 @@ def test_sums_of_all_types_and_sizes(shape, dtype):
 
 
 @pytest.mark.parametrize('shape', ['host', 'uneven'])
-def test_all_workers_get_bits_in_rank_order(shape):
+def test_all_workers_get_the_bits_of_rank_order(shape):
     workers, agents = SHAPES[shape]
     with hosts(workers, agents) as job:
         sums = job.allreduce(5, 'float32', 100000)

@@ -36,7 +36,7 @@ def pulled(values, form, exact=False):
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)), elements=FLOATS))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_pulled_rows_are_rounded_but_not_exact_pushes(values):
+def test_pulled_rows_are_rounded_and_exact_pushes_not(values):
     here, there, stored = pulled(values, RowFormat.INT8, exact=True)
     np.testing.assert_array_equal(stored, values)
     with np.errstate(over='ignore'):

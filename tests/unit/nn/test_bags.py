@@ -155,7 +155,7 @@ def test_compiled_code_combines_bags_unless_their_weights_may_learn():
 @pytest.mark.parametrize('arguments, num_keys, is_direct', [
     (([1, 2, 3],), 3, True), (([[1, 2], [2, 3]],), 3, False), (([1, 2, 3], [0, 2]), 3, True),
     (([1, 1, 1], [0, 1]), 1, False)])
-def test_a_gpu_gets_result_or_rows_whichever_smaller(arguments, num_keys, is_direct):
+def test_a_gpu_gets_the_smaller_of_result_and_rows(arguments, num_keys, is_direct):
     lookup = new_table().lookup(*arguments)
     assert lookup.is_direct(num_keys)
     assert lookup._replace(context=mx.gpu(0)).is_direct(num_keys) is is_direct

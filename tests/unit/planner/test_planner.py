@@ -172,7 +172,7 @@ def test_draws_after_a_search_do_not_depend_on_measurements(tmp_path):
 
 
 @pytest.mark.parametrize('layers', [2, 12])
-def test_repeated_layers_of_attention_stay_on_ranks(layers):
+def test_repeated_layers_of_attention_keep_their_ranks(layers):
     gpt_planner = Planner(gpt(layers), [(8, 8), (8, 8)], cluster(4, rate=1e5), Times())
     # Embedding and head alone, and each of the six dense layers of a block in all blocks.
     assert [len(group) for group in gpt_planner._space.groups] == [1] + [layers] * 6 + [1]
@@ -211,7 +211,7 @@ def test_experts_are_divided_where_that_is_faster():
     assert 'batch_dot0' in best.others['data parallel'].layers_to_split().values()
 
 
-def test_a_host_of_several_workers_may_win():
+def test_one_host_is_a_start_of_searches():
     made = Planner(gpt(), [(8, 8), (8, 8)], cluster(2, 2, rate=1e5), Times())
     splits = made.splits(made.starts()['one host'])
     assert {split.ranks for split in splits.values()} == {(0, 1)}
@@ -317,7 +317,7 @@ def test_joint_batch_operators_are_reported_with_cost(monkeypatch):
 
 
 @pytest.mark.parametrize('scale', [(1.5, 0.5), (2.0, 1.0)])
-def test_computation_takes_a_whole_programs_time(scale):
+def test_computation_takes_the_time_of_whole_programs(scale):
     """Redistributions, sums and updates take as long as before."""
     net_planner = make_planner()
     plan = parallel.grid(domain=(2,), batch=2)

@@ -73,7 +73,7 @@ def test_an_updater_changes_the_stores_value(route, updater):
     assert (read(route, updater) == -2).all()
 
 
-def test_a_value_the_store_need_not_keep_goes(route, updater):
+def test_a_value_that_is_not_needed_is_released(route, updater):
     outs = [dense(0)]
     route.init(dense(3), outs, 0, keeps_dense=False)
     assert (outs[0].asnumpy() == 3).all()

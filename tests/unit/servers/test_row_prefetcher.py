@@ -126,7 +126,7 @@ def test_a_push_waits_for_rows_that_another_thread_writes(server):
     assert server.asked == [[2, 5]]
 
 
-def test_a_pull_does_not_wait_for_another_threads(server):
+def test_a_pull_waits_for_no_other_thread(server):
     deliver = server.prefetcher.pull_later(np.array([2, 5]), np.zeros((2, 2)), 0)
     server.check_pull([3])
     deliver()

@@ -195,6 +195,6 @@ def test_the_process_of_the_monitor_never_gives_it_up(heartbeat):
     assert heartbeat.silence_reason() is None and not heartbeat.sees_monitor()
 
 
-def test_a_contained_monitor_may_share_our_process_id(heartbeat):
+def test_a_monitor_in_a_container_may_share_the_id(heartbeat):
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6

@@ -49,7 +49,7 @@ def test_memory_has_speeds_of_its_own():
     assert machine.speed.tolist() == [1.0] * 4 and machine.shared.tolist() == [0.5] * 4
 
 
-def test_operators_are_bound_by_arithmetic_they_do():
+def test_arithmetic_bounds_operators_that_compute():
     planner = Planner(network(), (BATCH, 3, 8, 8), with_memory_speeds(1.0, 0.5), Times())
     splits = planner.splits(data_parallel())
 

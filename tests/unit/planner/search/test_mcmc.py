@@ -237,7 +237,7 @@ def test_a_search_ends_by_proposals_and_shares_them():
     assert [step.best for step in progress] == sorted((step.best for step in progress), reverse=True)
 
 
-def test_starts_share_chains_by_their_distance():
+def test_far_starts_get_a_quarter_of_proposals():
     problem = ListedPlans({plan: (sum(plan) + 1.0, 1) for plan in itertools.product(range(2), repeat=8)})
     starts = {'far': (1,) * 8, 'here': (1,) + (0,) * 7, 'again': (1,) + (0,) * 7, 'there': (0,) * 7 + (1,)}
     result = run_chains(problem, starts, SearchLimits(proposals=450))
@@ -299,7 +299,7 @@ def test_a_search_without_an_end_is_refused():
 
 
 @pytest.mark.both_pythons
-def test_collection_resumes_and_new_objects_are_old():
+def test_collections_resume_and_skip_new_objects():
     new_objects = []
     with pytest.raises(KeyError):
         with paused_gc():

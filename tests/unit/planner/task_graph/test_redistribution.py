@@ -79,7 +79,7 @@ def test_gradients_go_back_to_the_sources(held, needed):
 
 @pytest.mark.parametrize('hosts, ranks', [(2, 1), (4, 1), (5, 2), (4, 4)])
 @pytest.mark.parametrize('delay_s', [0.0, 0.02])
-def test_an_all_to_all_takes_its_bytes_time(hosts, ranks, delay_s):
+def test_an_all_to_all_takes_time_by_its_bytes(hosts, ranks, delay_s):
     """Both directions run at once, as one message or very many, and a late rank delays only itself."""
     rate, every, columns = 1e6, hosts * ranks, 2000
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
@@ -145,7 +145,7 @@ def test_kept_elements_are_copied_and_arrays_converted(back):
 
 @pytest.mark.parametrize('hosts, ranks', [(4, 1), (2, 3)])
 @pytest.mark.parametrize('back', [False, True])
-def test_a_two_step_sum_takes_its_bytes_time(hosts, ranks, back):
+def test_a_two_step_sum_takes_time_by_its_bytes(hosts, ranks, back):
     """Both languages make the same tasks, and one host sends 2 (n - 1) / n of the sum for its ranks."""
     rate, every = 1e6, hosts * ranks
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))

@@ -95,7 +95,7 @@ def test_tables_are_on_all_ranks(planner, space):
         assert whole_on(len(graph.shape(embedding)), range(RANKS)) in candidates
 
 
-def test_routes_of_tables_take_their_bytes_time():
+def test_routes_of_tables_take_time_by_their_bytes():
     """Servers move the touched rows, few of a large table and many of a small one; allreduce moves all rows."""
     rate, free = 1e4, TransferCost(0.0, 0.0, 0.0)
     there = dataclasses.replace(cluster(2, 1, rate=rate, cost=free), link_latency_s=0.0)
