@@ -101,12 +101,11 @@ def shortened(words: str) -> str:
 def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[runner.Alter] = None,
            kind: runner.Kind = runner.PLAIN) -> Dict[str, Any]:
     """Find a smaller program that fails in the same way."""
-    def fails(programs: List[Dict[str, Any]]) -> List[bool]:
-        return [each.kind == outcome.kind for each in runner.run_all(programs, alter, kind)]
-    if 0 < outcome.event < len(program['events']):
-        shorter = dict(program, events=program['events'][:outcome.event])
-        program = shorter if fails([shorter])[0] else program
-    return shrinking.shrink(program, fails, lambda words: tell('    shrunk to ' + words), *_SMALLER.get(kind.name, ()))
+    def fails(places: Any) -> List[bool]:
+        tell('    shrinking: %d candidates' % len(places))
+        return [each.kind == outcome.kind for each in runner.run_all([each for _, each in places], alter, kind)]
+    reduction = shrinking.shrink(program, outcome.event, *_SMALLER.get(kind.name, ()))
+    return shrinking.drive({'it': reduction}, fails)['it']
 
 
 def with_those_before(programs: List[Dict[str, Any]], outcome: str, kind: runner.Kind = runner.PLAIN

@@ -16,6 +16,7 @@ from lab.fuzz.networks.network import Rejected, dtype_of, pruned, tolerance_of, 
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
 from lab.fuzz.script import check_names
+from lab.fuzz.shrinking import drive
 
 SEEDS = range(0, 60)
 
@@ -308,12 +309,8 @@ def test_a_failing_network_is_made_small():
         return any('net_dense0_bias' in event.get('params', ()) for event in program['events']) and any(
             statement['op'] == 'Dense' for statement in program['statements']) and (
             'x2' in program['plan'].get('splits', {}))
-    going = shrinking.shrink(small(events=events), lambda program: _examined(program))
-    candidates = next(going)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            candidates = going.send([fails(candidate) for candidate in candidates])
-    found = stop.value.value
+    found = drive({1: shrinking.shrink(small(events=events), _examined)},
+                  lambda places: [fails(candidate) for _, candidate in places])[1]
     assert [statement['op'] for statement in found['statements']] == ['Dense'] and len(found['heads']) == 1
     assert list(found['plan']['splits']) == ['x2'] and found['workers'] == 3
     assert (found['steps'], found['calls'], found['input_grad'], found['on_store']) == (1, 1, False, None)

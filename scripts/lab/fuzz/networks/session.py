@@ -1,5 +1,4 @@
 """A run of networks: draws and runs them, shrinks failing networks, counts outcomes and operators."""
-import collections
 import functools
 import random
 from pathlib import Path
@@ -7,11 +6,12 @@ from typing import Any, Dict, List
 
 from .. import session
 from ..runner import Outcome
+from ..shrinking import drive
 from . import coverage, runner
 from .drawer import Drawer
 from .network import Program, tolerance_of
 from .script import commands, standing_alone
-from .shrinking import Shrinking, shrink
+from .shrinking import shrink
 
 DTYPES = ('float64', 'float32')
 
@@ -37,29 +37,11 @@ def sort_of(outcome: Outcome) -> str:
 def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer, tell: Any
                ) -> Dict[int, Program]:
     """Shrink programs, whose candidates share jobs; return them by seed."""
-    shrunk = dict(failing)
-    in_progress: Dict[int, Shrinking] = {}
-    candidates: Dict[int, List[Program]] = {}
-
-    def advance(seed: int, verdicts: Any) -> None:
-        try:
-            candidates[seed] = in_progress[seed].send(verdicts)
-        except StopIteration as stop:
-            shrunk[seed] = stop.value
-            del in_progress[seed]
-            candidates.pop(seed, None)
-    for seed, program in failing.items():
-        in_progress[seed] = shrink(program, drawer.examined)
-        advance(seed, None)
-    while in_progress:
-        places = [(seed, program) for seed in in_progress for program in candidates[seed]]
-        tell('    shrinking %s: %d candidates' % (', '.join(map(str, in_progress)), len(places)))
-        verdicts: Dict[int, List[bool]] = collections.defaultdict(list)
-        for (seed, _), outcome in zip(places, runner.run_all([program for _, program in places])):
-            verdicts[seed].append(sort_of(outcome) == sort_of(outcomes[seed]))
-        for seed in list(in_progress):
-            advance(seed, verdicts[seed])
-    return shrunk
+    def fails(places: Any) -> List[bool]:
+        tell('    shrinking %s: %d candidates' % (', '.join(sorted({str(seed) for seed, _ in places})), len(places)))
+        return [sort_of(outcome) == sort_of(outcomes[seed])
+                for (seed, _), outcome in zip(places, runner.run_all([program for _, program in places]))]
+    return drive({seed: shrink(program, drawer.examined) for seed, program in failing.items()}, fails)
 
 
 class NetworkSession(session.Session):
